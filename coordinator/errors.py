@@ -32,17 +32,10 @@ class Difference(NamedTuple):
 class CoordinatorError(Exception):
     """Base of everything the coordinator raises on purpose. Its ``args`` are what it is made of."""
 
-    status: ClassVar[str] = "INTERNAL"
-    """Name of the gRPC status of a call that fails with this."""
-
-    refusal: ClassVar[str] = "UNSPECIFIED"
-    """Name of the value of ``drumbeat.v1.Refusal``, without its prefix."""
-
-    is_retryable: ClassVar[bool] = False
-    """Whether the same agent may succeed later, in a new session."""
-
-    text: ClassVar[str] = "{0}"
-    """What happened, with places for ``args``."""
+    status: ClassVar[str] = "INTERNAL"  # name of the gRPC status of a call that fails with this
+    refusal: ClassVar[str] = "UNSPECIFIED"  # of the values of ``drumbeat.v1.Refusal``
+    is_retryable: ClassVar[bool] = False  # the same agent may succeed later, in a new session
+    text: ClassVar[str] = "{0}"  # what happened, with places for ``args``
 
     def __str__(self) -> str:
         return self.text.format(*self.args)
@@ -137,8 +130,7 @@ class CommandFailed(CoordinatorError):
     """The process cannot do what it was told to; no caller of a server sees it."""
 
     exit_code: int = 2
-    hint: str = ""
-    """What to do about it, as a line for the operator; empty if the error says it all."""
+    hint: str = ""  # what the operator can do about it; empty if the error says it all
 
 
 class CallFailed(CommandFailed):

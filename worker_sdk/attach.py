@@ -20,8 +20,7 @@ from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 
 log = logging.getLogger("worker_sdk")
 
-RETRY_S = 0.3
-"""The wait before a broken stream is opened again."""
+RETRY_S = 0.3  # the wait before a broken stream is opened again
 
 # A channel has a wait of its own, by default from a second upwards: that above counts.
 _OPTIONS = (
@@ -32,9 +31,7 @@ _OPTIONS = (
 )
 
 # After these another attempt would get the same answer.
-_FINAL = {grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION}
-_FINAL |= {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED}
-_FINAL |= {grpc.StatusCode.UNIMPLEMENTED}
+_FINAL = ("ABORTED", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "UNAUTHENTICATED", "UNIMPLEMENTED")
 
 Receiver = Callable[[worker_pb2.WorkerOrder | None], None]
 
@@ -80,15 +77,12 @@ class Attachment:
     def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
         """Return how the agent greeted this process, ``None`` if it does not in time."""
         with self._changed:
-            if self._runs():
-                self._wait_for(lambda: self._greeted is not None, timeout_s)
+            self._wait_for(lambda: self._greeted is not None, timeout_s)
             return self._greeted
 
     def confirm(self, timeout_s: float) -> bool:
         """Return whether the agent has seen the board as it is now, within ``timeout_s``."""
         with self._changed:
-            if not self._runs():
-                return False
             self._asked = sequence = self._asked + 1
             self._send(sync=worker_pb2.Sync(sequence=sequence))
             self._wait_for(lambda: self._confirmed >= sequence, timeout_s)
@@ -149,8 +143,8 @@ class Attachment:
             for response in stream:
                 self._on_response(response)
         except grpc.RpcError as error:
-            code = error.code() if isinstance(error, grpc.Call) else None
-            if code in _FINAL and not self._is_closed:
+            is_final = isinstance(error, grpc.Call) and error.code().name in _FINAL
+            if is_final and not self._is_closed:
                 log.info("the agent ends the stream: %s", error)
                 return False
         finally:
@@ -164,15 +158,15 @@ class Attachment:
             self._requests.put(worker_pb2.AttachRequest(**kind))
 
     def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
-        self._changed.wait_for(lambda: is_so() or self._thread is None, timeout_s)
+        if self._runs():
+            self._changed.wait_for(lambda: is_so() or self._thread is None, timeout_s)
 
     def _on_response(self, response: worker_pb2.AttachResponse) -> None:
         """Act on what the agent says; what a later version of it says is passed over."""
         with self._changed:
             match response.WhichOneof("kind"):
-                case "greeted" if self._greeted is None:
-                    # Later ones follow what this process itself has said.
-                    self._greeted = response.greeted
+                case "greeted":  # later ones follow what this process itself has said
+                    self._greeted = self._greeted or response.greeted
                 case "synced":
                     sequence = min(response.synced.sequence, self._asked)
                     self._confirmed = max(self._confirmed, sequence)

@@ -29,22 +29,20 @@ log = logging.getLogger("worker_sdk")
 # How often a sign of life is given, if the agent does not say, and within which limits else.
 BEAT_INTERVAL_S, BEAT_INTERVAL_MIN_S, BEAT_INTERVAL_MAX_S = 1.0, 0.01, 60.0
 
-PROMPT_LOOK_S = 0.25
-"""How soon the agent knows that the main thread is at the prompt of a debugger."""
+PROMPT_LOOK_S = 0.25  # how soon the agent knows that the main thread is at a debugger's prompt
 
+# From the highest real-time signal downwards, the first that is not in use is taken.
 STACK_SIGNALS_TRIED = 8
-"""From the highest real-time signal downwards, the first that is not in use is taken."""
 
 
 class _State:
-    """What this process has of the SDK."""
+    """What this process has of the SDK; the board from the first call on."""
 
     def __init__(self) -> None:
-        self.board: Board | None = None  # before the first call
+        self.board: Board | None = None
         self.attachment: Attachment | None = None
         self.lock = threading.RLock()
-        self.is_starting = False
-        self.is_registered = False
+        self.is_starting = self.is_registered = False
         self.stop = threading.Event()
         self.stacks: int | None = None
         self.stack_signal = 0
@@ -72,19 +70,14 @@ def start() -> Board:
             STATE.board = board
             if is_exiting:
                 _note_exit()
+            return board
         finally:
             STATE.is_starting = False
-        return board
 
 
 def has_agent() -> bool:
     """Return whether this process, or the worker it belongs to, has an agent."""
     return bool(os.environ.get(context.WORKER_DIR))
-
-
-def is_attached() -> bool:
-    """Return whether an agent reads what this process says."""
-    return (STATE.board or start()).is_watched
 
 
 def attachment() -> Attachment:
@@ -136,9 +129,9 @@ def _come_alive(board: Board, directory: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         log.info("this process cannot show its stacks: %s", error)
     board.words[layout.STACK_SIGNAL] = STATE.stack_signal
-    beat = threading.Thread(target=_beat, args=(board, STATE.stop), name="drumbeat", daemon=True)
     try:
-        beat.start()
+        args = (board, STATE.stop)
+        threading.Thread(target=_beat, args=args, name="drumbeat", daemon=True).start()
         board.words[layout.BEAT_AT] = monotonic_ns()
     except RuntimeError as error:
         # Without a first sign of life none is expected.

@@ -46,12 +46,9 @@ log = logging.getLogger("worker_sdk")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-AFTER_MAX_S = 1e9
-"""Longer limits, of more than thirty years, are taken for this one."""
-CONFIRM_TIMEOUT_S = 5.0
-"""Longest wait for the agent to confirm a timer."""
-PLACES_KEPT = 1024
-"""Places in the code whose names are remembered."""
+AFTER_MAX_S = 1e9  # longer limits, of more than thirty years, are taken for this one
+CONFIRM_TIMEOUT_S = 5.0  # the longest wait for the agent to confirm a timer
+PLACES_KEPT = 1024  # places in the code whose names are remembered
 STEP_MAX = 2**63 - 1
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -66,8 +63,7 @@ class _Block:
 
     __slots__ = ("__weakref__", "_board", "_name", "_slot", "_thread")
 
-    _given: ClassVar[tuple[str, ...]]
-    """The attributes that its arguments give."""
+    _given: ClassVar[tuple[str, ...]]  # the attributes that its arguments give
     _board: Board
     _name: str
     _slot: int

@@ -19,12 +19,8 @@ from drumbeat.format import one_line
 from worker_sdk.board import layout
 from worker_sdk.interpreter.signal_numbers import is_signal
 
-PID_MAX = 2**22
-"""Highest process id of Linux."""
-
-LOOKED_AT_NEVER_NS = 2**63 - 1
-"""Until the first look is announced every deadline needs a kick."""
-
+PID_MAX = 2**22  # the highest process id of Linux
+LOOKED_AT_NEVER_NS = 2**63 - 1  # until the first look is announced every deadline needs a kick
 _SECOND_NS = 1_000_000_000
 _PURPOSES = {
     layout.KIND_TIMER: Purpose.USER,
@@ -32,7 +28,6 @@ _PURPOSES = {
     layout.KIND_HARD_TIMEOUT: Purpose.HARD_TIMEOUT,
     layout.KIND_HEARTBEAT: Purpose.HEARTBEAT,
 }
-_CLOSED = bytes(layout.WORD_BYTES)  # a deadline of 0
 _WORD = struct.Struct("=q")
 _HEADER = struct.Struct(f"={layout.HEADER_WORDS}q")
 _SLOT = struct.Struct(f"={layout.SLOT_WORDS}q")
@@ -80,8 +75,7 @@ class Board:
 
     def read(self) -> Snapshot | None:
         """Return what it says; None if it has no owner yet, or is a board no more."""
-        rows = self._read(0, 1, _HEADER.size)
-        header = _HEADER.unpack(rows[0]) if rows else (0,) * layout.HEADER_WORDS
+        header = _HEADER.unpack(self._read(0, _HEADER.size) or bytes(_HEADER.size))
         owner = header[layout.OWNER_PID]
         if not 0 < owner <= PID_MAX:
             return None
@@ -111,42 +105,47 @@ class Board:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _read_slots(self, used: int) -> tuple[Slot, ...]:
+        """Beyond finding out which are open, closed slots cost nothing."""
         used = max(0, min(used, layout.SLOTS_MAX))
-        first_byte = layout.SLOTS_FROM * layout.WORD_BYTES
-        before = self._read(first_byte, used, _SLOT.size)
-        names = self._read(layout.NAMES_FROM_BYTE, used, layout.NAME_BYTES)
-        after = self._read(first_byte, used, _SLOT.size)
+        first_byte, size = layout.SLOTS_FROM * layout.WORD_BYTES, _SLOT.size
+        before = self._read(first_byte, used * size)
+        deadlines = memoryview(before).cast("q")[:: layout.SLOT_WORDS]
+        names = after = b""
+        if any(deadlines):
+            names = self._read(layout.NAMES_FROM_BYTE, used * layout.NAME_BYTES)
+            after = self._read(first_byte, used * size)
         known, self._known = self._known, {}
-        for index, (row, name, again) in enumerate(zip(before, names, after, strict=False)):
+        for slot in (slot for slot, deadline in enumerate(deadlines) if deadline):
+            row = before[slot * size : (slot + 1) * size]
             # What changed in between may be half of one timer and half of another.
-            if row.startswith(_CLOSED) or row != again:
+            if row != after[slot * size : (slot + 1) * size]:
                 continue
-            entry = known.get(index)
+            name = names[layout.name_bytes(0, slot)]
+            entry = known.get(slot)
             # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
-                entry = (row, name, _slot(index, row, one_line(layout.decode_name(name))))
-            self._known[index] = entry
+                entry = (row, name, _slot(slot, row, one_line(layout.decode_name(name))))
+            self._known[slot] = entry
         return tuple(slot for _, _, slot in self._known.values() if slot is not None)
 
     def _read_sections(self, used: int) -> dict[str, Tally]:
         used = max(0, min(used, layout.SECTIONS_MAX))
-        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used, _SECTION.size)
-        names = self._read(layout.SECTION_NAMES_FROM_BYTE, used, layout.NAME_BYTES)
+        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used * _SECTION.size)
+        names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
         found: dict[str, Tally] = {}
-        for row, raw in zip(rows, names, strict=False):
-            count, longest = _SECTION.unpack(row)
-            name = one_line(layout.decode_name(raw))
-            if name and count > 0 and longest > 0:
-                found[name] = (count, longest / _SECOND_NS)
+        for section, (times, longest) in enumerate(_SECTION.iter_unpack(rows)):
+            name = one_line(layout.decode_name(names[layout.name_bytes(0, section)]))
+            if name and times > 0 and longest > 0:
+                found[name] = (times, longest / _SECOND_NS)
         return found
 
-    def _read(self, first_byte: int, count: int, size: int) -> list[bytes]:
-        """Return so many rows of a size; none if the file does not have them any more."""
+    def _read(self, first_byte: int, size: int) -> bytes:
+        """Return so many bytes; none if the file does not have them any more."""
         with suppress(OSError):
-            data = os.pread(self._fd, count * size, first_byte)
-            if len(data) == count * size:
-                return [data[at : at + size] for at in range(0, len(data), size)]
-        return []
+            data = os.pread(self._fd, size, first_byte)
+            if len(data) == size:
+                return data
+        return b""
 
     def _write(self, word: int, value: int) -> None:
         os.pwrite(self._fd, _WORD.pack(value), word * layout.WORD_BYTES)

@@ -44,20 +44,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+# Asked of the kernel, and what it grants any user by default: about 9,000 requests.
 PIPE_BYTES = 1024 * 1024
-"""Asked of the kernel, and what it grants any user by default: about 9,000 requests."""
-
-PIPE_BYTES_MIN = 64 * 1024
-"""What a FIFO has anyway."""
-
+PIPE_BYTES_MIN = 64 * 1024  # what a FIFO has anyway
+# Read and worked off at once, in a few milliseconds; then the loop's other business goes on.
 READ_BYTES = 64 * 1024
-"""Read and worked off at once, in a few milliseconds; then the loop's other business goes on."""
-
+# PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn.
 LINE_BYTES_MAX = 4096
-"""PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn."""
-
-WALL_MAX_S = 1e300
-"""From here on it is the end of time."""
+WALL_MAX_S = 1e300  # from here on it is the end of time
 
 
 class FileTimerRequest(NamedTuple):
@@ -87,6 +81,8 @@ class FileTimers:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
+        self.environment = {FILE_TIMER_ENABLE: "1", FILE_TIMER_PATH: str(path)}
+        """What workers need to find the FIFO."""
         self._submit = submit
         self._worker_with = worker_with
         self._wall_clock = wall_clock
@@ -112,10 +108,6 @@ class FileTimers:
                 break
             except OSError:
                 size //= 2
-
-    def environment(self) -> dict[str, str]:
-        """Return what workers need to find the FIFO."""
-        return {FILE_TIMER_ENABLE: "1", FILE_TIMER_PATH: str(self._path)}
 
     def pause(self) -> None:
         """Let requests wait in the FIFO: ``worker_with`` does not know their processes yet."""
@@ -189,19 +181,18 @@ class FileTimers:
         if signum > 0 and not is_signal(signum):
             why = f"process {request.pid} named one that this system does not have"
             self._warn("a file timer sends SIGKILL instead of its signal", why)
-            signum = signal.SIGKILL  # the client's default
-        timeout_s = max(0.0, request.expires_at - self._wall_clock())
-        acquired = TimerAcquired(
-            worker=worker, scope=scope, timeout_s=timeout_s, signal=int(signum), pid=pid
+            signum = int(signal.SIGKILL)  # the client's default
+        left_s = max(0.0, request.expires_at - self._wall_clock())
+        self._submit(
+            TimerAcquired(worker=worker, scope=scope, timeout_s=left_s, signal=signum, pid=pid)
         )
-        self._submit(acquired)
 
     def _warn(self, event: str, why: str) -> None:
         """Log ``event``, a fixed phrase, once: it may come thousands of times a second."""
         if event not in self._told:
             self._told.add(event)
-            path = str(self._path)
-            log.warning(event, message=f"{event}: {why} ({path})", reason=why, path=path)
+            message = f"{event}: {why} ({self._path})"
+            log.warning(event, message=message, reason=why, path=str(self._path))
 
 
 def requested_path(environment: Mapping[str, str], directory: Path) -> Path | None:
@@ -228,14 +219,14 @@ def parse(line: bytes) -> FileTimerRequest:
     scope = fields.get("scope_id")
     if not isinstance(scope, str):
         raise ValueError("scope_id is no text")  # noqa: TRY004 - as above
-    # Half a surrogate pair could not be sent on.
-    scope = scope.encode("utf-8", "replace").decode()
-    expires_at = _number(fields, "expiration_time", int | float, -math.inf, math.inf)
-    pid = int(_number(fields, "pid", int, 1, 2**31 - 1))
-    signum = int(_number(fields, "signal", int, -(2**31), 2**31 - 1))
-    # A timer that expires at the end of time needs no watching.
-    is_release = not 0 <= expires_at < WALL_MAX_S
-    return FileTimerRequest(pid, scope, None if is_release else float(expires_at), signum)
+    at = _number(fields, "expiration_time", int | float, -math.inf, math.inf)
+    return FileTimerRequest(
+        pid=int(_number(fields, "pid", int, 1, 2**31 - 1)),
+        scope=scope.encode("utf-8", "replace").decode(),  # half a surrogate pair can't be sent on
+        # A timer that expires at the end of time needs no watching.
+        expires_at=float(at) if 0 <= at < WALL_MAX_S else None,
+        signal=int(_number(fields, "signal", int, -(2**31), 2**31 - 1)),
+    )
 
 
 def _number(

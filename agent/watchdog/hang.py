@@ -20,12 +20,9 @@ class HangKind(StrEnum):
 class Purpose(StrEnum):
     """What a timer or section is for."""
 
-    USER = "USER"
-    """What the training code says; it tells where the worker is."""
-    HARD_TIMEOUT = "HARD_TIMEOUT"
-    """The main thread's progress in an iteration of in-process restart."""
-    HEARTBEAT = "HEARTBEAT"
-    """That other threads of the interpreter run in one."""
+    USER = "USER"  # what the training code says; it tells where the worker is
+    HARD_TIMEOUT = "HARD_TIMEOUT"  # the main thread's progress in an iteration, in process
+    HEARTBEAT = "HEARTBEAT"  # that other threads of the interpreter run in one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

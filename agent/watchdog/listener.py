@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-CONNECTIONS_MAX = 4096 * 4
-"""Workers have one each; further ones are closed."""
-
-ACCEPT_PAUSE_S = 0.5
-"""Without a descriptor left, the next connection is accepted so much later."""
-
+CONNECTIONS_MAX = 4096 * 4  # workers have one each; further ones are closed
+ACCEPT_PAUSE_S = 0.5  # without a descriptor left, the next connection is accepted so much later
 _BACKLOG = 1024
 _PIECE_BYTES = 64 * 1024
 

@@ -32,17 +32,10 @@ from worker_sdk import context
 
 log = structlog.get_logger()
 
-BEAT_INTERVAL_MAX_S = 1.0
-"""How often a runtime shows that it lives, at the least."""
-
-BEATS_PER_TIMEOUT = 4
-"""So many signs of life may be expected within the time that none may be missing."""
-
-KICK_PAUSE_S = 0.001
-"""After a kick the next one is answered no sooner, so that none keeps this agent busy."""
-
-BLAMED_WITHIN_S = 30.0
-"""A worker that ends so soon after its last signal for a hang ends because of it."""
+BEAT_INTERVAL_MAX_S = 1.0  # how often a runtime shows that it lives, at the least
+BEATS_PER_TIMEOUT = 4  # signs of life that are due within the longest time without one
+KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
+BLAMED_WITHIN_S = 30.0  # a worker that ends so soon after a signal for a hang ends because of it
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,7 +53,6 @@ class _Worker:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     known: Worker | None = None
     is_watched: bool = False
-    is_gone: bool = False
     pause: asyncio.TimerHandle | None = None
     hang: Hang | None = None
     signalled: msg.Signal | None = None
@@ -170,7 +162,7 @@ class Watchdog:
     def gone(self, round_id: int, local_rank: int, exit_code: int) -> Hang | None:
         """Take note that a worker has ended; return the hang because of which it did."""
         worker = self._workers.get(WorkerKey(round_id, local_rank))
-        if worker is None or worker.is_gone:
+        if worker is None:
             return None
         self._remove(worker)
         return worker.hang if worker.is_ended_by_hang(exit_code) else None
@@ -359,7 +351,7 @@ class Watchdog:
 
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)
-        worker.is_gone = True
+        worker.pid = 0  # another process may get its number
         worker.board.close()
 
     def _ensure_listener(self, directory: Path) -> Listener:
@@ -378,11 +370,10 @@ class Watchdog:
                 return {}
             self._file_timers = FileTimers(path, self.submit, self._worker_with)
         self._file_timers.pause()
-        return self._file_timers.environment()
+        return self._file_timers.environment
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
-        workers = self._workers.values()
-        return next((w.key for w in workers if w.pid == pid and not w.is_gone), None)
+        return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:

@@ -22,18 +22,11 @@ from drumbeat.format import count, printable
 
 log = structlog.get_logger()
 
+# More stacks are cut: those of the latest threads, for the first is written last.
 STACKS_BYTES_MAX = 64 * 1024
-"""More stacks than this are cut: those of the latest threads, for the first is written last."""
-
-STACKS_READ_MAX = 16 * STACKS_BYTES_MAX
-"""A process that writes more than this is not listened to any longer."""
-
-QUIET_S = 0.003
-"""After so long without more the process is asked whether it has written all of them."""
-
-ANCESTORS_MAX = 64
-"""How far below its worker a process may be."""
-
+STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to any longer
+QUIET_S = 0.003  # after so long without more the process is asked whether that was all
+ANCESTORS_MAX = 64  # how far below its worker a process may be
 _KERNEL_STACK_LINES_MAX = 12
 _READ_BYTES = 65536
 _PROC = Path("/proc")
@@ -58,12 +51,7 @@ class _Status(NamedTuple):
 
 
 async def take_evidence(
-    worker_pid: int,
-    stacks_fd: int,
-    *,
-    owner_pid: int = 0,
-    stack_signal: int = 0,
-    timeout_s: float,
+    worker_pid: int, stacks_fd: int, *, owner_pid: int = 0, stack_signal: int = 0, timeout_s: float
 ) -> Evidence:
     """Return what can be had within the time; never raises because of the process.
 
@@ -73,18 +61,23 @@ async def take_evidence(
     pid, why, stacks = owner_pid or worker_pid, "", ""
     if owner_pid and (why := _why_not_ours(owner_pid, worker_pid)):
         pid = worker_pid
-    worker, status = _status(worker_pid), _status(pid)
-    if status is None or worker is None:
-        gone = "the worker's process is gone" if worker is None else f"process {pid} is gone"
-        return Evidence(notes=gone, is_alive=worker is not None and worker.is_alive)
+    if (worker := _status(worker_pid)) is None:
+        return Evidence(notes="the worker's process is gone", is_alive=False)
+    if (status := _status(pid)) is None:
+        return Evidence(notes=f"process {pid} is gone", is_alive=worker.is_alive)
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
     if not owner_pid or not stack_signal:
         why = "the worker does not use the SDK, or offers none"
     elif not why and not is_traced:
-        stacks, why = await _take_stacks(
-            pid, status, worker_pid, stacks_fd, stack_signal, timeout_s
-        )
+        try:
+            with _held(pid) as process:
+                why = _why_not_ours(pid, worker_pid)
+                if not why:
+                    taken = _take_stacks(process, pid, status, stacks_fd, stack_signal, timeout_s)
+                    stacks, why = await taken
+        except OSError as error:
+            why = f"process {pid} can't be signalled: {error.strerror}"
     if why and not is_traced:
         notes += f"; no stacks: {why}"
     return Evidence(
@@ -97,7 +90,7 @@ async def take_evidence(
 
 
 async def _take_stacks(
-    pid: int, status: _Status, worker_pid: int, stacks_fd: int, number: int, timeout_s: float
+    process: int, pid: int, status: _Status, stacks_fd: int, number: int, timeout_s: float
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
     if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
@@ -105,21 +98,16 @@ async def _take_stacks(
     is_stopped = status.state == "T"
     fd = os.dup(stacks_fd)  # the board may be closed meanwhile
     try:
-        with _held(pid) as process:
-            if why := _why_not_ours(pid, worker_pid):
-                return "", why
-            with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some
-                for _ in range(64):
-                    os.read(fd, _READ_BYTES)
-            signal.pidfd_send_signal(process, number)
-            if is_stopped:  # or it would not see the signal
-                signal.pidfd_send_signal(process, signal.SIGCONT)
-            text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
-            if is_stopped:  # as it was found
-                with suppress(OSError):
-                    signal.pidfd_send_signal(process, signal.SIGSTOP)
-    except OSError as error:
-        return "", f"process {pid} can't be signalled: {error.strerror}"
+        with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some
+            for _ in range(64):
+                os.read(fd, _READ_BYTES)
+        signal.pidfd_send_signal(process, number)
+        if is_stopped:  # or it would not see the signal
+            signal.pidfd_send_signal(process, signal.SIGCONT)
+        text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
+        if is_stopped:  # as it was found
+            with suppress(OSError):
+                signal.pidfd_send_signal(process, signal.SIGSTOP)
     finally:
         os.close(fd)
     return text, "" if text else f"none came within {timeout_s:g} s"
@@ -187,10 +175,9 @@ def lineage(pid: int) -> Iterator[int]:
 
 def is_below(pid: int, worker_pid: int) -> bool:
     """Return whether a process is the worker or one of its descendants."""
-    try:
+    with suppress(OSError):
         return worker_pid in lineage(pid)
-    except OSError:
-        return False
+    return False
 
 
 def signal_below(pid: int, worker_pid: int, signum: int) -> None:
@@ -218,10 +205,10 @@ def _why_not_ours(pid: int, worker_pid: int) -> str:
 
 def _status(pid: int) -> _Status | None:
     try:
-        lines = (_PROC / str(pid) / "status").read_text("utf-8", "replace").splitlines()
+        text = (_PROC / str(pid) / "status").read_text("utf-8", "replace")
     except OSError:
         return None
-    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return _Status(
         state=found.get("State", "?").strip()[:1],
         threads=int(found.get("Threads", "1")),

@@ -13,13 +13,7 @@ from typing import Any, TypeVar
 import structlog
 
 from agent.core import effects as fx
-from agent.core.events import (
-    Event,
-    GpuMemoryFree,
-    SupervisorDied,
-    SupervisorNotStarted,
-    WorkerStartFailed,
-)
+from agent.core import events as ev
 from agent.core.model import Assignment
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
@@ -33,17 +27,8 @@ from agent.workers.failures.evidence import Explainer
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
+from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.messages import (
-    SignalWorkers,
-    StartWorkers,
-    SupervisorEvent,
-    WorkerError,
-    WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
-    WorkerStart,
-)
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
@@ -52,20 +37,12 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# With which Python ends for an exception that nothing caught.
-EXIT_EXCEPTION = 1
+EXIT_EXCEPTION = 1  # with which Python ends for an exception that nothing caught
 
-PREPARE_TIMEOUT_S = 30.0
-"""How long the files of a round may take to be made; then its workers count as not startable."""
-
-EXAMINE_TIMEOUT_S = 2.0
-"""How long a failure is not told because what the worker left is still being read."""
-
-CLOSE_TIMEOUT_S = 60.0
-"""How long the end may take to show and tidy up: more than a slow console needs."""
-
-STALLED_CLOSE_TIMEOUT_S = 1.0
-"""The same on a file system that stands still already."""
+PREPARE_TIMEOUT_S = 30.0  # for a round's files; then its workers count as not startable
+EXAMINE_TIMEOUT_S = 2.0  # for reading what a worker left; until then its failure is not told
+CLOSE_TIMEOUT_S = 60.0  # to show and tidy up at the end: more than a slow console needs
+STALLED_CLOSE_TIMEOUT_S = 1.0  # the same on a file system that stands still already
 
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
@@ -81,7 +58,7 @@ class Workers:
         config: AgentConfig,
         output: WorkerOutput,
         devices: HostDevices,
-        on_event: Callable[[Event], None],
+        on_event: Callable[[ev.Event], None],
         *,
         on_mistake: Callable[[BaseException], None],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
@@ -105,9 +82,7 @@ class Workers:
             )
         self._explainer = Explainer(config.program.script)
         self._supervisor = SupervisorClient(
-            on_event=self._hear,
-            on_death=self._on_supervisor_death,
-            on_mistake=on_mistake,
+            on_event=self._hear, on_death=self._on_supervisor_death, on_mistake=on_mistake
         )
         self.watchdog = Watchdog(
             config.watchdog, output.directory, self._signal_worker, on_event, base
@@ -119,7 +94,7 @@ class Workers:
         try:
             await self._supervisor.start()
         except OSError as error:
-            self._submit(SupervisorNotStarted(reason=error.strerror or str(error)))
+            self._submit(ev.SupervisorNotStarted(reason=error.strerror or str(error)))
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker; then show all they wrote.
@@ -176,7 +151,7 @@ class Workers:
     def _signal_worker(self, worker: WorkerKey, signum: int) -> None:
         """Send a signal to one worker that hangs, or that the others go on without."""
         self._supervisor.send(
-            SignalWorkers(
+            messages.SignalWorkers(
                 round_id=worker.round_id,
                 local_rank=worker.local_rank,
                 signum=signum,
@@ -197,13 +172,15 @@ class Workers:
             self._preparation = None
             is_log_dir = isinstance(error, FilesStalled) and config.log_dir is not None
             message = f"--log-dir {config.log_dir}: {error}" if is_log_dir else str(error)
-            self._submit(WorkerStartFailed(round_id=round_id, local_rank=0, message=message))
+            self._submit(
+                messages.WorkerStartFailed(round_id=round_id, local_rank=0, message=message)
+            )
             return
         for local_rank, env in self.watchdog.prepare(round_id, envs).items():
             envs[local_rank].update(env)
         cpus = self._devices.bind(config.nproc_per_node)
         workers = tuple(
-            WorkerStart(
+            messages.WorkerStart(
                 local_rank=local_rank,
                 env=env,
                 cpus=cpus.get(local_rank, ()),
@@ -214,27 +191,25 @@ class Workers:
         )
         self._preparation = None
         self._supervisor.send(
-            StartWorkers(
+            messages.StartWorkers(
                 round_id=round_id, argv=config.command, env=self._environment, workers=workers
             )
         )
 
     async def _await_gpu_memory(self) -> None:
-        """Wait, for a bounded time, until the memory of dead workers is free."""
-        assert self._devices.memory is not None, "no GPU memory to wait for"
-        note = await self._devices.memory.wait(self._config.gpu_memory_wait)
-        self._submit(GpuMemoryFree(note=note))
+        note = await self._devices.wait_for_memory(self._config.gpu_memory_wait)
+        self._submit(ev.GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:
         self._forget_commands()
         self._hear(returncode)
 
-    def _hear(self, news: SupervisorEvent | int) -> None:
+    def _hear(self, news: messages.SupervisorEvent | int) -> None:
         """Take what the supervisor says, or its exit code."""
         if not self._is_closing:
             self._spawn(self._pass_on(news))
 
-    async def _pass_on(self, news: SupervisorEvent | int) -> None:
+    async def _pass_on(self, news: messages.SupervisorEvent | int) -> None:
         async with self._news_order:  # an exit may take a while to be examined
             match news:
                 case int(returncode):
@@ -243,71 +218,58 @@ class Workers:
                     with suppress(FilesStalled):
                         why = await self._read_files(partial(self._explainer.explain, returncode))
                     ending = describe_ending(returncode)
-                    self._submit(SupervisorDied(ending=ending, explanation=why))
+                    self._submit(ev.SupervisorDied(ending=ending, explanation=why))
                     return
-                case WorkerExited():
+                case messages.WorkerExited():
                     news = await self._examine(news)
-                case WorkersStarted():
+                case messages.WorkersStarted():
                     self._files.submit(partial(self._explainer.note_workers, news.pids.values()))
                     self.watchdog.started(news.round_id, news.pids)
-                case WorkersStopped():
+                case messages.WorkersStopped():
                     self.watchdog.ended(news.round_id)
             self._submit(news)
 
-    async def _examine(self, exited: WorkerExited) -> WorkerExited:
-        """Add why a worker ended; says on the console what stands nowhere else."""
-        round_id, local_rank = exited.round_id, exited.local_rank
-        hang = self.watchdog.gone(round_id, local_rank, exited.exit_code)
-        exited = replace(exited, hang=hang)
-        if exited.exit_code == 0 and hang is None:
-            self._files.submit(partial(self._output.ended, round_id, local_rank))
+    async def _examine(self, exited: messages.WorkerExited) -> messages.WorkerExited:
+        """Add why a worker ended."""
+        worker = exited.round_id, exited.local_rank
+        exited = replace(exited, hang=self.watchdog.gone(*worker, exited.exit_code))
+        if exited.exit_code == 0 and exited.hang is None:
+            self._files.submit(partial(self._output.ended, *worker))
             return exited
         try:
-            exited, stacks = await self._read_files(partial(self._read_remains, exited))
+            return await self._read_files(partial(self._read_remains, exited))
         except FilesStalled as error:
-            why = BECAUSE_IT_HUNG if hang else f"what it left could not be read: {error}"
+            why = BECAUSE_IT_HUNG if exited.hang else f"what it left could not be read: {error}"
             return replace(exited, explanation=why)
-        if stacks:
-            # Python writes them to one place only, and users look for them here.
-            write_text(f"{printable(stacks)}\n")
-        return exited
 
     async def _read_files(self, read: Callable[[], T]) -> T:
         """Read what a process left behind, in the thread; at once no more if that stands still."""
         timeout_s = 0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S
         return await self._files.run(read, timeout_s=timeout_s)
 
-    def _read_remains(self, exited: WorkerExited) -> tuple[WorkerExited, str]:
-        """Add what a worker that ended badly left behind, and what that says; blocks.
-
-        Returns the stacks of its crash as well.
-        """
-        worker = exited.round_id, exited.local_rank
-        self._output.ended(*worker)
-        path = self._output.error_file(*worker)
-        stacks = read_faults(path) if path is not None else ""
-        error = read_error_file(path) if path is not None else None
-        stderr_tail = self._output.last_lines(*worker)
+    def _read_remains(self, exited: messages.WorkerExited) -> messages.WorkerExited:
+        """Add what a worker that ended badly left behind, and what that says; blocks."""
+        path, kept_error_file, stderr_tail = self._output.ended(exited.round_id, exited.local_rank)
+        stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
+        if stacks:
+            # Python writes them to one place only, and users look for them here.
+            write_text(f"{printable(stacks)}\n")
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and is_python and (what := exception_in(stderr_tail)):
-            error = WorkerError(message=what)
+            error = messages.WorkerError(message=what)
         why = BECAUSE_IT_HUNG
         if exited.hang is None:
+            code, pid, is_stopped = exited.exit_code, exited.pid, exited.is_stopped
             why = self._explainer.explain(
-                exited.exit_code,
-                exited.pid,
-                is_stopped=exited.is_stopped,
-                error=error,
-                stacks=stacks,
+                code, pid, is_stopped=is_stopped, error=error, stacks=stacks
             )
-        found = replace(
+        return replace(
             exited,
             error=error,
             explanation=why,
             stderr_tail=stderr_tail,
-            error_file=self._output.kept_error_file(*worker),
+            error_file=kept_error_file,
         )
-        return found, stacks
 
 
 def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
@@ -343,14 +305,14 @@ def worker_environments(
         context.RUN_ID: config.run_id,
         context.ROUND: assignment.round_id,
     }
-    is_virtual, environments = config.virtual_local_rank, {}
+    environments = {}
     for local_rank in range(config.nproc_per_node):
-        own: dict[str, object] = {
-            context.LOCAL_RANK: 0 if is_virtual else local_rank,
+        told = of_round | {
+            context.LOCAL_RANK: 0 if config.virtual_local_rank else local_rank,
             context.RANK: assignment.rank_first + local_rank,
             context.ROLE_RANK: assignment.role_rank_first + local_rank,
         }
-        if is_virtual:
-            own[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
-        environments[local_rank] = {name: str(value) for name, value in (of_round | own).items()}
+        if config.virtual_local_rank:
+            told[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
+        environments[local_rank] = {name: str(value) for name, value in told.items()}
     return environments

@@ -47,9 +47,7 @@ def address_towards(host: str, port: int) -> str:
     Workers of other hosts are most likely to reach it there. Raises ``OSError`` if
     the name does not resolve or there is no route.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
-        own: str = probe.getsockname()[0]
-        return own
+        return str(probe.getsockname()[0])

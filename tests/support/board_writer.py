@@ -51,8 +51,7 @@ class BoardWriter:
 
     def name_slot(self, slot: int, raw: bytes) -> None:
         """Write a slot's name, whatever it is."""
-        start = layout.slot_name_byte(slot)
-        self.map[start : start + layout.NAME_BYTES] = raw
+        self.map[layout.name_bytes(layout.NAMES_FROM_BYTE, slot)] = raw
 
     def close_slot(self, slot: int) -> None:
         """Close a timer or section."""

@@ -88,7 +88,7 @@ class BoardDirectory:
             at = layout.slot_word(slot, 0)
             deadline, since, limit, signal, kind = self._words[at : at + 5]
             if deadline:
-                name = self._text(layout.slot_name_byte(slot))
+                name = self._text(layout.NAMES_FROM_BYTE, slot)
                 found.append(Seen(slot, name, deadline, since, limit, signal, kind))
         return found
 
@@ -99,7 +99,7 @@ class BoardDirectory:
     def sections(self) -> dict[str, tuple[int, int]]:
         """Return how often each section was left, and the longest time it took."""
         return {
-            self._text(layout.section_name_byte(number)): (
+            self._text(layout.SECTION_NAMES_FROM_BYTE, number): (
                 self._words[layout.section_word(number, layout.SECTION_COUNT)],
                 self._words[layout.section_word(number, layout.SECTION_MAX)],
             )
@@ -110,8 +110,8 @@ class BoardDirectory:
         """Return how many bytes were in the pipe, and empty it."""
         return len(read_all(self.kick))
 
-    def _text(self, at: int) -> str:
-        return layout.decode_name(self._page[at : at + layout.NAME_BYTES])
+    def _text(self, names_from_byte: int, number: int) -> str:
+        return layout.decode_name(self._page[layout.name_bytes(names_from_byte, number)])
 
 
 def leave() -> None:

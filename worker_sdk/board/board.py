@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker_sdk")
 
-REFUSED = -1
-"""Instead of a slot: there was none."""
+REFUSED = -1  # instead of a slot: there was none
 
 # Since, limit, signal and kind stand next to each other.
 _pack_slot = struct.Struct("4q").pack_into
@@ -160,11 +159,10 @@ class Board:
         at = SLOTS_FROM + slot * SLOT_WORDS
         if slot not in held or self.words[at]:
             return
-        since = self.words[at + layout.SLOT_SINCE]
         if deadline != OPEN_ENDED:
             deadline += pause_ns
-        self.words[at + layout.SLOT_SINCE] = since + pause_ns
-        self.words[at + layout.SLOT_DEADLINE] = deadline
+        self.words[at + layout.SLOT_SINCE] += pause_ns
+        self.words[at] = deadline
         if deadline < self.words[LOOK_AT]:
             self.kick()
 
@@ -179,8 +177,8 @@ class Board:
             number = numbers.setdefault(name, next(self._fresh_sections))
             if number >= layout.SECTIONS_MAX:
                 return
-            at = layout.section_name_byte(number)
-            self.raw[at : at + layout.NAME_BYTES] = layout.encode_name(name)
+            at = layout.name_bytes(layout.SECTION_NAMES_FROM_BYTE, number)
+            self.raw[at] = layout.encode_name(name)
             if self.words[layout.SECTIONS_USED] <= number:
                 self.words[layout.SECTIONS_USED] = number + 1
         if number < layout.SECTIONS_MAX:
@@ -200,8 +198,7 @@ class Board:
         """Go on with a page without a reader; what was opened for the shared one is closed."""
         self.is_watched = False
         raw = memoryview(bytearray(layout.BOARD_BYTES))
-        self.words = raw.cast("q")
-        self.raw = raw
+        self.words, self.raw = raw.cast("q"), raw
         files, self._files = self._files, ()
         for file in files:
             os.close(file)
@@ -226,8 +223,7 @@ class Board:
 
     def _write_name(self, slot: int, name: str) -> None:
         self._names[slot] = ""  # it is neither the old one nor the new while it changes
-        at = layout.slot_name_byte(slot)
-        self.raw[at : at + layout.NAME_BYTES] = layout.encode_name(name)
+        self.raw[layout.name_bytes(layout.NAMES_FROM_BYTE, slot)] = layout.encode_name(name)
         self._names[slot] = name
 
 
@@ -252,9 +248,9 @@ def claim(directory: str) -> Board:
                 raise BoardUnusable(f"{directory}: its board has another size")
             page = mmap.mmap(board, layout.BOARD_BYTES)
             words = memoryview(page).cast("q")
-            if (version := words[layout.VERSION_WORD]) != layout.VERSION:
-                known = f"is of version {version}, not {layout.VERSION}"
-                raise BoardUnusable(f"{directory}: its board {known}")
+            if (found := words[layout.VERSION_WORD]) != layout.VERSION:
+                why = f"its board is of version {found}, not {layout.VERSION}"
+                raise BoardUnusable(f"{directory}: {why}")
             kick = open_file(directory, layout.KICK_FILE)
         except OSError as error:
             raise BoardUnusable(f"{directory}: {error}") from error

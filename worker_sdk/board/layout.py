@@ -51,9 +51,7 @@ NO_STEP = -1
 HEADER_WORDS = 32
 
 # Slots: one for each timer or section that is open; more are not watched.
-SLOTS_MAX = 1024
-SLOT_WORDS = 8
-SLOTS_FROM = HEADER_WORDS
+SLOTS_MAX, SLOT_WORDS, SLOTS_FROM = 1024, 8, HEADER_WORDS
 
 # Words of a slot, by offset.
 SLOT_DEADLINE = 0  # 0: closed or suspended; OPEN_ENDED: open without a limit of its own
@@ -76,11 +74,10 @@ KIND_HEARTBEAT = 4  # of in-process restart, kept alive by another thread than t
 NAME_BYTES = 128
 NAMES_FROM_BYTE = (SLOTS_FROM + SLOTS_MAX * SLOT_WORDS) * WORD_BYTES
 
-# The table of sections: how long those of a name took, for limits that are learned.
-SECTIONS_MAX = 64  # times of more names are not kept
-SECTION_WORDS = 2
-SECTION_COUNT = 0
-SECTION_MAX = 1  # the longest time, ns
+# The table of sections: how long those of a name took, for limits that are learned. Times of
+# more names are not kept.
+SECTIONS_MAX, SECTION_WORDS = 64, 2
+SECTION_COUNT, SECTION_MAX = 0, 1  # how many there were, and the longest, ns
 SECTIONS_FROM = (NAMES_FROM_BYTE + SLOTS_MAX * NAME_BYTES) // WORD_BYTES
 SECTION_NAMES_FROM_BYTE = (SECTIONS_FROM + SECTIONS_MAX * SECTION_WORDS) * WORD_BYTES
 
@@ -92,19 +89,14 @@ def slot_word(slot: int, offset: int) -> int:
     return SLOTS_FROM + slot * SLOT_WORDS + offset
 
 
-def slot_name_byte(slot: int) -> int:
-    """Return where a slot's name begins."""
-    return NAMES_FROM_BYTE + slot * NAME_BYTES
-
-
 def section_word(section: int, offset: int) -> int:
     """Return the index of a word of the table of sections."""
     return SECTIONS_FROM + section * SECTION_WORDS + offset
 
 
-def section_name_byte(section: int) -> int:
-    """Return where a section's name begins."""
-    return SECTION_NAMES_FROM_BYTE + section * NAME_BYTES
+def name_bytes(names_from_byte: int, number: int) -> slice:
+    """Return where a name stands, of those that begin at ``names_from_byte``."""
+    return slice(names_from_byte + number * NAME_BYTES, names_from_byte + (number + 1) * NAME_BYTES)
 
 
 def encode_name(name: str) -> bytes:

@@ -149,7 +149,7 @@ def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
         return with_instance(function, Current.call)()
-    if Current.link is None and runtime.is_attached():
+    if Current.link is None and runtime.start().is_watched:
         Current.link = Link(runtime.attachment(), BoardLimits())
     if Current.link is None:
         why = "no agent, as there is under `agent join`"

@@ -17,39 +17,26 @@ class WorkerKey:
     local_rank: int
 
 
-AUTO: Final = "auto"
-"""Instead of a limit: the one that was learned, none until then."""
-
-Limit = float | Literal["auto"] | None
-"""Seconds, ``AUTO``, or ``None`` for no limit."""
-
-Tally = tuple[int, float]
-"""How many there were, and the longest."""
+AUTO: Final = "auto"  # instead of a limit: the one that was learned, none until then
+Limit = float | Literal["auto"] | None  # seconds, `AUTO`, or None for no limit
+Tally = tuple[int, float]  # how many there were, and the longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogPolicy:
     """What the watchdog was told."""
 
-    startup_timeout_s: float | None = None
-    """From a worker's start to its first heartbeat; None: it need not have any."""
-    runtime_timeout_s: float | None = 300.0
-    """Longest time without a sign of life of a runtime that has attached."""
-    progress_timeout_s: Limit = None
-    """Longest time between two heartbeats, once there was one."""
-    exit_timeout_s: float | None = 300.0
-    """From the beginning of an interpreter's end to its end."""
-    kill_grace_s: float = 5.0
-    """From SIGTERM to SIGKILL for a worker that hangs."""
-    pulse_s: float = 1.0
-    """How often the watchdog wakes, so that it notices that it was asleep itself."""
+    startup_timeout_s: float | None = None  # from its start to its first heartbeat; None: no limit
+    runtime_timeout_s: float | None = 300.0  # without a sign of life of a runtime that has attached
+    progress_timeout_s: Limit = None  # between two heartbeats, once there was one
+    exit_timeout_s: float | None = 300.0  # from the beginning of an interpreter's end to its end
+    kill_grace_s: float = 5.0  # from SIGTERM to SIGKILL for a worker that hangs
+    pulse_s: float = 1.0  # how often the watchdog wakes, to notice that it was asleep itself
+    # After a wake-up later than this every limit is given as much more time: this process, or
+    # its host, has stood still.
     stall_s: float = 0.1
-    """After a wake-up later than this every limit is given as much more time: this process, or
-    its host, has stood still."""
-    evidence_timeout_s: float = 0.1
-    """Longest wait for a worker's stacks."""
-    timers_max: int = 1024
-    """Timers one worker may have open by calls; more are refused."""
+    evidence_timeout_s: float = 0.1  # the longest wait for a worker's stacks
+    timers_max: int = 1024  # that one worker may have open by calls; more are refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +80,7 @@ class Snapshot:
     gap_max_s: float = 0.0
     gaps: int = 0
     slots: tuple[Slot, ...] = ()
-    sections: Mapping[str, Tally] = field(default_factory=dict)
-    """Of each section, how often it was left and the longest time it took."""
+    sections: Mapping[str, Tally] = field(default_factory=dict)  # times of each, when left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +90,7 @@ class _OfWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfProcess(_OfWorker):
-    pid: int = 0
-    """A process below the worker, 0 for the worker itself."""
+    pid: int = 0  # a process below the worker, 0 for the worker itself
 
 
 # Events.

@@ -208,20 +208,20 @@ class WatchdogCore:
             armed.due = math.inf
         if not deadly:
             return
-        signum, pid = deadly[0].slot.signal, deadly[0].pid
+        signum, pid, grace_s = deadly[0].slot.signal, deadly[0].pid, self._policy.kill_grace_s
         if pid:
             signum = SIGKILL if signum is None else signum
         elif signum is None:
-            # One that is stopped would not even notice SIGTERM.
-            signum = SIGKILL if evidence.is_stopped else SIGTERM
-            graces = [armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None]
-            grace_s = math.inf if evidence.is_stopped else min([self._policy.kill_grace_s, *graces])
+            graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
+            signum, grace_s = SIGTERM, min(grace_s, *graces, math.inf)
+            if evidence.is_stopped:  # it would not even notice SIGTERM
+                signum, grace_s = SIGKILL, math.inf
             worker.investigation = Investigation(Stage.KILLING, now + grace_s)
         else:
             for armed in deadly:
                 if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
                     # The worker never acquires these again, so they wait for what the signal does.
-                    armed.due = now + self._policy.kill_grace_s
+                    armed.due = now + grace_s
         self._effects.append(msg.Signal(worker=worker.key, signum=signum, pid=pid))
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:

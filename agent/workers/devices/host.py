@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,42 +20,36 @@ from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.settings.kinds import NumaMode
 from agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list, parse_cpu_list
 from agent.workers.devices.gpus import Gpu, visible
-from agent.workers.devices.nvml import GpuMemoryWaiter, Nvml, load_nvml, read_gpus, visible_gpus
+from agent.workers.devices.nvml import Nvml, load_nvml, read_gpus, visible_gpus, wait_for_memory
+from drumbeat.durations import format_duration
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
-DRIVER_TOLD_AFTER_S = 1.5
-"""How long the driver may take without a word about it."""
-
-DRIVER_TIMEOUT_S = 10.0
-"""How long the driver may take for its inventory; a broken GPU can hang it for good."""
+DRIVER_TOLD_AFTER_S = 1.5  # that the driver may take without a word about it
+DRIVER_TIMEOUT_S = 10.0  # that it may take at all; a broken GPU can hang it for good
 
 SYSFS = Path("/sys")
 
-# Instructions have caches of their own; placement is about data.
-_DATA_CACHES = frozenset({"Data", "Unified"})
-
+_DATA_CACHES = ("Data", "Unified")  # placement is not about those of instructions
 NO_CPUS: frozenset[int] = frozenset()
 
 
 class HostDevices:
     """What this host has; without GPUs, everything here does nothing.
 
-    ``gpus`` are those that workers see, in their order; ``memory`` waits for theirs, unless None;
-    with a ``numa_mode`` of None workers are not bound to CPUs.
+    ``gpus`` are those that workers see, in their order. ``nvml`` is asked for their memory, which
+    is not waited for if it is None; with a ``numa_mode`` of None workers are not bound to CPUs.
     """
 
     def __init__(
-        self,
-        gpus: tuple[Gpu, ...] = (),
-        *,
-        memory: GpuMemoryWaiter | None = None,
-        numa_mode: str | None = None,
+        self, gpus: tuple[Gpu, ...] = (), *, nvml: Nvml | None = None, numa_mode: str | None = None
     ) -> None:
         self.gpus = gpus
-        self.memory = memory
+        self.is_memory_awaited = bool(gpus) and nvml is not None
+        self._nvml = nvml
+        self._held = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
         self._numa_mode = numa_mode
         # The CPUs that this process may use, and what each worker got of them.
         self._bound: tuple[frozenset[int], Mapping[int, tuple[int, ...]]] | None = None
@@ -81,21 +76,45 @@ class HostDevices:
             log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
         return self._bound[1]
 
+    async def wait_for_memory(self, timeout_s: float) -> str:
+        """Return when dead workers' GPU memory is free, or a note on what is not in time.
+
+        A process is gone for the kernel before its driver has given all memory back; a worker
+        that starts in between can fail with "out of memory". What GPUs hold is compared with what
+        they held before the first worker, so what others keep there is not waited for. One wait
+        at a time.
+        """
+        end, limit_s = threading.Event(), timeout_s + DRIVER_TIMEOUT_S
+        watch = partial(wait_for_memory, self._nvml, self._held, timeout_s, end)
+        thread = FileThread("gpu-memory")
+        try:
+            excess = await thread.run(watch, timeout_s=limit_s)
+        except FilesStalled:
+            return f"the GPU driver did not answer within {format_duration(limit_s)}"
+        finally:
+            end.set()
+            thread.close()
+        for uuid, more in excess.items():
+            # What holds it is not one of ours; the next round shall not wait for it again.
+            self._held[uuid] += more
+        notes = [
+            f"GPU {gpu.index} holds {excess[gpu.uuid] // 1024**2} MiB more"
+            for gpu in self.gpus
+            if gpu.uuid in excess
+        ]
+        waited = f"than before the first round, even after {format_duration(timeout_s)}"
+        return f"{', '.join(notes)} {waited}" if notes else ""
+
 
 async def find_devices(
-    visible_devices: str | None,
-    *,
-    numa_mode: str | None,
-    is_memory_awaited: bool,
-    nvml: Nvml | None = None,
+    visible_devices: str | None, *, numa_mode: str | None, is_memory_awaited: bool
 ) -> HostDevices:
     """Look at the devices of this host, before any worker uses them.
 
-    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set; ``nvml``
-    stands for the driver's module in a test.
+    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set.
     """
-    module = nvml or load_nvml()
-    found = () if module is None else await _take_inventory(module)
+    nvml = load_nvml()
+    found = () if nvml is None else await _take_inventory(nvml)
     gpus = visible(found, visible_devices)
     if gpus:
         names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
@@ -103,8 +122,7 @@ async def find_devices(
     elif numa_mode and visible_gpus(visible_devices):
         why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
         log.warning("NUMA binding", reason=f"workers not bound: {why}")
-    memory = GpuMemoryWaiter(module, gpus) if gpus and is_memory_awaited else None
-    return HostDevices(gpus, memory=memory, numa_mode=numa_mode)
+    return HostDevices(gpus, nvml=nvml if is_memory_awaited else None, numa_mode=numa_mode)
 
 
 async def _take_inventory(nvml: Nvml) -> tuple[Gpu, ...]:
@@ -159,9 +177,8 @@ def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, 
 
 def read_gpu_node(pci_address: str, *, root: Path = SYSFS) -> int | None:
     """Return the NUMA node of the device at this address; None if the system does not know."""
-    if not pci_address:
-        return None
-    node = _read(root / "bus/pci/devices" / pci_address / "numa_node", int, -1)
+    file = root / "bus/pci/devices" / pci_address / "numa_node"
+    node = _read(file, int, -1) if pci_address else -1
     return node if node >= 0 else None
 
 

@@ -10,30 +10,21 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.workers.devices.gpus import Gpu, visible, visible_count
-from drumbeat.durations import format_duration
 
 Nvml: TypeAlias = Any
 """The module ``pynvml``, which has no types, or what stands for it in a test."""
 
-TOLERANCE_BYTES = 512 * 1024**2
-"""What may be left of dead workers: a driver's own bookkeeping; NVRx's value."""
-
-LOOK_AGAIN_S = 0.2
-"""Between two looks at memory: short beside the seconds that a worker's start takes."""
-
-ANSWER_TIMEOUT_S = 10.0
-"""What the driver may take to answer at all, on top of a wait for memory."""
+TOLERANCE_BYTES = 512 * 1024**2  # left of dead workers: a driver's bookkeeping; NVRx's value
+LOOK_AGAIN_S = 0.2  # between two looks at memory: short beside a worker's start
 
 DEVICES = Path("/dev")
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
-_MIB = 1024**2
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
 
 
@@ -115,63 +106,28 @@ def visible_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> 
     return visible_count(present, visible_devices)
 
 
-class GpuMemoryWaiter:
-    """Waits until dead workers' GPU memory is free, so that the next ones find room.
+def wait_for_memory(
+    nvml: Nvml, before: Mapping[str, int], timeout_s: float, end: threading.Event
+) -> dict[str, int]:
+    """Look until GPUs hold no more than ``before``, the time is over or ``end`` set; blocks.
 
-    A process is gone for the kernel before its driver has given all memory back; a worker
-    that starts in between can fail with "out of memory". What ``gpus`` hold now is compared with
-    what they held before the first worker, so what others keep there is not waited for.
+    Returns the bytes on top of that, by UUID, of GPUs that are not free. A driver that fails is
+    not waited for.
     """
-
-    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
-        self._nvml = nvml
-        self._gpus = {gpu.uuid: gpu for gpu in gpus}
-        self._before = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
-
-    async def wait(self, timeout_s: float) -> str:
-        """Return when the memory is free, or with a note on what is not after ``timeout_s``.
-
-        One wait at a time.
-        """
-        end, limit_s = threading.Event(), timeout_s + ANSWER_TIMEOUT_S
-        thread = FileThread("gpu-memory")
-        try:
-            excess = await thread.run(lambda: self._watch(timeout_s, end), timeout_s=limit_s)
-        except FilesStalled:
-            return f"the GPU driver did not answer within {format_duration(limit_s)}"
-        finally:
-            end.set()
-            thread.close()
-        for uuid, more in excess.items():
-            # What holds it is not one of ours; the next round shall not wait for it again.
-            self._before[uuid] += more
-        held = ", ".join(
-            f"GPU {self._gpus[uuid].index} holds {more // _MIB} MiB more"
-            for uuid, more in excess.items()
-        )
-        waited = format_duration(timeout_s)
-        return f"{held} than before the first round, even after {waited}" if held else ""
-
-    def _watch(self, timeout_s: float, end: threading.Event) -> dict[str, int]:
-        """Look until the memory is free, the time over or ``end`` set; blocks.
-
-        Returns the bytes above what was there before, of GPUs that are not free. A driver that
-        fails is not waited for.
-        """
-        deadline = time.monotonic() + timeout_s
-        failures = (self._nvml.NVMLError, OSError)
-        with suppress(*failures), driver(self._nvml):
-            while True:
-                excess: dict[str, int] = {}
-                for uuid, before in self._before.items():
-                    with suppress(*failures):  # of one that is broken
-                        handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-                        more = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used) - before
-                        if more > TOLERANCE_BYTES:
-                            excess[uuid] = more
-                left_s = deadline - time.monotonic()
-                # The driver sends no news of free memory, so this has to ask again and
-                # again: the one loop of that kind here, and only between two rounds on a GPU.
-                if not excess or left_s <= 0 or end.wait(min(LOOK_AGAIN_S, left_s)):
-                    return excess
-        return {}
+    deadline = time.monotonic() + timeout_s
+    failures = (nvml.NVMLError, OSError)
+    with suppress(*failures), driver(nvml):
+        while True:
+            excess: dict[str, int] = {}
+            for uuid, bytes_before in before.items():
+                with suppress(*failures):  # of one that is broken
+                    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                    more = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - bytes_before
+                    if more > TOLERANCE_BYTES:
+                        excess[uuid] = more
+            left_s = deadline - time.monotonic()
+            # The driver sends no news of free memory, so this has to ask again and
+            # again: the one loop of that kind here, and only between two rounds on a GPU.
+            if not excess or left_s <= 0 or end.wait(min(LOOK_AGAIN_S, left_s)):
+                return excess
+    return {}

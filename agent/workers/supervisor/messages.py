@@ -78,7 +78,8 @@ class StopWorkers:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        _check_signal(self.signum)
+        if not is_signal(self.signum):
+            raise ValueError(f"signum: {self.signum} is not a signal of this system")
         if not (math.isfinite(self.timeout_s) and self.timeout_s >= 0):
             raise ValueError(f"timeout_s: {self.timeout_s} is not a finite duration")
 
@@ -103,7 +104,8 @@ class SignalWorkers:
     """Whether it goes to the worker's process group, not to the worker alone."""
 
     def __post_init__(self) -> None:
-        _check_signal(self.signum)
+        if not is_signal(self.signum):
+            raise ValueError(f"signum: {self.signum} is not a signal of this system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +174,3 @@ class WorkersStopped:
 
 Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
 SupervisorEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
-
-
-def _check_signal(number: int) -> None:
-    if not is_signal(number):
-        raise ValueError(f"signum: {number} is not a signal of this system")

@@ -17,21 +17,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent.workers.supervisor import protocol
-from agent.workers.supervisor.messages import (
-    Command,
-    KillWorkers,
-    StartWorkers,
-    SupervisorEvent,
-    WorkerStart,
-    WorkerStartFailed,
-)
+from agent.workers.supervisor import messages, protocol, worker_group
 from agent.workers.supervisor.process_tree import (
     become_subreaper,
     die_with,
@@ -39,32 +30,17 @@ from agent.workers.supervisor.process_tree import (
     list_remaining,
     signal_at_parents_end,
 )
-from agent.workers.supervisor.worker_group import (
-    KILL_WAIT_S,
-    ChildrenReaped,
-    DeadlineReached,
-    Effect,
-    Event,
-    SendSignal,
-    SpawnFinished,
-    WorkerGroup,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-_READ_BYTES = 256 * 1024
-"""Bytes taken from the socket at once."""
+_READ_BYTES = 256 * 1024  # taken from the socket at once
+_SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
+_POLL_S_MAX = 86_400.0  # longest wait at a time: the system refuses more than some days
 
-_SCRIPT_LINE_BYTES_MAX = 256
-"""What the kernel reads of a script's first line."""
-
-_POLL_S_MAX = 86_400.0
-"""Longest wait handed to the system, which refuses more than some days; then it waits again."""
-
-# The latter seven say that this process itself is broken.
 _KEPT_SIGNALS = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD),
+    # These say that this process itself is broken.
     *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
     *(signal.SIGSYS, signal.SIGTRAP),
 }
@@ -82,8 +58,8 @@ class Supervisor:
         agent.setblocking(False)
         self._agent = agent
         self._spawn = spawner
-        self._group = WorkerGroup()
-        self._commands: protocol.Decoder[Command] = protocol.Decoder(Command)
+        self._group = worker_group.WorkerGroup()
+        self._commands: protocol.Decoder[messages.Command] = protocol.Decoder(messages.Command)
         self._outbox = bytearray()
         self._is_agent_gone = False
         self._is_starting = False
@@ -129,7 +105,7 @@ class Supervisor:
             if self._timeout_s() == 0:
                 self._reap()
                 if self._timeout_s() == 0:
-                    self._dispatch(DeadlineReached(pids=list_remaining()))
+                    self._dispatch(worker_group.DeadlineReached(pids=list_remaining()))
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
@@ -145,7 +121,7 @@ class Supervisor:
         except ConnectionResetError:
             data = b""  # It died with unread events.
         # What an agent asked for that has ended since is not begun any more.
-        if not data or self._is_hung_up():
+        if not data or self._hang_up.poll(0):
             self._is_agent_gone = True
             return
         for command in self._commands.feed(data):
@@ -153,76 +129,64 @@ class Supervisor:
             self._reap()
             self._dispatch(command)
 
-    def _dispatch(self, event: Event) -> None:
-        """Hand an event to the group, and do what it wants until it wants nothing more."""
-        events = deque([event])
-        while events:
-            for effect in self._group.handle(events.popleft(), now=time.monotonic()):
-                events.extend(self._execute(effect))
-
-    def _execute(self, effect: Effect) -> list[Event]:
-        match effect:
-            case StartWorkers():
-                return [self._spawn_workers(effect)]
-            case SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
-                for pid in pids:
-                    # One that changed its user is not ours to signal: the kill after it will tell.
-                    with suppress(ProcessLookupError, PermissionError):
-                        (os.killpg if is_for_group else os.kill)(pid, signum)
-            case KillWorkers():
-                kill_descendants()
-            case report:
-                self._send(report)
-        return []
-
-    def _is_hung_up(self) -> bool:
-        return bool(self._hang_up.poll(0))
+    def _dispatch(self, event: worker_group.Event) -> None:
+        """Hand an event to the group, and do what it wants."""
+        for effect in self._group.handle(event, now=time.monotonic()):
+            match effect:
+                case messages.StartWorkers():
+                    self._dispatch(self._spawn_workers(effect))
+                case worker_group.SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
+                    for pid in pids:
+                        # One that changed its user is not ours to signal; the kill will tell.
+                        with suppress(ProcessLookupError, PermissionError):
+                            (os.killpg if is_for_group else os.kill)(pid, signum)
+                case messages.KillWorkers():
+                    kill_descendants()
+                case report:
+                    self._outbox += protocol.encode(report)
+                    self._flush()
 
     def _on_continued(self, _number: int, _frame: object) -> None:
         """Leave a start that waits, on the signal which comes when the agent ends."""
-        if self._is_starting and self._is_hung_up():
+        if self._is_starting and self._hang_up.poll(0):
             self._is_starting = False
             raise _AgentGone
 
-    def _spawn_workers(self, command: StartWorkers) -> SpawnFinished:
+    def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
         pids: dict[int, int] = {}
         try:
             self._is_starting = True
             for worker in command.workers:
-                if self._is_hung_up():
+                if self._hang_up.poll(0):
                     raise _AgentGone
                 pids[worker.local_rank] = self._spawn(command, worker)
         except OSError as error:
-            failure = WorkerStartFailed(
+            failure = messages.WorkerStartFailed(
                 round_id=command.round_id,
                 local_rank=worker.local_rank,
                 message=error.strerror or str(error),
                 errno=error.errno or 0,
             )
-            return SpawnFinished(pids=pids, failure=failure)
+            return worker_group.SpawnFinished(pids=pids, failure=failure)
         finally:
             self._is_starting = False
             for fd in {fd for worker in command.workers for fd in worker.fds}:
                 os.close(fd)
-        return SpawnFinished(pids=pids)
+        return worker_group.SpawnFinished(pids=pids)
 
     def _reap(self) -> None:
         reaped = _reap_ended()
         if reaped.exit_codes or not reaped.is_any_left:
             self._dispatch(reaped)
 
-    def _send(self, report: SupervisorEvent) -> None:
-        self._outbox += protocol.encode(report)
-        if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
-            raise protocol.ProtocolError(f"the agent left {len(self._outbox)} bytes unread")
-        self._flush()
-
     def _flush(self) -> None:
         try:
             while self._outbox:
                 del self._outbox[: self._agent.send(self._outbox)]
-        except BlockingIOError:
-            pass
+        except BlockingIOError as error:
+            if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
+                left = f"the agent left {len(self._outbox)} bytes unread"
+                raise protocol.ProtocolError(left) from error
         except (BrokenPipeError, ConnectionResetError):
             self._is_agent_gone = True
             self._outbox.clear()
@@ -235,7 +199,7 @@ def end_everything() -> bool:
     Takes at most `KILL_WAIT_S`; what is left then is stuck in the kernel. Independent of the
     worker group: it also cleans up after a mistake in it.
     """
-    deadline = time.monotonic() + KILL_WAIT_S
+    deadline = time.monotonic() + worker_group.KILL_WAIT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while _reap_ended().is_any_left:
         kill_descendants()
@@ -280,19 +244,19 @@ def serve(
     return 0 if is_all_gone else 1
 
 
-def _reap_ended() -> ChildrenReaped:
+def _reap_ended() -> worker_group.ChildrenReaped:
     exit_codes: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return ChildrenReaped(exit_codes=exit_codes, is_any_left=False)
+            return worker_group.ChildrenReaped(exit_codes=exit_codes, is_any_left=False)
         if pid == 0:
-            return ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
+            return worker_group.ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
         exit_codes[pid] = os.waitstatus_to_exitcode(status)
 
 
-WorkerSpawner: TypeAlias = "Callable[[StartWorkers, WorkerStart], int]"
+WorkerSpawner: TypeAlias = "Callable[[messages.StartWorkers, messages.WorkerStart], int]"
 """Returns the pid of a worker that has begun, and that the caller reaps.
 
 Raises ``OSError`` with the sentence of `WorkerStartFailed`; then nothing is left of the attempt.
@@ -318,7 +282,7 @@ class Spawner:
             and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
         )
 
-    def __call__(self, command: StartWorkers, worker: WorkerStart) -> int:
+    def __call__(self, command: messages.StartWorkers, worker: messages.WorkerStart) -> int:
         """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
         with opened_outputs(worker) as outputs:
@@ -354,32 +318,30 @@ class Spawner:
 
 
 @contextmanager
-def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
-    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``OSError``."""
-    with ExitStack() as stack:
-        outputs = {}
-        for number, path in ((1, worker.stdout), (2, worker.stderr)):
-            if path:
-                outputs[number] = open_output(path)
-                stack.callback(os.close, outputs[number])
-        yield outputs
-
-
-def open_output(path: str) -> int:
-    """Return a descriptor of the emptied file that is to take a worker's output.
+def opened_outputs(worker: messages.WorkerStart) -> Iterator[dict[int, int]]:
+    """Open the emptied files that are to take a worker's output, by 1 and 2.
 
     Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
     another process cuts meanwhile gets no hole. A terminal does not become that of this process's
     session. Raises ``OSError`` with a sentence.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        why = "it is a pipe without a reader" if error.errno == errno.ENXIO else error.strerror
-        raise OSError(error.errno, f"cannot write the worker's output to {path}: {why}") from error
-    os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
-    return fd
+    outputs = {}
+    with ExitStack() as stack:
+        for number, path in ((1, worker.stdout), (2, worker.stderr)):
+            if not path:
+                continue
+            try:
+                fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
+            except OSError as error:
+                is_unread = error.errno == errno.ENXIO
+                why = "it is a pipe without a reader" if is_unread else error.strerror
+                sentence = f"cannot write the worker's output to {path}: {why}"
+                raise OSError(error.errno, sentence) from error
+            stack.callback(os.close, fd)
+            os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
+            outputs[number] = fd
+        yield outputs
 
 
 def find_program(program: str, search_path: str | None) -> tuple[str, str]:
@@ -401,7 +363,12 @@ def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError
     path, problem = find_program(program, env.get("PATH"))
     match error.errno:
         case errno.ENOENT if not problem:
-            problem = f"its {_interpreter(path)} does not exist"
+            line = b""
+            with suppress(OSError), Path(path).open("rb") as file:
+                line = file.readline(_SCRIPT_LINE_BYTES_MAX)
+            words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
+            missing = f"interpreter {os.fsdecode(words[0])!r}" if words else "dynamic loader"
+            problem = f"its {missing} does not exist"
         case errno.ENOEXEC:
             problem = "it is neither a program nor a script with a #! line"
         case errno.E2BIG:
@@ -414,15 +381,6 @@ def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError
         case _:
             problem = problem or error.strerror or str(error)
     return f"cannot start {path}: {problem}"
-
-
-def _interpreter(path: str) -> str:
-    """Name the interpreter in a file's #! line; without one, a dynamic loader is missing."""
-    line = b""
-    with suppress(OSError), Path(path).open("rb") as file:
-        line = file.readline(_SCRIPT_LINE_BYTES_MAX)
-    words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
-    return f"interpreter {os.fsdecode(words[0])!r}" if words else "dynamic loader"
 
 
 if __name__ == "__main__":

@@ -25,30 +25,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from agent.workers.supervisor.messages import (
-    KillWorkers,
-    SignalWorkers,
-    StartWorkers,
-    StopWorkers,
-    SupervisorEvent,
-    WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
-    WorkerStartFailed,
-)
+from agent.workers.supervisor import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-KILL_WAIT_S = 5.0
-"""How long processes may take to die of SIGKILL; normally milliseconds, in D state never."""
-
-NO_ROUND = -1
-"""The round of an answer to a kill that comes before any round was started."""
-
-HISTORY_MAX = 32
-"""Inputs remembered for an error message; older ones are forgotten."""
-
+KILL_WAIT_S = 5.0  # to die of SIGKILL: normally milliseconds, in D state never
+NO_ROUND = -1  # of an answer to a kill that comes before any round was started
+HISTORY_MAX = 32  # inputs remembered for an error message
 _SIGKILL = 9
 
 
@@ -57,7 +41,7 @@ class SpawnFinished:
     """What became of a start: the processes by local rank, and why the next one is missing."""
 
     pids: Mapping[int, int]
-    failure: WorkerStartFailed | None = None
+    failure: messages.WorkerStartFailed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +68,12 @@ class SendSignal:
     is_for_group: bool
 
 
-Event: TypeAlias = (
-    StartWorkers
-    | StopWorkers
-    | KillWorkers
-    | SignalWorkers
-    | SpawnFinished
-    | ChildrenReaped
-    | DeadlineReached
-)
+Event: TypeAlias = messages.Command | SpawnFinished | ChildrenReaped | DeadlineReached
 """The agent's commands, and what the system did."""
 
-Effect: TypeAlias = StartWorkers | SendSignal | KillWorkers | SupervisorEvent
+Effect: TypeAlias = (
+    messages.StartWorkers | SendSignal | messages.KillWorkers | messages.SupervisorEvent
+)
 """A start is to be carried out in order up to the first failure, and ends as `SpawnFinished`; a
 kill means every descendant that exists now; a report is for the agent."""
 
@@ -137,9 +115,8 @@ class WorkerGroup:
     def __init__(self) -> None:
         self.state = State.IDLE
         self._round_id = NO_ROUND
-        self._pids: dict[int, int] = {}
+        self._spawned = SpawnFinished(pids={})
         self._ranks_alive: dict[int, int] = {}
-        self._failure: WorkerStartFailed | None = None
         self._signal: int | None = None
         self._deadline: float | None = None
         self._history: deque[str] = deque(maxlen=HISTORY_MAX)
@@ -152,20 +129,20 @@ class WorkerGroup:
                 while processes of an older one are alive.
         """
         handler = self.TRANSITIONS.get((self.state, type(event)))
-        if handler is None:
-            raise self._invalid(event)
-        entry = f"{self.state.name} {type(event).__name__}"
+        is_idle = self.state is State.IDLE
+        is_early = isinstance(event, messages.StartWorkers) and event.round_id > self._round_id
+        if handler is None or (is_early and not is_idle):
+            raise InvalidTransition(self.state.name, event, tuple(self._history))
+        self._history.append(f"{self.state.name} {type(event).__name__}")
         match event:
-            case StopWorkers(round_id=round_id) if round_id != self._round_id:
-                effects: list[Effect] = [WorkersStopped(round_id=round_id)]
-            case StartWorkers(round_id=round_id) if round_id < self._round_id:
-                effects = [WorkersStopped(round_id=round_id)]
-            case SignalWorkers(round_id=round_id) if round_id != self._round_id:
-                effects = []
-            case _:
-                effects = handler(self, event, now)
-        self._history.append(entry)
-        return effects
+            case messages.StopWorkers(round_id=round_id) if round_id != self._round_id:
+                return [messages.WorkersStopped(round_id=round_id)]
+            case messages.StartWorkers(round_id=round_id) if round_id < self._round_id + is_idle:
+                # Rounds are never reused: this is a late copy, and nothing of its round is alive.
+                return [messages.WorkersStopped(round_id=round_id)]
+            case messages.SignalWorkers(round_id=round_id) if round_id != self._round_id:
+                return []
+        return handler(self, event, now)
 
     def next_deadline(self) -> float | None:
         """Return when `DeadlineReached` is due (monotonic seconds), or None."""
@@ -181,40 +158,29 @@ class WorkerGroup:
         if self.state in (State.IDLE, State.STARTING):
             assert not self._ranks_alive, f"workers {self._ranks_alive} are alive in {self.state}"
         for pid, local_rank in self._ranks_alive.items():
-            assert self._pids[local_rank] == pid, f"process {pid} is not of worker {local_rank}"
+            assert self._spawned.pids[local_rank] == pid, (
+                f"process {pid} is not of worker {local_rank}"
+            )
 
-    def _on_start(self, event: StartWorkers, _now: float) -> list[Effect]:
-        if event.round_id == self._round_id:
-            # Rounds are never reused: this is a late copy, and nothing of its round is alive.
-            return [WorkersStopped(round_id=event.round_id)]
+    def _on_start(self, event: messages.StartWorkers, _now: float) -> list[Effect]:
         self.state = State.STARTING
         self._round_id = event.round_id
-        self._pids = {}
-        self._failure = self._signal = None
+        self._signal = None
         return [event]
 
-    def _on_start_again(self, event: StartWorkers, now: float) -> list[Effect]:
-        if event.round_id > self._round_id:
-            raise self._invalid(event)
-        match self.state:
-            case State.RUNNING:
-                return [self._start_report()]
-            case State.STUCK:
-                return self._on_kill(event, now)
-            case _:
-                return []  # The answer is the WorkersStopped that is on its way.
-
-    def _on_spawned(self, event: SpawnFinished, _now: float) -> list[Effect]:
-        self._pids = dict(event.pids)
+    def _on_spawned(self, event: SpawnFinished, now: float) -> list[Effect]:
+        self._spawned = event
         self._ranks_alive = {pid: local_rank for local_rank, pid in event.pids.items()}
-        self._failure = event.failure
-        self.state = State.RUNNING if self._pids else State.IDLE
-        return [self._start_report()]
+        self.state = State.RUNNING if event.pids else State.IDLE
+        return self._report_start(event, now)
 
-    def _start_report(self) -> Effect:
-        return self._failure or WorkersStarted(round_id=self._round_id, pids=dict(self._pids))
+    def _report_start(self, _event: Event, _now: float) -> list[Effect]:
+        pids = dict(self._spawned.pids)
+        return [
+            self._spawned.failure or messages.WorkersStarted(round_id=self._round_id, pids=pids)
+        ]
 
-    def _on_stop(self, event: StopWorkers, now: float) -> list[Effect]:
+    def _on_stop(self, event: messages.StopWorkers, now: float) -> list[Effect]:
         if not self._ranks_alive or event.signum == _SIGKILL:
             # Orphans are not waited for: the worker that could have asked them to end is gone.
             return self._on_kill(event, now)
@@ -231,9 +197,9 @@ class WorkerGroup:
     def _on_kill(self, _event: Event, now: float) -> list[Effect]:
         self.state = State.KILLING
         self._deadline = now + KILL_WAIT_S
-        return [KillWorkers()]
+        return [messages.KillWorkers()]
 
-    def _on_signal(self, event: SignalWorkers, _now: float) -> list[Effect]:
+    def _on_signal(self, event: messages.SignalWorkers, _now: float) -> list[Effect]:
         if self.state is State.STOPPING and event.local_rank is not None:
             return []  # A worker that is being stopped gets no second signal for hanging.
         alive = self._ranks_alive.items()
@@ -245,20 +211,8 @@ class WorkerGroup:
     def _on_reaped(self, event: ChildrenReaped, now: float) -> list[Effect]:
         # A failed start leaves a SIGCHLD behind, but never a child.
         assert self.state is not State.IDLE or not event.is_any_left, "a child without a round"
-        effects = self._take_exits(event, now)
-        if not event.is_any_left:
-            return [*effects, *self._on_nothing_left()]
-        match self.state:
-            case State.STOPPING if not self._ranks_alive:
-                return [*effects, *self._on_kill(event, now)]
-            case State.KILLING:
-                # What a process forked while the others were being killed shows up only now.
-                return [*effects, KillWorkers()]
-        return effects
-
-    def _take_exits(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        exits: list[Effect] = [
-            WorkerExited(
+        effects: list[Effect] = [
+            messages.WorkerExited(
                 round_id=self._round_id,
                 local_rank=self._ranks_alive.pop(pid),
                 pid=pid,
@@ -270,60 +224,60 @@ class WorkerGroup:
             if pid in self._ranks_alive  # Any other is an adopted orphan.
         ]
         assert event.is_any_left or not self._ranks_alive, "a worker went without an exit"
-        return exits
-
-    def _on_nothing_left(self) -> list[Effect]:
-        is_answer = self.state in (State.STOPPING, State.KILLING)
-        self.state = State.IDLE
-        self._deadline = None
-        return [WorkersStopped(round_id=self._round_id)] if is_answer else []
+        match self.state:
+            case State.STOPPING | State.KILLING if not event.is_any_left:
+                effects.append(messages.WorkersStopped(round_id=self._round_id))
+            case State.STOPPING if not self._ranks_alive:
+                effects += self._on_kill(event, now)
+            case State.KILLING:
+                # What a process forked while the others were being killed shows up only now.
+                effects.append(messages.KillWorkers())
+        if not event.is_any_left:
+            self.state, self._deadline = State.IDLE, None
+        return effects
 
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[Effect]:
         if self._deadline is None or now < self._deadline:
             return []
         if self.state is State.STOPPING:
             return self._on_kill(event, now)
-        self.state = State.STUCK
-        self._deadline = None
-        return [WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
+        self.state, self._deadline = State.STUCK, None
+        return [messages.WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
 
     def _answer(self, _event: Event, _now: float) -> list[Effect]:
-        return [WorkersStopped(round_id=self._round_id)]
+        return [messages.WorkersStopped(round_id=self._round_id)]
 
     def _ignore(self, _event: Event, _now: float) -> list[Effect]:
-        return []
-
-    def _invalid(self, event: Event) -> InvalidTransition:
-        return InvalidTransition(self.state.name, event, tuple(self._history))
+        return []  # If it was a start, the answer is the `WorkersStopped` that is on its way.
 
     TRANSITIONS: ClassVar[Mapping[tuple[State, type[Event]], Callable[..., list[Effect]]]] = {
-        (State.IDLE, StartWorkers): _on_start,
-        (State.IDLE, StopWorkers): _answer,
-        (State.IDLE, KillWorkers): _answer,
-        (State.IDLE, SignalWorkers): _ignore,
+        (State.IDLE, messages.StartWorkers): _on_start,
+        (State.IDLE, messages.StopWorkers): _answer,
+        (State.IDLE, messages.KillWorkers): _answer,
+        (State.IDLE, messages.SignalWorkers): _ignore,
         (State.IDLE, ChildrenReaped): _on_reaped,
         (State.STARTING, SpawnFinished): _on_spawned,
-        (State.RUNNING, StartWorkers): _on_start_again,
-        (State.RUNNING, StopWorkers): _on_stop,
-        (State.RUNNING, KillWorkers): _on_kill,
-        (State.RUNNING, SignalWorkers): _on_signal,
+        (State.RUNNING, messages.StartWorkers): _report_start,
+        (State.RUNNING, messages.StopWorkers): _on_stop,
+        (State.RUNNING, messages.KillWorkers): _on_kill,
+        (State.RUNNING, messages.SignalWorkers): _on_signal,
         (State.RUNNING, ChildrenReaped): _on_reaped,
-        (State.STOPPING, StartWorkers): _on_start_again,
-        (State.STOPPING, StopWorkers): _on_stop,
-        (State.STOPPING, KillWorkers): _on_kill,
-        (State.STOPPING, SignalWorkers): _on_signal,
+        (State.STOPPING, messages.StartWorkers): _ignore,
+        (State.STOPPING, messages.StopWorkers): _on_stop,
+        (State.STOPPING, messages.KillWorkers): _on_kill,
+        (State.STOPPING, messages.SignalWorkers): _on_signal,
         (State.STOPPING, ChildrenReaped): _on_reaped,
         (State.STOPPING, DeadlineReached): _on_deadline,
-        (State.KILLING, StartWorkers): _on_start_again,
-        (State.KILLING, StopWorkers): _ignore,
-        (State.KILLING, KillWorkers): _ignore,
-        (State.KILLING, SignalWorkers): _ignore,
+        (State.KILLING, messages.StartWorkers): _ignore,
+        (State.KILLING, messages.StopWorkers): _ignore,
+        (State.KILLING, messages.KillWorkers): _ignore,
+        (State.KILLING, messages.SignalWorkers): _ignore,
         (State.KILLING, ChildrenReaped): _on_reaped,
         (State.KILLING, DeadlineReached): _on_deadline,
-        (State.STUCK, StartWorkers): _on_start_again,
-        (State.STUCK, StopWorkers): _on_kill,
-        (State.STUCK, KillWorkers): _on_kill,
-        (State.STUCK, SignalWorkers): _ignore,
+        (State.STUCK, messages.StartWorkers): _on_kill,
+        (State.STUCK, messages.StopWorkers): _on_kill,
+        (State.STUCK, messages.KillWorkers): _on_kill,
+        (State.STUCK, messages.SignalWorkers): _ignore,
         (State.STUCK, ChildrenReaped): _on_reaped,
     }
     """The whole machine; a pair that is not here raises `InvalidTransition`."""

@@ -154,8 +154,8 @@ def test_half_a_slot_does_not_count(
 def test_sections_are_read_with_their_times(board: Board, worker: BoardWriter) -> None:
     worker.claim(PID, SECTIONS_USED=2)
     for index, name in enumerate(("save", "empty")):
-        start = layout.section_name_byte(index)
-        worker.map[start : start + layout.NAME_BYTES] = layout.encode_name(name)
+        at = layout.name_bytes(layout.SECTION_NAMES_FROM_BYTE, index)
+        worker.map[at] = layout.encode_name(name)
     worker.words[layout.section_word(0, layout.SECTION_COUNT)] = 3
     worker.words[layout.section_word(0, layout.SECTION_MAX)] = 2 * SECOND_NS
     assert read(board).sections == {"save": (3, 2.0)}

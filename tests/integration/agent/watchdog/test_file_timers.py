@@ -125,7 +125,7 @@ async def client(
     """Run a client that does as it is told, line by line; see ``tell``."""
     process = await asyncio.create_subprocess_exec(
         *(*wrapper, sys.executable, "-c", script),
-        env={**os.environ, **timers.environment()},
+        env={**os.environ, **timers.environment},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -382,7 +382,7 @@ def test_timers_are_served_if_the_environment_asks_for_it(tmp_path: Path) -> Non
 
 
 async def test_workers_are_told_of_the_fifo(scene: Scene) -> None:
-    assert scene.timers.environment() == {
+    assert scene.timers.environment == {
         "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
         "TORCHELASTIC_TIMER_FILE": str(scene.path),
     }
