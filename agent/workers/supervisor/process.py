@@ -211,9 +211,7 @@ def end_everything() -> bool:
 
 
 def serve(
-    agent: socket.socket,
-    agent_pid: int,
-    make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner],
+    agent: socket.socket, agent_pid: int, make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner]
 ) -> int:
     """Make this process the supervisor of an agent, its parent.
 
