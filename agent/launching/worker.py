@@ -9,7 +9,7 @@ import pickle
 import sys
 from pathlib import Path
 
-CALL, VALUES = "call", "values"  # as in `files`, which is not imported here
+CALL, VALUES = "call", "values"  # as in `exchange`, which is not imported here
 
 # By these names, because the user's function may change the environment later.
 RANK, ROUND = "RANK", "DRUMBEAT_ROUND"

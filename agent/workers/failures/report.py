@@ -97,19 +97,18 @@ class FailureReport:
 
 def render_report(report: FailureReport, name: str) -> str:
     """Return the report as text; ``name`` says what ran. Control characters are written out."""
-    lines = ["=" * WIDTH, f"{name} FAILED", report.reason]
+    head = [f"{name} FAILED", report.reason]
     if report.earlier:
-        lines += ["before that:", *(f"  {reason}" for reason in report.earlier)]
+        head += ["before that:", *(f"  {reason}" for reason in report.earlier)]
+    sections = [head]
     if report.root_causes or report.victims_count or report.positions:
-        lines += ["-" * WIDTH, *_causes(report.root_causes)]
-        if report.victims_count:
-            lines += ["-" * WIDTH, *_victims(report)]
-        if report.positions:
-            lines += ["-" * WIDTH, *describe_positions(report)]
-    if report.more:
-        lines += ["-" * WIDTH, report.more]
-    lines.append("=" * WIDTH)
-    return printable("\n".join(lines))
+        sections += [list(_causes(report.root_causes))]
+        sections += [list(_victims(report))] if report.victims_count else []
+        sections += [list(describe_positions(report))] if report.positions else []
+    sections += [[report.more]] if report.more else []
+    bar, line = "=" * WIDTH, "-" * WIDTH
+    text = f"\n{line}\n".join("\n".join(section) for section in sections)
+    return printable(f"{bar}\n{text}\n{bar}")
 
 
 def _causes(causes: tuple[FailedWorker, ...]) -> Iterator[str]:
