@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
@@ -24,9 +24,10 @@ FAILURES_MAX = 256
 FAILURES_BYTES_MAX = 1024 * 1024
 
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
+_CONCLUDED = "concluded"
+_ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
 
-@dataclass(slots=True)
 class Inbox:
     """What one session has said and the core has not taken in: the latest of each kind.
 
@@ -35,34 +36,25 @@ class Inbox:
     even if its agent leaves at once.
     """
 
-    opened: ev.SessionOpened | None = None
-    concluded: ev.BeatReceived | None = None
-    beat: ev.BeatReceived | None = None
-    left: ev.AgentLeft | None = None
-    closed: ev.SessionClosed | None = None
+    __slots__ = ("_said",)
+
+    def __init__(self) -> None:
+        self._said: dict[object, ev.SessionEvent] = {}
 
     def put(self, event: ev.SessionEvent) -> None:
         """Take an event in."""
-        match event:
-            case ev.SessionOpened():
-                self.opened = event
-            case ev.BeatReceived(beat=beat):
-                if (before := self.beat) is not None:
-                    was = before.beat
-                    is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
-                    if was.state in _CONCLUSIONS and not is_as_before:
-                        self.concluded = before
-                    event = replace(event, beat=beat.after(was))
-                self.beat = event
-            case ev.AgentLeft():
-                self.left = event
-            case ev.SessionClosed():
-                self.closed = event
+        before = self._said.get(ev.BeatReceived)
+        if isinstance(event, ev.BeatReceived) and isinstance(before, ev.BeatReceived):
+            beat, was = event.beat, before.beat
+            is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
+            if was.state in _CONCLUSIONS and not is_as_before:
+                self._said[_CONCLUDED] = before
+            event = replace(event, beat=beat.after(was))
+        self._said[type(event)] = event
 
     def events(self) -> list[ev.SessionEvent]:
         """Return what there is, oldest first."""
-        slots = (self.opened, self.concluded, self.beat, self.left, self.closed)
-        return [event for event in slots if event is not None]
+        return [self._said[kind] for kind in _ORDER if kind in self._said]
 
 
 Send = Callable[[fx.Push | fx.Reject], None]
@@ -207,9 +199,7 @@ class Turns:
             return
         if isinstance(event, ev.FailureReported):
             self._failures.append(event)
-        elif isinstance(
-            event, ev.SessionOpened | ev.BeatReceived | ev.AgentLeft | ev.SessionClosed
-        ):
+        elif isinstance(event, ev.SessionEvent):
             inbox = self._inboxes.get(event.session_id)
             if inbox is not None:
                 inbox.put(event)

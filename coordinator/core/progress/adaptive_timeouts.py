@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-HEARTBEAT = ""
-"""Stands for the name of a section: the time between two heartbeats."""
-
-NAMES_MAX = 65
-"""Names of a run: the heartbeat and as many sections as a worker can tell of, 64."""
+HEARTBEAT = ""  # stands for the name of a section: the time between two heartbeats
+NAMES_MAX = 65  # of a run: the heartbeat and as many sections as a worker can tell of, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

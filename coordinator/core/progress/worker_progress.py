@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+# Of the name of an open timer or section, in UTF-8; enough to recognize it.
 SCOPE_BYTES_MAX = 128
-"""Of the name of an open timer or section, in UTF-8; enough to recognize it."""
-
 # Ranks named in one line; if more are behind, none in particular is.
 BEHIND_SHOWN_MAX = 4
 
