@@ -177,22 +177,20 @@ class Relay:
     def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
         self.dropped = self.failed = 0
         self._queue: Queue[Item | None] = Queue(queue_max)
-        self._is_closing = False
         # A daemon: a handler that never returns must not keep the process alive.
         self._thread = Thread(target=self._run, args=(make,), name="telemetry", daemon=True)
         self._thread.start()
 
     def send(self, items: Iterable[Item]) -> None:
-        """Hand items over. Never blocks on the handler and never raises."""
+        """Hand items over, before `close`. Never blocks on the handler and never raises."""
         for item in items:
-            if self._is_closing or self._queue.full():  # nothing else fills it
+            if self._queue.full():  # nothing else fills it
                 self.dropped += 1
             else:
                 self._queue.put_nowait(item)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let the handler take what is left, for at most ``timeout_s``, and say what is missing."""
-        self._is_closing = True
         until = time.monotonic() + timeout_s
         with suppress(Full):
             self._queue.put(None, timeout=timeout_s)
