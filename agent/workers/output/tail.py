@@ -1,7 +1,6 @@
 """Shell. Shows elsewhere what workers write: lines of their files (the tee), bytes of their pipes.
 
-One thread passes on all that a tail follows. A worker that writes to a file waits for no reader:
-the file is the buffer, and the kernel tells of every write.
+A worker that writes to a file waits for no reader: the file is the buffer.
 """
 
 from __future__ import annotations
@@ -168,8 +167,7 @@ class Tail:
                 return
             if is_closing and left_s <= 0 and not is_more:
                 self._drop(self._sources)
-                where = "the rest is only in the log files, if any"
-                _LOGGER.warning("the console takes no output: %s", where)
+                _LOGGER.warning("the console takes no output: the rest is in the log files, if any")
                 return
             if not is_more:
                 self._wait(left_s if is_closing else None)
