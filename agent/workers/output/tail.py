@@ -167,7 +167,8 @@ class Tail:
                 return
             if is_closing and left_s <= 0 and not is_more:
                 self._drop(self._sources)
-                _LOGGER.warning("the console takes no output: the rest is in the log files, if any")
+                where = "the rest is only in the log files, if any"
+                _LOGGER.warning("the console takes no output: %s", where)
                 return
             if not is_more:
                 self._wait(left_s if is_closing else None)
