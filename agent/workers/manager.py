@@ -37,20 +37,12 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# With which Python ends for an exception that nothing caught.
-EXIT_EXCEPTION = 1
+EXIT_EXCEPTION = 1  # with which Python ends for an exception that nothing caught
 
-PREPARE_TIMEOUT_S = 30.0
-"""How long the files of a round may take to be made; then its workers count as not startable."""
-
-EXAMINE_TIMEOUT_S = 2.0
-"""How long a failure is not told because what the worker left is still being read."""
-
-CLOSE_TIMEOUT_S = 60.0
-"""How long the end may take to show and tidy up: more than a slow console needs."""
-
-STALLED_CLOSE_TIMEOUT_S = 1.0
-"""The same on a file system that stands still already."""
+PREPARE_TIMEOUT_S = 30.0  # for a round's files; then its workers count as not startable
+EXAMINE_TIMEOUT_S = 2.0  # for reading what a worker left; until then its failure is not told
+CLOSE_TIMEOUT_S = 60.0  # to show and tidy up at the end: more than a slow console needs
+STALLED_CLOSE_TIMEOUT_S = 1.0  # the same on a file system that stands still already
 
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 

@@ -91,16 +91,15 @@ class WorkerOutput:
                 rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(round_id, rank, dest))
                 for rank in envs
             }
-        except OSError as error:
-            # Without the number: "[Errno 28]" explains nothing.
-            where = f"{error.filename}: " if error.filename else ""
-            raise OutputError(f"{where}{error.strerror or error}") from error
-        except PrivateDirectoryUnusable as error:
-            raise OutputError(str(error)) from error
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
-            name = type(self._specs).__name__
-            raise OutputError(f"the logs specs {name} failed: {describe(error)}") from error
+            why = f"the logs specs {type(self._specs).__name__} failed: {describe(error)}"
+            if isinstance(error, OSError):  # without the number: "[Errno 28]" explains nothing
+                where = f"{error.filename}: " if error.filename else ""
+                why = f"{where}{error.strerror or error}"
+            elif isinstance(error, PrivateDirectoryUnusable):
+                why = str(error)
+            raise OutputError(why) from error
 
     def ended(self, round_id: int, local_rank: int) -> tuple[Path | None, str, str]:
         """Return what a worker that is gone left; its last line may be shown unfinished.
