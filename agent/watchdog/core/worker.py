@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from agent.watchdog.core.model import (
-    AUTO,
-    Limit,
-    Slot,
-    Snapshot,
-    Tally,
-    TimerAcquired,
-    WatchdogPolicy,
-    WorkerKey,
-)
+from agent.watchdog.core import model as msg
+from agent.watchdog.core.model import Tally, WorkerKey
 from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
@@ -54,7 +46,7 @@ class Armed:
     """
 
     kind: HangKind
-    slot: Slot
+    slot: msg.Slot
     limit_s: float
     due: float
     pid: int = 0
@@ -96,9 +88,9 @@ class Investigation:
 class Worker:
     """What is known of one worker, also when it has gone. Its limits follow what it said last."""
 
-    def __init__(self, key: WorkerKey, policy: WatchdogPolicy, *, now: float) -> None:
+    def __init__(self, key: WorkerKey, policy: msg.WatchdogPolicy, *, now: float) -> None:
         self.key = key
-        self.snapshot = Snapshot()
+        self.snapshot = msg.Snapshot()
         self.look_at = now
         self.is_reading = False
         self.investigation: Investigation | None = None
@@ -118,13 +110,13 @@ class Worker:
         before, self._learned = self._learned, learned
         for number, armed in self._slots.items():
             slot = armed.slot
-            if before.get(slot.name) != learned.get(slot.name) and slot.limit_s == AUTO:
+            if before.get(slot.name) != learned.get(slot.name) and slot.limit_s == msg.AUTO:
                 self._slots[number] = self._armed(slot)
         self._follow_runtime()
 
-    def read(self, snapshot: Snapshot | None) -> None:
+    def read(self, snapshot: msg.Snapshot | None) -> None:
         """Take over what the board says; little is done for slots that are the same objects."""
-        self.snapshot = snapshot or Snapshot()
+        self.snapshot = snapshot or msg.Snapshot()
         known, self._slots = self._slots, {}
         for slot in self.snapshot.slots:
             old = known.get(slot.slot)
@@ -133,12 +125,12 @@ class Worker:
             self._slots[slot.slot] = old
         self._follow_runtime()
 
-    def acquire(self, timer: TimerAcquired, *, now: float) -> float:
+    def acquire(self, timer: msg.TimerAcquired, *, now: float) -> float:
         """Start a timer, or start it again, if there is room. Return when it is over."""
         if not self.may_acquire(timer.scope):
             return math.inf
         name, limit_s, due = timer.scope, timer.timeout_s, now + timer.timeout_s
-        slot = Slot(name=name, since=now, deadline=due, limit_s=limit_s, signal=timer.signal)
+        slot = msg.Slot(name=name, since=now, deadline=due, limit_s=limit_s, signal=timer.signal)
         self._calls[name] = self._armed(slot, pid=timer.pid)
         return due
 
@@ -211,7 +203,7 @@ class Worker:
             scopes_open=len(open_),
         )
 
-    def _armed(self, slot: Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:
+    def _armed(self, slot: msg.Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:
         """Let a limit run; it is given what it shares with the latest stall."""
         counts_from, due = slot.since, slot.deadline
         limit_s = self._learned_or(slot.limit_s, slot.name)
@@ -253,11 +245,11 @@ class Worker:
             old = known.get(kind)
             if old is None or (old.slot.since, old.limit_s) != (since, limit_s):
                 deadline = since + limit_s
-                old = self._armed(Slot(since=since, deadline=deadline, limit_s=limit_s), kind)
+                old = self._armed(msg.Slot(since=since, deadline=deadline, limit_s=limit_s), kind)
             self._kinds[kind] = old
 
-    def _learned_or(self, limit: Limit, name: str) -> float | None:
-        return self._learned.get(name) if limit == AUTO else limit
+    def _learned_or(self, limit: msg.Limit, name: str) -> float | None:
+        return self._learned.get(name) if limit == msg.AUTO else limit
 
 
 def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
