@@ -11,13 +11,12 @@ import os
 import socket
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from agent.watchdog.service import Calls, WorkerService
 
 log = structlog.get_logger()

@@ -16,27 +16,6 @@ from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 SCOPE_BYTES_MAX, NAMES_MAX = 128, 65
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """The watchdog stood still: it was last awake at ``awake_at``, due at ``due_at``.
-
-    When between the two it stopped is not known. A limit is given the whole span the first
-    time, because the worker may have stood still as long; later only what is certain, else
-    a watchdog that is always late would never notice anything.
-    """
-
-    awake_at: float = -math.inf
-    due_at: float = -math.inf
-    ended_at: float = -math.inf
-
-    def extend(self, runs: Armed | Investigation) -> None:
-        """Give its time to what runs."""
-        runs.due += self.ended_at - min(
-            self.due_at, self.due_at if runs.is_graced else self.awake_at
-        )
-        runs.is_graced = True
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Armed:
     """A limit that runs until ``due``: infinity if nothing more is to be done about it.
@@ -96,7 +75,7 @@ class Worker:
         self.investigation: Investigation | None = None
         self._policy = policy
         self._learned: Mapping[str, float] = {}
-        self._stall = Stall()
+        self._stalled = (-math.inf, -math.inf)  # the latest stall: its earliest begin, and its end
         self._started_at = now
         self._slots: dict[int, Armed] = {}
         self._calls: dict[str, Armed] = {}
@@ -156,13 +135,20 @@ class Worker:
         self._called_at, self._step = now, step
         self._follow_runtime()
 
-    def extend(self, stall: Stall) -> None:
-        """Give all limits the time of a stall, also those not read yet."""
-        self._stall = stall
-        for armed in self.limits():
-            stall.extend(armed)
+    def extend(self, awake_at: float, due_at: float, *, now: float) -> None:
+        """Give all limits the time of a stall of the watchdog, also those not read yet.
+
+        When between ``awake_at`` and ``due_at`` it stopped is not known. A limit is given the whole
+        span the first time, because the worker may have stood still as long; later only what is
+        certain, else a watchdog that is always late would never notice anything.
+        """
+        self._stalled = (awake_at, now)
+        runs: list[Armed | Investigation] = [*self.limits()]
         if self.investigation is not None:
-            stall.extend(self.investigation)
+            runs.append(self.investigation)
+        for each in runs:
+            each.due += now - (due_at if each.is_graced else min(due_at, awake_at))
+            each.is_graced = True
 
     def limits(self) -> Iterator[Armed]:
         """Yield all that run, and those that were handled."""
@@ -214,7 +200,8 @@ class Worker:
             limit_s = due - slot.since if limit_s is None else limit_s
             # One that was suspended counts from when it was continued, or later.
             counts_from = max(counts_from, due - limit_s)
-        shared_s = max(0.0, self._stall.ended_at - max(counts_from, self._stall.awake_at))
+        stalled_from, stalled_to = self._stalled
+        shared_s = max(0.0, stalled_to - max(counts_from, stalled_from))
         return Armed(
             kind=kind or (HangKind.SECTION if slot.is_section else HangKind.TIMER),
             slot=slot,
