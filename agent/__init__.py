@@ -1,9 +1,7 @@
 """Shell. The agent: owns one host's worker group, for one run.
 
-It holds one session with the coordinator, makes its host's processes match the
-state the coordinator desires, and reports what they do. See ``docs/architecture.md``.
-What programs may ask of the package itself is loaded when it is first asked for:
-the supervisor imports the package too, and has to stay small.
+What programs may ask of the package itself is loaded when it is first asked for: the supervisor
+imports the package too, and has to stay small. See ``docs/architecture.md``.
 """
 
 import sys

@@ -1,7 +1,4 @@
-"""Pure. What ends an agent, and with which exit code.
-
-A failed run is not an error of the command: its exit code comes with the verdict.
-"""
+"""Pure. What ends an agent, and with which exit code; that of a failed run is the verdict's."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ class UsageError(AgentError):
 
 
 class InvalidConfiguration(UsageError, ValueError):
-    """Values of the configuration break rules; all of them are listed.
-
-    A ``ValueError`` too, as which programs know an impossible argument.
-    """
+    """All rules that values of the configuration break; to programs a ``ValueError``."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         AgentError.__init__(self, violations)
@@ -59,7 +53,6 @@ class InvalidConfiguration(UsageError, ValueError):
 
 class _Unusable(UsageError):
     def __init__(self, name: str, why: str | tuple[str, ...]) -> None:
-        """Say what was named, usually a path, and why it can't be used or what there is."""
         AgentError.__init__(self, name, why)
 
 
@@ -135,7 +128,6 @@ class _OfRun(AgentError):
     text = "run {0!r} refused this agent: {1}"
 
     def __init__(self, run_id: str, reason: str) -> None:
-        """Say which run it is about, and why it ends an agent."""
         super().__init__(run_id, reason)
         self.run_id, self.reason = run_id, reason
 
@@ -218,12 +210,10 @@ class AgentProcessLost(AgentError):
 class ChildFailedError(AgentError):
     """Workers failed. ``failures`` has them by their rank in the world.
 
-    Of a launcher of one's own it has those of this host. Of ``agent.launch`` it has the
-    root causes of the run, of whatever host; several are too close in time to be told apart.
-
-    Raised within a function that ``worker_sdk.record`` decorates, it is the root
-    cause's own error file that reaches the launcher further out. Name, fields and text are
-    those of ``torch.distributed.elastic.multiprocessing.errors`` (2.13.0).
+    Of a launcher of one's own it has those of this host; of ``agent.launch`` the root causes of
+    the run, several if they are too close in time. Within ``worker_sdk.record``, the root cause's
+    own error file reaches the launcher further out. Name, fields and text are those of
+    ``torch.distributed.elastic.multiprocessing.errors`` (2.13.0).
     """
 
     def __init__(self, name: str, failures: Mapping[int, ProcessFailure]) -> None:

@@ -18,26 +18,16 @@ _BIND_ALLOWED = (
 class Limits:
     """Bounds of what waits and of what is sent; the core has its own, in its ``Policy``."""
 
-    message_bytes_max: int = 1024 * 1024
-    """Size of one incoming message; gRPC refuses larger ones."""
-
+    message_bytes_max: int = 1024 * 1024  # of one incoming message; gRPC refuses larger ones
+    # A traceback and the end of the error output fit; within them a message is cut by its agent.
     failure_record_bytes_max: int = 256 * 1024
-    """Size of one failure record: a traceback and the end of the error output fit."""
-
     failure_message_bytes_max: int = 64 * 1024
-    """Size of the message within a failure record; longer ones are cut by their agent."""
-
+    # Of the failure records that wait for the core; streams of more are not read.
     failure_queue_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of the failure records that wait for the core; streams of more are not read."""
-
+    # Sessions and events that wait for the core; streams that would add more are refused.
+    # A session is one of them however much it says: of its beats the latest waits.
     event_queue_max: int = 100_000
-    """Sessions and events that wait for the core; streams that would add more are refused.
-
-    A session is one of them however much it says: of its beats the latest waits.
-    """
-
-    hello_timeout_s: float = 10.0
-    """Seconds a new stream may take to say Hello; then it is ended."""
+    hello_timeout_s: float = 10.0  # a new stream that has not said Hello by then is ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """Pure. What the coordinator refuses, and what keeps it from starting.
 
-Names of statuses and refusals are texts, so that this module needs neither grpc nor the
-generated enums; one interceptor turns an error into a gRPC status. The table of what an agent
-does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
+Statuses and refusals are names, so that this module needs neither grpc nor generated enums.
+What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """
 
 from typing import ClassVar, NamedTuple
@@ -32,17 +31,10 @@ class Difference(NamedTuple):
 class CoordinatorError(Exception):
     """Base of everything the coordinator raises on purpose. Its ``args`` are what it is made of."""
 
-    status: ClassVar[str] = "INTERNAL"
-    """Name of the gRPC status of a call that fails with this."""
-
-    refusal: ClassVar[str] = "UNSPECIFIED"
-    """Name of the value of ``drumbeat.v1.Refusal``, without its prefix."""
-
-    is_retryable: ClassVar[bool] = False
-    """Whether the same agent may succeed later, in a new session."""
-
-    text: ClassVar[str] = "{0}"
-    """What happened, with places for ``args``."""
+    status: ClassVar[str] = "INTERNAL"  # name of the gRPC status of a call that fails with this
+    refusal: ClassVar[str] = "UNSPECIFIED"  # of the values of ``drumbeat.v1.Refusal``
+    is_retryable: ClassVar[bool] = False  # the same agent may succeed later, in a new session
+    text: ClassVar[str] = "{0}"  # what happened, with places for ``args``
 
     def __str__(self) -> str:
         return self.text.format(*self.args)
@@ -93,10 +85,7 @@ class StaleSession(CoordinatorError):
 
 
 class SessionReplaced(CoordinatorError):
-    """The agent has a newer session, or a hello of an older one came late.
-
-    No fence: what the agent holds stays its own, so it keeps its workers and returns.
-    """
+    """The agent has a newer session, or an older hello came late: it keeps what it holds."""
 
     status, refusal, is_retryable = "ABORTED", "SESSION_REPLACED", True
     text = "the session is over: the agent opened another one"
@@ -137,8 +126,7 @@ class CommandFailed(CoordinatorError):
     """The process cannot do what it was told to; no caller of a server sees it."""
 
     exit_code: int = 2
-    hint: str = ""
-    """What to do about it, as a line for the operator; empty if the error says it all."""
+    hint: str = ""  # what the operator can do about it; empty if the error says it all
 
 
 class CallFailed(CommandFailed):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -20,12 +20,11 @@ from drumbeat.violation import InvalidField
 
 V = TypeVar("V")
 E = TypeVar("E", bound=StrEnum)
+# Takes the path of a field and what it holds; returns what to use. Raises ``InvalidField``.
 Check = Callable[[str, Any], Any]
-"""Takes the path of a field and what it holds; returns what to use. Raises ``InvalidField``."""
 OnProblem = Callable[[InvalidField], None]
-
+# Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9
-"""Far beyond any run or host, and well within what messages and clocks can hold."""
 
 
 def refuse(problem: InvalidField) -> None:
@@ -98,16 +97,38 @@ class MessageMapping(Generic[V]):
     ) -> None:
         self._value, self._message = value, message
         self._plain: list[str] = []  # numbers and texts that are taken as they are
-        self._fields: list[_Field] = []
+        # Name, attribute, whether it may be unset, two ways to read it, what it is if absent.
+        self._reads: list[tuple[str, str, bool, Check | None, Any, Any]] = []
+        self._writes: list[tuple[str, str, Callable[[Any], Any] | None]] = []
         described = message.DESCRIPTOR.fields_by_name
         for each in fields(value):  # type: ignore[arg-type]
-            if each.name not in given:
-                name = each.name if each.name in described else each.name.removesuffix("_s")
-                field = _field(each, described[name], parts.get(each.name), checks.get(each.name))
-                if field.read_part or field.read or field.has_presence:
-                    self._fields.append(field)
-                else:
-                    self._plain.append(name)
+            if each.name in given:
+                continue
+            name = each.name if each.name in described else each.name.removesuffix("_s")
+            part, read, field = parts.get(each.name), checks.get(each.name), described[name]
+            is_optional = "None" in str(each.type)
+            read_part: Any = None
+            write: Any = None
+            absent: Any = None if is_optional else MISSING
+            if isinstance(part, MessageMapping):
+                read_part, write = part.read, part.write
+                if field.default_value == []:
+                    read_part, write, absent = part.read_all, partial(map, part.write), ()
+            elif part is not None:
+                members: dict[int, Any] = enum_table(field.enum_type, part)
+                write = {member: number for number, member in members.items()}.__getitem__
+                read = partial(_read_member, {0: None, **members} if is_optional else members)
+            elif field.message_type is not None:
+                read, write = _read_duration, duration
+            elif not is_optional:
+                with suppress(InvalidField):
+                    absent = read(name, field.default_value) if read else field.default_value
+            has_presence = is_optional and field.has_presence
+            if read or read_part or has_presence:
+                self._reads.append((name, each.name, has_presence, read, read_part, absent))
+                self._writes.append((name, each.name, write))
+            else:
+                self._plain.append(name)
 
     def read(self, message: Any, path: str = "", on_problem: OnProblem = refuse, **given: Any) -> V:
         """Return the value of a message.
@@ -115,12 +136,18 @@ class MessageMapping(Generic[V]):
         A field with a problem is as if it were absent, once ``on_problem`` has returned.
         Raises ``InvalidField`` for one that has to be there.
         """
-        found = {name: getattr(message, name) for name in self._plain}
-        for name, attribute, has_presence, read, read_part, _, absent in self._fields:
+        for name in self._plain:
+            given[name] = getattr(message, name)
+        for name, attribute, has_presence, read, read_part, absent in self._reads:
             if has_presence and not message.HasField(name):
-                found[attribute] = None
+                given[attribute] = None
                 continue
             what = getattr(message, name)
+            if read is _read_duration:  # without a call: nothing is read as often
+                seconds = what.seconds + what.nanos / 1e9
+                if 0 <= seconds <= DURATION_MAX_S:
+                    given[attribute] = seconds
+                    continue
             try:
                 if read is not None:
                     what = read(name, what)
@@ -133,8 +160,8 @@ class MessageMapping(Generic[V]):
                     raise
                 on_problem(problem)
                 what = absent
-            found[attribute] = what
-        return self._value(**found, **given)
+            given[attribute] = what
+        return self._value(**given)
 
     def read_all(self, messages: Iterable[Any], path: str, on_problem: OnProblem) -> tuple[V, ...]:
         """Read a list; an element with a problem is left out, once ``on_problem`` has returned."""
@@ -150,50 +177,10 @@ class MessageMapping(Generic[V]):
         """Return the message of a value, with the fields ``given`` beside those of the value."""
         for name in self._plain:
             given[name] = getattr(value, name)
-        for field in self._fields:
-            what = getattr(value, field.attribute)
-            given[field.name] = what if field.write is None or what is None else field.write(what)
+        for name, attribute, write in self._writes:
+            what = getattr(value, attribute)
+            given[name] = what if write is None or what is None else write(what)
         return self._message(**given)
-
-
-class _Field(NamedTuple):
-    """How one field goes both ways. ``absent`` is ``MISSING`` if it has to be there."""
-
-    name: str
-    attribute: str
-    has_presence: bool
-    read: Check | None
-    read_part: Callable[[Any, str, OnProblem], Any] | None
-    write: Callable[[Any], Any] | None
-    absent: Any
-
-
-def _field(
-    field: Field[Any],
-    described: Any,
-    part: MessageMapping[Any] | type[StrEnum] | None,
-    read: Check | None,
-) -> _Field:
-    is_optional = "None" in str(field.type)
-    read_part: Any = None
-    write: Callable[[Any], Any] | None = None
-    absent: Any = None if is_optional else MISSING
-    if isinstance(part, MessageMapping) and described.default_value == []:
-        read_part, write, absent = part.read_all, partial(map, part.write), ()
-    elif isinstance(part, MessageMapping):
-        read_part, write = part.read, part.write
-    elif part is not None:
-        members: dict[int, Any] = enum_table(described.enum_type, part)
-        write = {member: number for number, member in members.items()}.__getitem__
-        read = partial(_read_member, {0: None, **members} if is_optional else members)
-    elif described.message_type is not None:
-        read, write = _read_duration, duration
-    elif not is_optional:
-        with suppress(InvalidField):
-            default = described.default_value
-            absent = default if read is None else read(described.name, default)
-    has_presence = is_optional and described.has_presence
-    return _Field(described.name, field.name, has_presence, read, read_part, write, absent)
 
 
 def _read_member(members: dict[int, Any], path: str, raw: int) -> Any:
@@ -203,7 +190,6 @@ def _read_member(members: dict[int, Any], path: str, raw: int) -> Any:
 
 
 def _read_duration(path: str, raw: Duration) -> float:
-    seconds = raw.seconds + raw.nanos / 1e9
-    if not 0 <= seconds <= DURATION_MAX_S:
-        raise InvalidField(path, seconds, f"0 to {DURATION_MAX_S:.17g} seconds")
+    seconds = seconds_of(raw)
+    between(0, DURATION_MAX_S, "seconds")(path, seconds)
     return seconds

@@ -1,8 +1,7 @@
 """Pure. One agent: makes its host's workers match what the coordinator wants.
 
-The coordinator's latest directive is the desired state, the supervisor's reports make
-the actual one. ``_reconcile`` compares the two after every event and takes one
-step; what is lost or repeated on the way therefore changes nothing.
+``_reconcile`` compares the latest directive with what the supervisor reports after every event and
+takes one step; what is lost or repeated on the way therefore changes nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class CoordinatorLink:
         self.attempt, self.deadline = 1, now + self._config.join_timeout
 
     def welcomed(self, pace: Pace) -> None:
-        """Note that the coordinator let us in, or stretched or tightened the heartbeats."""
+        """Note that the coordinator let us in, or set another pace."""
         self.pace, self.is_open, self.was_open = pace, True, True
         self._failures, self.deadline = 0, None
 
@@ -110,10 +109,7 @@ class AgentCore:
         self._effects: list[fx.Effect] = []
 
     def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
-        """Return what to do first, at ``now`` (monotonic seconds).
-
-        ``master_port`` is a port held already, so that the first hello can name it.
-        """
+        """Return what to do first; the first hello names ``master_port``, which is held already."""
         self._port = master_port
         if not master_port:
             self._effects.append(fx.ReservePort())
@@ -167,16 +163,21 @@ class AgentCore:
             case ev.PortReserved():
                 self._port = event.port
                 self._replace_spent_port()
-            case ev.SupervisorDied() | ev.SupervisorNotStarted():
-                self._on_supervisor(event, now)
+            case ev.SupervisorDied():
+                self._tell("supervisor died", event.ending)
+                self._on_supervisor(event, now, has_lived=True)
+            case ev.SupervisorNotStarted():
+                self._tell("supervisor not started", event.reason)
+                lost = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
+                self._on_supervisor(lost, now, has_lived=False)
             case ev.GpuMemoryFree():
                 self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
                 if event.note:
                     self._tell("GPU memory not free", event.note)
+            case ev.SignalReceived(is_for_workers=True):
+                self._effects += self._workers.signal(event.signum)
             case ev.SignalReceived():
                 self._on_signal(event.signum)
-            case ev.SignalToForward():
-                self._effects += self._workers.signal(event.signum)
             case ev.DeadlineReached():
                 if self._beat_at is not None and now >= self._beat_at:
                     self._beat_sent = None  # so that `_flush` sends one
@@ -212,10 +213,10 @@ class AgentCore:
             self._end(fx.Finish(exit_code=code, report=state.report))
 
     def _replace_spent_port(self) -> None:
-        """Reserve another port once the one held is used; let go of those that are used no more.
+        """Reserve another port once the one held is used; let go of those that all have left.
 
-        A port is used once. That of a round is held until the next round this agent leads,
-        that of an iteration until the next iteration or round it leads: by then all have left it.
+        That of a round is held until this agent leads another round, that of an iteration until it
+        leads another iteration or round.
         """
         if self._port_spent and self._port_spent == self._port:
             self._port, kept = 0, {self._port_spent}
@@ -240,7 +241,7 @@ class AgentCore:
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self._ending is None and not self._is_over(now):
-            attempt, beat = self._link.attempt, self._beat()
+            attempt, beat = self._link.attempt, self._workers.beat(self._port)
             session = fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
             self._effects.append(session)
 
@@ -273,14 +274,8 @@ class AgentCore:
             case _:
                 assert_never(event)
 
-    def _on_supervisor(self, event: ev.SupervisorEvent, now: float) -> None:
+    def _on_supervisor(self, event: ev.SupervisorDied, now: float, *, has_lived: bool) -> None:
         """Have another one started, unless that has failed too often."""
-        has_lived = isinstance(event, ev.SupervisorDied)
-        if isinstance(event, ev.SupervisorNotStarted):
-            self._tell("supervisor not started", event.reason)
-            event = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
-        else:
-            self._tell("supervisor died", event.ending)
         deaths = self._supervisor_deaths = self._supervisor_deaths + 1
         if deaths <= SUPERVISOR_DEATHS_MAX:
             delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)
@@ -354,23 +349,9 @@ class AgentCore:
     def _tell(self, what: str, why: str) -> None:
         self._effects.append(fx.Tell(what=what, why=why))
 
-    def _beat(self) -> Beat:
-        workers, assignment = self._workers, self._workers.assignment
-        return Beat(
-            state=workers.state,
-            round_id=assignment.round_id if assignment else None,
-            master_port=self._port,
-            failures_written=workers.failures_written,
-            workers_alive=workers.workers_alive,
-            is_start_impossible=workers.is_start_impossible,
-            inprocess=self._inprocess.report if assignment else None,
-            failure=workers.failure,
-            workers_done=workers.workers_done if assignment else 0,
-        )
-
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
-        beat = self._beat()
+        beat = self._workers.beat(self._port)
         if self._link.is_open and beat.news != self._beat_sent and not self._is_finished:
             self._beat_sent = beat.news
             self._beat_at = now + self._link.pace.heartbeat_interval_s

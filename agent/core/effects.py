@@ -49,10 +49,7 @@ class ReservePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSupervisor:
-    """Start a supervisor after ``delay_s``, in place of one that is dead or could not be started.
-
-    ``is_command_kept``: it is to do what the one before was told and has not begun.
-    """
+    """Start another supervisor; ``is_command_kept``: it does what the one before has not begun."""
 
     delay_s: float = 0.0
     is_command_kept: bool = False

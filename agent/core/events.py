@@ -48,10 +48,9 @@ class InprocessDirected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLost:
-    """The session ended or could not be opened.
+    """It ended or could not be opened; ``is_stale``: the coordinator has given this agent up.
 
-    ``is_stale``: the coordinator has given this agent up. ``refusal``: it will never
-    let it in.
+    ``refusal``: it will never let it in.
     """
 
     attempt: int
@@ -91,16 +90,10 @@ class GpuMemoryFree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalReceived:
-    """A signal, e.g. Ctrl-C, is to end this agent."""
+    """A signal is to end this agent, e.g. Ctrl-C; or it is for the workers, e.g. a warning."""
 
     signum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalToForward:
-    """A signal for the workers has come, e.g. a batch system's warning."""
-
-    signum: int
+    is_for_workers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +111,5 @@ WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | 
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
 SupervisorEvent = SupervisorDied | SupervisorNotStarted
-SignalEvent = SignalReceived | SignalToForward
-HostEvent = PortReserved | GpuMemoryFree | SupervisorEvent | SignalEvent | DeadlineReached
+HostEvent = PortReserved | GpuMemoryFree | SupervisorEvent | SignalReceived | DeadlineReached
 Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

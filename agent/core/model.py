@@ -35,11 +35,10 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStep:
-    """A worker said how far it is in an iteration: it waits for it, or its function has returned.
+    """A worker said how far it is in an iteration.
 
-    Or the iteration can't go on here, without ``interruption`` if the worker only heard of that;
-    or the worker takes no part any more. ``spec`` is what all workers of a round must agree on, as
-    it was encoded: an agent compares it and hands it on, the coordinator may be newer.
+    ``interrupted`` without an ``interruption``: it only heard of it. ``spec`` is as it was encoded:
+    an agent compares it and hands it on, the coordinator may be newer.
     """
 
     worker: WorkerKey
@@ -58,10 +57,7 @@ class InprocessReport(HostReport):
 
     @property
     def news(self) -> InprocessReport | None:
-        """What of it has to be told at once, ``None`` if nothing: the rest can wait for a beat.
-
-        Else each worker would be worth a message, where each host is.
-        """
+        """What of it is told at once, per host and not per worker; the rest waits for a beat."""
         if self.step is InprocessStep.OUTSIDE and not self.terminated:
             return None
         if self.step is InprocessStep.ENTERED:
@@ -87,10 +83,7 @@ class WorkerOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The agent's whole actual state. See ``drumbeat.v1.Beat``.
-
-    ``failure`` is what made the group of ``round_id`` fail, if it did.
-    """
+    """The agent's whole actual state, with what made the group fail. See ``drumbeat.v1.Beat``."""
 
     state: GroupState
     round_id: int | None
@@ -153,11 +146,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The run is over, for this agent at least.
-
-    ``report`` says why it failed, if it did. ``is_released``: it has succeeded, and the run
-    goes on without this agent.
-    """
+    """The run is over; ``is_released``: it goes on without this agent, which has succeeded."""
 
     is_success: bool
     reason: str
@@ -171,11 +160,7 @@ DesiredState = Standby | Assignment | Stop | Exit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure(WorkerFailure):
-    """One worker's failure, as this agent writes it down.
-
-    ``happened_at`` is the monotonic clock of this host, which all processes on it
-    share until the next boot.
-    """
+    """One worker's failure; ``happened_at`` is this host's monotonic clock, until the next boot."""
 
     sequence: int = 0
     """Of this agent's records, set when it is written."""

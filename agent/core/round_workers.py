@@ -7,7 +7,7 @@ from dataclasses import replace
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.inprocess.iterations import HostIterations
-from agent.core.model import NO_ROUND, Assignment, Failure, GroupState
+from agent.core.model import NO_ROUND, Assignment, Beat, Failure, GroupState
 from agent.settings.config import AgentConfig
 from agent.workers.failures import records
 
@@ -29,10 +29,8 @@ _TRANSITIONS: dict[GroupState, tuple[GroupState, ...]] = {
 class RoundWorkers:
     """One worker group at a time, its part in iterations and its failures. One owner calls it.
 
-    The round counts as ours until ``leave``. ``has_failed`` tells of the current round, also
-    while it is being stopped, and ``workers_done`` how many of its workers ended well by
-    themselves. ``is_stopping``: the supervisor was told to end what is left.
-    ``failures_written`` counts over all rounds.
+    The round counts as ours until ``leave``; ``has_failed`` stays until the next. ``workers_done``:
+    those that ended well by themselves. ``is_stopping``: the supervisor is to end what is left.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -48,22 +46,28 @@ class RoundWorkers:
         # There may be workers, or what they left behind.
         self._has_processes = False
         self._has_good_end = self._has_left = False
+        # The group failed at its start, and no worker has ever run here.
         self._has_ever_run = self._is_start_impossible = False
 
     @property
     def workers_alive(self) -> int:
-        """Workers alive; at least 1 while processes are being ended."""
+        """At least 1 while processes are being ended."""
         return max(len(self._alive), int(self.is_stopping))
 
-    @property
-    def is_start_impossible(self) -> bool:
-        """Whether the group failed at its start, and no worker has ever run here."""
-        return self._is_start_impossible and self.state is GroupState.FAILED
-
-    @property
-    def failure(self) -> Failure | None:
-        """What made the group fail, if it has."""
-        return self._failure if self.state is GroupState.FAILED else None
+    def beat(self, master_port: int) -> Beat:
+        """Return the actual state of this host, which holds that port."""
+        assignment, is_failed = self.assignment, self.state is GroupState.FAILED
+        return Beat(
+            state=self.state,
+            round_id=assignment.round_id if assignment else None,
+            master_port=master_port,
+            failures_written=self.failures_written,
+            workers_alive=self.workers_alive,
+            is_start_impossible=is_failed and self._is_start_impossible,
+            inprocess=self.inprocess.report if assignment else None,
+            failure=self._failure if is_failed else None,
+            workers_done=self.workers_done if assignment else 0,
+        )
 
     def begin(self, assignment: Assignment) -> fx.Effect:
         """Start the workers of a round."""
@@ -127,13 +131,14 @@ class RoundWorkers:
 
     def lost(self, event: ev.SupervisorDied, *, now: float) -> list[fx.Effect]:
         """Take in that all processes have ended with their supervisor."""
-        assignment, effects = self.assignment, list[fx.Effect]()
+        if (assignment := self.assignment) is None:
+            return []
+        effects: list[fx.Effect] = []
         lost = [] if self.is_stopping else sorted(self._alive)
         if not all(map(self.inprocess.is_excused, lost)):
             self._enter(GroupState.FAILED)
-        self._nothing_left()
+        self.stopped(assignment.round_id)
         for local_rank in lost:
-            assert assignment is not None, "workers without a round"
             fault = self.inprocess.lost(local_rank, records.killed_with_it(event), now=now)
             failure = records.killed_with_supervisor(assignment, local_rank, event, fault, now=now)
             effects.append(self._write(failure))
@@ -142,7 +147,8 @@ class RoundWorkers:
     def stopped(self, round_id: int) -> None:
         """Note that nothing of the round is alive."""
         if self._current(round_id) is not None:
-            self._nothing_left()
+            self._alive, self._has_processes, self.is_stopping = set(), False, False
+            self._release()
 
     def signal(self, signum: int) -> list[fx.Effect]:
         """Hand a signal on. Workers that are being stopped have heard what they need."""
@@ -193,10 +199,6 @@ class RoundWorkers:
     def _current(self, round_id: int) -> Assignment | None:
         current = self.assignment
         return current if current is not None and current.round_id == round_id else None
-
-    def _nothing_left(self) -> None:
-        self._alive, self._has_processes, self.is_stopping = set(), False, False
-        self._release()
 
     def _release(self) -> None:
         if self._has_left and not self._has_processes and self.assignment is not None:

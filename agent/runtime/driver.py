@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 import uuid
@@ -16,8 +15,7 @@ import structlog
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
-from agent.launching.files import write_outcome
-from agent.launching.outcome import OutcomeRecorder
+from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent import cause_of, take_signals, tell_launcher
 from agent.runtime.preflight import inherited_environment
@@ -27,8 +25,8 @@ from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
+from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
-from agent.telemetry.relay import Telemetry
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.failures.report import render_report
@@ -86,8 +84,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 class EventQueue(OrderedDict[object, Event]):
     """Events in the order in which they came.
 
-    What a worker says of its iterations is state: a later step takes the place of one of the same
-    worker that still waits. So a worker that talks without end fills one place.
+    A worker's step is state and takes the place of an earlier one: one that talks fills one place.
     """
 
     def put(self, event: Event) -> None:
@@ -119,7 +116,6 @@ class Driver:
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
-        self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
@@ -220,7 +216,7 @@ class Driver:
                     self._session_task.cancel()
                 watchdog = self._workers.watchdog
                 session = Session(effect, self._config, self._identity, self._submit, watchdog)
-                holding = session.run(self._connect, self._spool, self._random)
+                holding = session.run(self._connect, self._spool)
                 self._session, self._session_task = session, self._spawn(holding)
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from agent.core.effects import Finish
-from agent.core.events import Event, SignalReceived, SignalToForward, SuspendRequested
+from agent.core.events import Event, SignalReceived, SuspendRequested
 from agent.workers.supervisor.messages import WorkerError
 from worker_sdk import errors
 
@@ -28,7 +28,7 @@ def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
     for signum in handled:
         add(signum, submit, SignalReceived(signum=signum))
     for signum in FORWARDED - handled:
-        add(signum, submit, SignalToForward(signum=signum))
+        add(signum, submit, SignalReceived(signum=signum, is_for_workers=True))
 
 
 def cause_of(finish: Finish) -> WorkerError | None:

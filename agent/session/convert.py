@@ -99,8 +99,7 @@ kind_from = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKi
 class Identity:
     """Who this agent is to the coordinator, for the life of the process.
 
-    ``began_at`` is the instant from which its uptime counts, monotonic seconds; ``term`` the
-    highest of a coordinator that has welcomed it, 0 before.
+    ``began_at`` is a monotonic instant; ``term`` the highest of those that welcomed it, 0 before.
     """
 
     incarnation: str
@@ -293,10 +292,7 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
 
 
 def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.Greeted:
-    """Write where a program begins, after what the worker said and was told last.
-
-    A worker may be several programs, one after the other.
-    """
+    """Write where the next program of a worker begins, after what was said and told last."""
     if step is None:
         return worker_pb2.Greeted()
     told = order if order is not None and order.iteration >= step.iteration else None

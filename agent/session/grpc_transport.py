@@ -92,8 +92,7 @@ async def _converse(
 ) -> None:
     """Hold a call until it ends or either side breaks.
 
-    The requests are written here, and not by gRPC: it takes an error of theirs
-    for the wish to cancel the call.
+    gRPC would take an error of the requests for the wish to cancel, so it does not write them.
     """
     try:
         await until_one_ends(_read(call, take), _write(call, requests))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 import structlog
@@ -67,20 +67,15 @@ class Session:
         on_event: Callable[[ev.Event], None],
         watchdog: Watchdog,
     ) -> None:
-        self._attempt = opening.attempt
-        self._delay_max_s = opening.delay_max_s
-        self._beat = opening.beat
-        self._config = config
-        self._identity = identity
+        self._opening, self._attempt, self._beat = opening, opening.attempt, opening.beat
+        self._config, self._identity, self._watchdog = config, identity, watchdog
         self._on_event = on_event
-        self._watchdog = watchdog
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
-        self._cut_exit: asyncio.Future[session_pb2.DesiredState]
-        self._cut_exit = asyncio.get_running_loop().create_future()
+        self._cut_exit = asyncio.Future[session_pb2.DesiredState]()
         self._said_all = asyncio.Event()
         self._passed_over: set[str] = set()
 
@@ -101,9 +96,9 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._said_all.wait()
 
-    async def run(self, connect: Connect, spool: Spool, random: Random) -> None:
+    async def run(self, connect: Connect, spool: Spool) -> None:
         """Open the session after a random delay and hold it until it ends."""
-        await asyncio.sleep(random.uniform(0, self._delay_max_s))
+        await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))  # noqa: S311 - jitter
         connection, identity = connect(), self._identity
         try:
             if not identity.address:  # found once

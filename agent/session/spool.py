@@ -1,8 +1,7 @@
 """Shell. Failure records, on disk and on their way, until the coordinator has acknowledged them.
 
-One file a record, in the agent's private directory. What a dead agent could not deliver is
-adopted by the next agent of the same run on this host; agents of other runs leave it alone for a
-day, and then throw it away.
+One file a record, in the agent's private directory. What a dead agent could not deliver, the next
+agent of its run on this host adopts; those of other runs leave it alone for a day, then drop it.
 """
 
 from __future__ import annotations
@@ -62,10 +61,9 @@ class Spooled(NamedTuple):
 
 
 class Spool:
-    """This agent's records, and those adopted from dead agents.
+    """This agent's records, and those adopted from dead ones.
 
-    ``is_on_disk`` is False where no later agent could deliver them: that of a standalone run
-    takes its coordinator with it.
+    ``is_on_disk`` is False in a standalone run: its coordinator ends with the agent.
     """
 
     def __init__(
@@ -80,10 +78,7 @@ class Spool:
         self._changed = asyncio.Event()
 
     def write(self, spooled: Spooled) -> bool:
-        """Deliver a record as soon as there is a session.
-
-        Returns ``False`` if it can only be kept in memory (disk full, too many).
-        """
+        """Deliver a record in a session to come; ``False`` if it is in memory only till then."""
         self._pending[spooled.key] = spooled
         self._changed.set()
         if not self._is_on_disk:

@@ -20,11 +20,8 @@ class TransportError(Exception):
     """A call ended with an error. ``refusal`` is the name of a ``drumbeat.v1.Refusal`` or empty."""
 
     def __init__(self, reason: str, refusal: str = "") -> None:
-        super().__init__(reason, refusal)
+        super().__init__(reason)
         self.reason, self.refusal = reason, refusal
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class Connection(Protocol):
@@ -37,8 +34,7 @@ class Connection(Protocol):
     async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Call ``AgentService.OpenSession``, and hand each answer to ``take`` until the call ends.
 
-        Closes ``requests``. An error of theirs, or of ``take``, ends the call and is raised.
-        Raises ``TransportError`` for what becomes of the call itself.
+        Closes ``requests``. Raises errors of theirs or of ``take``, and ``TransportError``.
         """
 
     async def report(self, requests: Failures, take: TakeReceipt) -> None:

@@ -126,7 +126,7 @@ class History:
             self._on_desired(before.desired, situation.desired)
         for effect in effects:
             self._on_effect(effect)
-        if isinstance(event, ev.SignalReceived) and effects:
+        if isinstance(event, ev.SignalReceived) and effects and not event.is_for_workers:
             self._on_signal(event.signum, before)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:

@@ -37,20 +37,12 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# With which Python ends for an exception that nothing caught.
-EXIT_EXCEPTION = 1
+EXIT_EXCEPTION = 1  # with which Python ends for an exception that nothing caught
 
-PREPARE_TIMEOUT_S = 30.0
-"""How long the files of a round may take to be made; then its workers count as not startable."""
-
-EXAMINE_TIMEOUT_S = 2.0
-"""How long a failure is not told because what the worker left is still being read."""
-
-CLOSE_TIMEOUT_S = 60.0
-"""How long the end may take to show and tidy up: more than a slow console needs."""
-
-STALLED_CLOSE_TIMEOUT_S = 1.0
-"""The same on a file system that stands still already."""
+PREPARE_TIMEOUT_S = 30.0  # for a round's files; then its workers count as not startable
+EXAMINE_TIMEOUT_S = 2.0  # for reading what a worker left; until then its failure is not told
+CLOSE_TIMEOUT_S = 60.0  # to show and tidy up at the end: more than a slow console needs
+STALLED_CLOSE_TIMEOUT_S = 1.0  # the same on a file system that stands still already
 
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
@@ -257,14 +249,11 @@ class Workers:
 
     def _read_remains(self, exited: messages.WorkerExited) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
-        worker = exited.round_id, exited.local_rank
-        self._output.ended(*worker)
-        path = self._output.error_file(*worker)
+        path, kept_error_file, stderr_tail = self._output.ended(exited.round_id, exited.local_rank)
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
             # Python writes them to one place only, and users look for them here.
             write_text(f"{printable(stacks)}\n")
-        stderr_tail = self._output.last_lines(*worker)
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and is_python and (what := exception_in(stderr_tail)):
             error = messages.WorkerError(message=what)
@@ -279,7 +268,7 @@ class Workers:
             error=error,
             explanation=why,
             stderr_tail=stderr_tail,
-            error_file=self._output.kept_error_file(*worker),
+            error_file=kept_error_file,
         )
 
 

@@ -110,23 +110,27 @@ class Sessions:
         One accepted behind that would make it look like one that was counted before.
         """
         noted = _note_once("failure records", "an agent")
-        limits, error = self._driver.limits, None
+        limits = self._driver.limits
+        error: CoordinatorError | None = None
         try:
             async for message in requests:
-                with wire.refusing():
-                    event = failure_reported(
-                        message,
-                        request_id=next(self._request_ids),
-                        record_bytes_max=limits.failure_record_bytes_max,
-                        text_characters_max=limits.failure_message_bytes_max,
-                        on_problem=noted,
-                    )
+                event = failure_reported(
+                    message,
+                    request_id=next(self._request_ids),
+                    record_bytes_max=limits.failure_record_bytes_max,
+                    text_characters_max=limits.failure_message_bytes_max,
+                    on_problem=noted,
+                )
                 await pending.put((event.record, await self._driver.submit_failure(event)))
-        except (CoordinatorError, DecodeError) as refused:
+        except CoordinatorError as refused:
             error = refused
+        except InvalidField as problem:
+            error = wire.refusal_of(problem)
+        except DecodeError as problem:
+            error = _undecodable(problem)
         await pending.join()
         if error is not None:
-            raise _undecodable(error) if isinstance(error, DecodeError) else error
+            raise error
 
 
 async def _acknowledge(

@@ -12,16 +12,13 @@ from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing,
 from coordinator.errors import InvalidRequest
 from coordinator.wire.inprocess import interruption_of
 from drumbeat.mapping import MessageMapping, OnProblem, between, cut, cut_bytes, seconds_of, text
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
-SCOPE_CHARACTERS_MAX = 512
-"""Of the name of the timer or section that ran out."""
-# No agent lives for a century.
-UPTIME_MAX_S = 100 * 366 * 86_400.0
-
+SCOPE_CHARACTERS_MAX = 512  # of the name of the timer or section that ran out
+UPTIME_MAX_S = 100 * 366 * 86_400.0  # no agent lives for a century
+# Every agent gets an `Exit` in the same moment, so it is small.
 EXIT_BYTES_MAX = 16 * 1024
-"""Every agent gets an ``Exit`` in the same moment, so it is small."""
 # An `Exit` holds the name of a host, and numbers, beside it.
 _VERDICT_BYTES_MAX = EXIT_BYTES_MAX - 2 * 1024
 _REASON_CHARACTERS_MAX = 1_000
@@ -97,35 +94,27 @@ def failure_reported(
         run_id=fence.run_id,
         request_id=request_id,
         uptime_s=read_uptime_s(message),
-        record=read_record(
-            record,
-            incarnation=NAME("record.fence.incarnation", fence.incarnation),
-            round_id=fence.round_id if fence.HasField("round_id") else None,
-            text_characters_max=text_characters_max,
-            on_problem=on_problem,
-        ),
+        record=read_record(record, fence, "record", text_characters_max, on_problem),
     )
 
 
 def read_record(
     record: failure_pb2.FailureRecord,
-    *,
-    incarnation: str,
-    round_id: int | None,
+    fence: common_pb2.Fence,
+    path: str,
     text_characters_max: int,
     on_problem: OnProblem,
-    path: str = "record",
 ) -> model.FailureRecord:
-    """Read a record of this agent and round; texts are cut. Raises ``InvalidField``."""
-    if round_id is None:
+    """Read a record of the agent and round of a fence; texts are cut. Raises ``InvalidField``."""
+    if not fence.HasField("round_id"):
         raise InvalidRequest(f"{path}.fence.round_id", None, "the round the worker was in")
     interruption, iteration = interruption_of(record)
     return _records(text_characters_max).read(
         record,
         path,
         on_problem,
-        incarnation=incarnation,
-        round_id=round_id,
+        incarnation=NAME(f"{path}.fence.incarnation", fence.incarnation),
+        round_id=fence.round_id,
         happened_at=0.0,
         size_bytes=record.ByteSize(),
         interruption=interruption,

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
+
+from coordinator import errors
 from coordinator.core import effects as fx
 from coordinator.core import model
 from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
-from coordinator.core.progress.adaptive_timeouts import NAMES_MAX
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.errors import (
-    CoordinatorError,
-    InvalidRequest,
-    LimitReached,
-    SpecMismatch,
-    StaleSession,
-)
+from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
+from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from coordinator.wire import failure as failures
 from coordinator.wire import inprocess
 from drumbeat import VERSION
@@ -58,33 +52,27 @@ _PACE = MessageMapping(model.Pace, session_pb2.Pace)
 _STANDBY = MessageMapping(model.Standby, session_pb2.Standby)
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Refuse the whole request if a field of it can't be read. Raises ``InvalidRequest``."""
-    try:
-        yield
-    except InvalidRequest:
-        raise
-    except InvalidField as problem:
-        raise InvalidRequest(problem.field, problem.value, problem.allowed) from None
+def refusal_of(problem: InvalidField) -> errors.InvalidRequest:
+    """Return the error that refuses a whole request for a field of it."""
+    return errors.InvalidRequest(problem.field, problem.value, problem.allowed)
 
 
-def error_detail(error: CoordinatorError) -> common_pb2.ErrorDetail:
+def error_detail(error: errors.CoordinatorError) -> common_pb2.ErrorDetail:
     """Write an error as details that a client can read without parsing prose."""
     detail = common_pb2.ErrorDetail(
         refusal=common_pb2.Refusal.Value(f"REFUSAL_{error.refusal}"),
         is_retryable=error.is_retryable,
     )
     match error:
-        case InvalidRequest():
+        case errors.InvalidRequest():
             detail.violation.field, detail.violation.allowed = error.field, error.allowed
             detail.violation.value = show_value(error.value)
-        case SpecMismatch():
+        case errors.SpecMismatch():
             for each in error.differences:
                 detail.differences.add(
                     field=each.field, run=show_value(each.ours), agent=show_value(each.theirs)
                 )
-        case LimitReached():
+        case errors.LimitReached():
             detail.limit.name, detail.limit.value = error.args
     return detail
 
@@ -98,14 +86,16 @@ def session_opened(
     """
     if message.WhichOneof("kind") != "hello":
         kind = message.WhichOneof("kind") or "unknown"
-        raise InvalidRequest("kind", kind, "hello as the first message")
+        raise errors.InvalidRequest("kind", kind, "hello as the first message")
     hello, fence, most = message.hello, message.fence, failures.NAME_CHARACTERS_MAX
     if hello.WhichOneof("purpose") != "run":
-        raise InvalidRequest("hello.purpose", hello.WhichOneof("purpose") or "unknown", "run")
+        raise errors.InvalidRequest(
+            "hello.purpose", hello.WhichOneof("purpose") or "unknown", "run"
+        )
     if len(hello.gpus) > GPUS_MAX:
-        raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
+        raise errors.InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}
-    with refusing():
+    try:
         incarnation = failures.NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
             run_id=run_id_of("hello.run.run_id", hello.run.run_id),
@@ -117,6 +107,8 @@ def session_opened(
             version=hello.version[:most],
             labels=labels,
         )
+    except InvalidField as problem:
+        raise refusal_of(problem) from None
 
 
 def gpu_summary(message: session_pb2.AgentReport) -> str:
@@ -136,7 +128,7 @@ def session_event(
     fence, incarnation = message.fence, opened.agent.incarnation
     if fence.session_id != opened.session_id:
         # Refused here, where it can only end the stream it came from.
-        raise StaleSession("the message is of another session than its stream")
+        raise errors.StaleSession("the message is of another session than its stream")
     if (fence.run_id, fence.incarnation) != (opened.run_id, incarnation):
         on_problem(InvalidField("fence", f"{fence.run_id} {fence.incarnation}", "as in hello"))
         return None
@@ -155,7 +147,7 @@ def session_event(
 def run_id_of(path: str, run_id: str) -> str:
     """Return a run id that can be one. Raises ``InvalidRequest``."""
     if not _RUN_ID.fullmatch(run_id):
-        raise InvalidRequest(path, run_id, RUN_ID_ALLOWED)
+        raise errors.InvalidRequest(path, run_id, RUN_ID_ALLOWED)
     return run_id
 
 
@@ -176,12 +168,7 @@ def read_beat(
     if message.HasField("failure"):
         try:
             failure = failures.read_record(
-                message.failure,
-                incarnation=fence.incarnation,
-                round_id=round_id,
-                text_characters_max=HEADLINE_CHARACTERS_MAX,
-                on_problem=on_problem,
-                path="beat.failure",
+                message.failure, fence, "beat.failure", HEADLINE_CHARACTERS_MAX, on_problem
             )
         except InvalidField as problem:
             on_problem(problem)
@@ -189,9 +176,11 @@ def read_beat(
     if port > 65535:
         on_problem(InvalidField("beat.master_port", port, "0 to 65535"))
         port = 0
-    read_all = failures.OBSERVATION.read_all
-    longest = read_all(message.observations[:NAMES_MAX], "beat.observations", on_problem)
-    # No table: nothing is read as often.
+    longest: tuple[Observation, ...] = ()
+    if message.observations:
+        several, path = message.observations[:NAMES_MAX], "beat.observations"
+        longest = failures.OBSERVATION.read_all(several, path, on_problem)
+    # No table, here and for workers: nothing is read as often.
     return model.Beat(
         state=state,
         round_id=round_id,
@@ -212,13 +201,33 @@ def _workers(
 ) -> tuple[WorkerProgress, ...]:
     """Read where the workers that the host has stand, each once."""
     found: dict[int, WorkerProgress] = {}
-    for worker in failures.PROGRESS.read_all(message.workers, "beat.workers", on_problem):
-        if worker.local_rank >= size or worker.local_rank in found:
+    for index, worker in enumerate(message.workers):
+        rank, is_told = worker.local_rank, worker.HasField
+        if rank >= size or rank in found:
             allowed = f"0 to {size - 1}, each once"
-            on_problem(InvalidField("beat.workers.local_rank", worker.local_rank, allowed))
-        else:
-            found[worker.local_rank] = worker
+            on_problem(InvalidField("beat.workers.local_rank", rank, allowed))
+            continue
+        try:
+            found[rank] = WorkerProgress(
+                local_rank=rank,
+                step=worker.step if is_told("step") else None,
+                step_time_s=_age(worker.step_time) if is_told("step_time") else None,
+                heartbeat_age_s=_age(worker.heartbeat_age) if is_told("heartbeat_age") else None,
+                runtime_age_s=_age(worker.runtime_age) if is_told("runtime_age") else None,
+                scope=worker.scope.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore"),
+                scope_age_s=_age(worker.scope_age) if is_told("scope_age") else None,
+                scopes_open=worker.scopes_open,
+            )
+        except OverflowError:  # the table tells of the field that has it, and leaves that out
+            found[rank] = failures.PROGRESS.read(worker, f"beat.workers[{index}]", on_problem)
     return tuple(found.values())
+
+
+def _age(message: Duration) -> float:
+    seconds = message.seconds + message.nanos / 1e9
+    if 0 <= seconds <= model.DURATION_MAX_S:
+        return seconds
+    raise OverflowError
 
 
 def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2.Directive:

@@ -1,8 +1,4 @@
-"""Pure. This host's part in the iterations of a round.
-
-Steps of the workers and the latest directive of the coordinator are compared after
-every event; what is repeated or late changes nothing.
-"""
+"""Pure. This host's part in the iterations of a round; what is repeated or late changes nothing."""
 
 from __future__ import annotations
 
@@ -28,6 +24,9 @@ from drumbeat.inprocess import (
 SIGTERM, SIGKILL = 15, 9
 
 WONDER_S = 2.0
+
+# It waits for an iteration, or soon will.
+_WAITING = (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
 
 TRACEBACKS_TOLD_MAX = 4
 """Workers of one host whose tracebacks are shown with one restart; they may all fail at once."""
@@ -73,15 +72,13 @@ class HostIterations:
             worker.kill_at = None
 
     def dismiss(self, reason: str, *, now: float) -> list[fx.Effect] | None:
-        """Let workers end by themselves, now that no iteration follows.
+        """Tell workers that wait for an iteration to end by themselves, now that none follows.
 
-        Those that wait for one are told so; those that have left already go on ending.
-        ``None``: all are to be stopped now, because one does something else, or because
-        they were given the time that workers have to end.
+        ``None``: all are to be stopped now, because one does something else or their time is up.
         """
         alive, effects = [w for w in self._workers if not w.is_gone], list[fx.Effect]()
         if self._dismissed_until is None:
-            waiting = [worker for worker in alive if worker.is_waiting]
+            waiting = [w for w in alive if w.takes_part and w.phase in _WAITING]
             ending = [w for w in alive if w.has_exited or (w.fault and w.has_said_so)]
             if not self.is_on or len(waiting) + len(ending) < len(alive):
                 return None
@@ -123,9 +120,7 @@ class HostIterations:
                 # A spare may still say so after all have completed.
                 if is_current and worker.phase is InprocessStep.RUNNING:
                     worker.phase = InprocessStep.COMPLETED
-            case "interrupted" if is_open and why is None:
-                worker.interrupt()
-            case "interrupted" if is_open and why is not None and why.kind.is_survived:
+            case "interrupted" if is_open and (why is None or why.kind.is_survived):
                 return self._interrupted(worker, why, now)
             case kind if why is not None and (is_open or kind == "terminated"):
                 self._terminated(worker, why, iteration, now)
@@ -190,10 +185,9 @@ class HostIterations:
         effects: list[fx.Effect] = []
         if self._is_running:
             if (directive := self._directive) is not None:
-                effects += self._notices.review(now=now)
                 for worker in self._workers:
                     effects += self._settle(worker, directive, now)
-            effects += self._notices.waits(self._waiting_for(), now=now)
+            effects += self._notices.review(self._waiting_for(), now=now)
         for worker in self._workers:
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.kill_at = None
@@ -238,10 +232,10 @@ class HostIterations:
         why = worker.interruption(InterruptionKind.TERMINATED, message)
         return replace(self._leave(worker, why, at=now), is_fatal=True)
 
-    def _interrupted(self, worker: Worker, why: Interruption, now: float) -> Fault | None:
-        worker.interrupt()
+    def _interrupted(self, worker: Worker, why: Interruption | None, now: float) -> Fault | None:
+        worker.phase = InprocessStep.INTERRUPTED
         key = (worker.iteration, worker.local_rank)
-        if key in self._broken:
+        if why is None or key in self._broken:
             return None
         self._broken[key] = shortened(why)
         self._notices.failed(worker.local_rank, why.traceback, now=now)
@@ -261,7 +255,7 @@ class HostIterations:
 
     def _leave(self, worker: Worker, why: Interruption, *, at: float) -> Fault:
         is_inside = worker.iteration > self._completed
-        fault = worker.leave(why, worker.iteration if is_inside else self._top, at=at)
+        fault = worker.fault_by(why, worker.iteration if is_inside else self._top, at=at)
         if is_inside and worker.has_begun and not worker.has_exited:
             self._broken.setdefault((worker.iteration, worker.local_rank), shortened(why))
         return fault
@@ -366,8 +360,8 @@ class HostIterations:
 class RestartNotices:
     """What the console says of a restart in process: one line, once it has worked.
 
-    Or a line of the interruption at ``tell_at``, if what follows takes so long that a user would
-    wonder; and what an iteration waits for at ``wait_at``, at growing intervals.
+    Or one of the interruption at ``tell_at``, if what follows takes long enough to wonder; and what
+    an iteration waits for at ``wait_at``, at growing intervals.
     """
 
     def __init__(self, round_id: int) -> None:
@@ -390,11 +384,20 @@ class RestartNotices:
         self._since = now if self._since is None else self._since
         self._why, self.tell_at = why, now + WONDER_S
 
-    def review(self, *, now: float) -> list[fx.Effect]:
-        """Tell of an interruption that was not followed by anything for long."""
-        if self.tell_at is None or now < self.tell_at:
-            return []
-        return [self._tell("iteration interrupted", self._why)]
+    def review(self, waiting_for: str, *, now: float) -> list[fx.Effect]:
+        """Tell what takes long: what follows an interruption, or what workers here wait for."""
+        told: list[fx.Effect] = []
+        if self.tell_at is not None and now >= self.tell_at:
+            told.append(self._tell("iteration interrupted", self._why))
+        if not waiting_for:
+            self.wait_at = None
+        elif self.wait_at is None:
+            self._waits_since, self.wait_at = now, now + WONDER_S
+        elif now >= self.wait_at:
+            waited_s = now - self._waits_since
+            self.wait_at, why = now + waited_s, f"{waiting_for}, {waited_s:.0f} s so far"
+            told.append(fx.Tell(what="iteration waiting", why=why, round_id=self._round_id))
+        return told
 
     def began(self, iteration: int, *, now: float) -> list[fx.Effect]:
         """Tell that the function runs again, if it was interrupted before."""
@@ -404,20 +407,6 @@ class RestartNotices:
         self._since = None
         why = f"{self._why}; {took}" if self._why else took
         return [self._tell("restarted in process", why)]
-
-    def waits(self, text: str, *, now: float) -> list[fx.Effect]:
-        """Tell what workers of this host wait for, empty if for nothing; if it takes long."""
-        if not text:
-            self.wait_at = None
-            return []
-        if self.wait_at is None:
-            self._waits_since, self.wait_at = now, now + WONDER_S
-        if now < self.wait_at:
-            return []
-        waited_s = now - self._waits_since
-        self.wait_at = now + max(WONDER_S, waited_s)
-        why = f"{text}, {waited_s:.0f} s so far"
-        return [fx.Tell(what="iteration waiting", why=why, round_id=self._round_id)]
 
     def _tell(self, what: str, why: str) -> fx.Tell:
         told = sorted(self._tracebacks.items())

@@ -24,16 +24,14 @@ from drumbeat.inprocess import (
 REPORTED_CHARACTERS_MAX = 500
 """Of a message in a report, which goes out with every beat; records have all of it."""
 
-_WAITING = (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
 _INTERRUPTIBLE = (InprocessStep.ENTERED, InprocessStep.RUNNING, InprocessStep.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What a worker did to an iteration, for its failure record.
+    """What a worker did to an iteration, in which it may have had a ``rank``.
 
-    ``at`` is this host's monotonic clock. ``rank`` is the one it had in the iteration,
-    ``None`` if it had none. ``is_victim``: it was sent away and did nothing wrong.
+    ``at`` is this host's monotonic clock. ``is_victim``: it was sent away and did nothing wrong.
     ``is_fatal``: the round can't go on in process.
     """
 
@@ -88,11 +86,6 @@ class Worker:
         return self.left is not None and self.left.kind is InterruptionKind.EXITED
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether it can be told that no iteration follows: it waits for one, or soon will."""
-        return self.takes_part and self.phase in _WAITING
-
-    @property
     def has_begun(self) -> bool:
         """Whether its latest iteration has begun for it."""
         return self.phase not in (InprocessStep.OUTSIDE, InprocessStep.ENTERED)
@@ -102,24 +95,15 @@ class Worker:
         """Whether it stands by in an iteration that has begun."""
         return self.seat is not None and self.seat.active_rank is None
 
-    def interrupt(self) -> None:
-        """Note that its iteration can't go on."""
-        if self.phase in _INTERRUPTIBLE:
-            self.phase = InprocessStep.INTERRUPTED
-
     def gone(self) -> Fault | None:
         """Note that its process has ended; return what that still had to be written down."""
-        self.is_gone, self.kill_at = True, None
-        fault, self.fault = self.fault, None
+        fault, self.fault, self.is_gone, self.kill_at = self.fault, None, True, None
         return fault
 
-    def leave(self, why: Interruption, iteration: int, *, at: float) -> Fault:
-        """Take no part any more; return what is to be written down of it."""
-        self.left = shortened(why)
-        return self.fault_by(why, iteration, at=at)
-
     def fault_by(self, why: Interruption, iteration: int, *, at: float) -> Fault:
-        """Return what is to be written down of something that it did to an iteration."""
+        """Return what is to be written down of what it did; by it, it leaves unless it survives."""
+        if not why.kind.is_survived:
+            self.left = shortened(why)
         rank = self.seat.rank if self.seat is not None else None
         return Fault(interruption=why, iteration=iteration, at=at, rank=rank, pid=self.pid)
 
@@ -140,7 +124,7 @@ class Worker:
     def dismiss(self, round_id: int, reason: str, *, at: float) -> WorkerOrder:
         """Return the order to end, because no iteration follows."""
         why = self.interruption(InterruptionKind.TERMINATED, "was told that no iteration follows")
-        self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
+        self.fault = replace(self.fault_by(why, self.iteration, at=at), is_victim=True)
         return self._order(round_id, Abort(reason=reason))
 
     def discard(self, iteration: int, *, at: float) -> str:
@@ -149,7 +133,7 @@ class Worker:
         if self.iteration >= iteration:
             kind, why = InterruptionKind.DISCARDED, "has no rank in it"
         message = f"iteration {iteration} goes on without this worker, which {why}"
-        fault = self.leave(self.interruption(kind, message), iteration, at=at)
+        fault = self.fault_by(self.interruption(kind, message), iteration, at=at)
         self.fault = replace(fault, is_victim=kind is InterruptionKind.DISCARDED)
         return message
 

@@ -27,17 +27,12 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-DRIVER_TOLD_AFTER_S = 1.5
-"""How long the driver may take without a word about it."""
-
-DRIVER_TIMEOUT_S = 10.0
-"""How long the driver may take to answer at all; a broken GPU can hang it for good."""
+DRIVER_TOLD_AFTER_S = 1.5  # that the driver may take without a word about it
+DRIVER_TIMEOUT_S = 10.0  # that it may take at all; a broken GPU can hang it for good
 
 SYSFS = Path("/sys")
 
-# Instructions have caches of their own; placement is about data.
-_DATA_CACHES = frozenset({"Data", "Unified"})
-
+_DATA_CACHES = ("Data", "Unified")  # placement is not about those of instructions
 NO_CPUS: frozenset[int] = frozenset()
 
 
@@ -49,11 +44,7 @@ class HostDevices:
     """
 
     def __init__(
-        self,
-        gpus: tuple[Gpu, ...] = (),
-        *,
-        nvml: Nvml | None = None,
-        numa_mode: str | None = None,
+        self, gpus: tuple[Gpu, ...] = (), *, nvml: Nvml | None = None, numa_mode: str | None = None
     ) -> None:
         self.gpus = gpus
         self.is_memory_awaited = bool(gpus) and nvml is not None
@@ -70,16 +61,16 @@ class HostDevices:
         allowed = frozenset(os.sched_getaffinity(0))
         # At first, and whenever what we may use has been changed.
         if self._bound is None or self._bound[0] != allowed:
-            bindings = bind_workers(
+            bound, notes = bind_workers(
                 read_topology(allowed),
                 [read_gpu_node(gpu.pci_address) for gpu in self.gpus],
                 local_world_size=local_world_size,
                 mode=NumaMode(self._numa_mode),
             )
-            self._bound = allowed, bindings.cpus
-            for note in bindings.notes:
+            self._bound = allowed, bound
+            for note in notes:
                 log.warning("NUMA binding", reason=note)
-            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
+            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bound.items()}
             text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
             mode = str(self._numa_mode)
             log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
@@ -116,10 +107,7 @@ class HostDevices:
 
 
 async def find_devices(
-    visible_devices: str | None,
-    *,
-    numa_mode: str | None,
-    is_memory_awaited: bool,
+    visible_devices: str | None, *, numa_mode: str | None, is_memory_awaited: bool
 ) -> HostDevices:
     """Look at the devices of this host, before any worker uses them.
 

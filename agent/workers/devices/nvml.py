@@ -20,11 +20,8 @@ from agent.workers.devices.gpus import Gpu, visible, visible_count
 Nvml: TypeAlias = Any
 """The module ``pynvml``, which has no types, or what stands for it in a test."""
 
-TOLERANCE_BYTES = 512 * 1024**2
-"""What may be left of dead workers: a driver's own bookkeeping; NVRx's value."""
-
-LOOK_AGAIN_S = 0.2
-"""Between two looks at memory: short beside the seconds that a worker's start takes."""
+TOLERANCE_BYTES = 512 * 1024**2  # left of dead workers: a driver's bookkeeping; NVRx's value
+LOOK_AGAIN_S = 0.2  # between two looks at memory: short beside a worker's start
 
 DEVICES = Path("/dev")
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)

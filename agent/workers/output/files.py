@@ -1,11 +1,11 @@
 """Shell. Owns where the output of a host's workers goes, round by round, until the agent ends."""
 
 import os
-import stat
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 import structlog
 
@@ -34,11 +34,25 @@ class OutputError(Exception):
     """The output of a round can't go where it is meant to; the message says why."""
 
 
+class Remains(NamedTuple):
+    """What a worker that is gone left behind."""
+
+    error_file: Path | None = None
+    """Where it leaves its error; None if the round is not the latest."""
+    kept_error_file: str = ""
+    """The same, if it is there and stays."""
+    stderr_tail: str = ""
+
+
 @dataclass(slots=True)
 class _WorkerFiles:
     error_file: Path
-    stderr: str | StderrPipe = ""
+    stderr: Path | StderrPipe | None = None
     teed: list[FollowedFile] = field(default_factory=list)
+
+    @property
+    def fault_file(self) -> Path:
+        return Path(f"{self.error_file}{context.FAULT_FILE_SUFFIX}")
 
 
 class WorkerOutput:
@@ -51,15 +65,14 @@ class WorkerOutput:
     def __init__(self, config: AgentConfig, directory: PrivateDirectory) -> None:
         self._config = config
         # A foreign class knows itself what it keeps.
-        is_place_known = config.logs_specs is not None or config.log_dir is not None
-        self._is_kept = is_place_known or {config.redirects, config.tee} != {NOWHERE}
-        self._is_told = is_place_known or not self._is_kept
+        is_known = config.logs_specs is not None or config.log_dir is not None
+        self._is_kept = is_known or {config.redirects, config.tee} != {NOWHERE}
+        self._is_to_be_told = self._is_kept and not is_known
         self._is_capture_told = False
         self.directory = directory
         self._specs = self._make_specs()
         # Two threads: a file that can't be read now must not hold up the pipes.
         self._tail, self._stderr_tail = Tail("tee"), Tail("stderr")
-        self._turn = 0
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
 
@@ -76,49 +89,44 @@ class WorkerOutput:
             if self.directory.ensure() != before and not self._is_kept:
                 self._specs = self._make_specs()
             dest = self._specs.reify(envs)
-            workers = {rank: self._files_of(round_id, rank, envs[rank], dest) for rank in envs}
-            if not self._is_told:
-                self._is_told = True
+            for rank, env in envs.items():
+                self._workers[round_id, rank] = self._files_of(round_id, rank, env, dest)
+            if self._is_to_be_told:
+                self._is_to_be_told = False
                 log.info("output of the workers is kept", reason=self._specs.root_log_dir)
-            self._follow(dest, workers, envs)
+            self._follow(round_id, dest, envs)
             return {
-                rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, worker, dest))
-                for rank, worker in workers.items()
+                rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(round_id, rank, dest))
+                for rank in envs
             }
-        except OSError as error:
-            # Without the number: "[Errno 28]" explains nothing.
-            where = f"{error.filename}: " if error.filename else ""
-            raise OutputError(f"{where}{error.strerror or error}") from error
-        except PrivateDirectoryUnusable as error:
-            raise OutputError(str(error)) from error
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
-            name = type(self._specs).__name__
-            raise OutputError(f"the logs specs {name} failed: {describe(error)}") from error
+            why = f"the logs specs {type(self._specs).__name__} failed: {describe(error)}"
+            if isinstance(error, OSError):  # without the number: "[Errno 28]" explains nothing
+                where = f"{error.filename}: " if error.filename else ""
+                why = f"{where}{error.strerror or error}"
+            elif isinstance(error, PrivateDirectoryUnusable):
+                why = str(error)
+            raise OutputError(why) from error
 
-    def error_file(self, round_id: int, local_rank: int) -> Path | None:
-        """Return where a worker leaves its error; None if the round is not the latest."""
+    def ended(self, round_id: int, local_rank: int) -> Remains:
+        """Return what a worker that is gone left; its last line may be shown unfinished."""
         worker = self._workers.get((round_id, local_rank))
-        return worker.error_file if worker else None
-
-    def kept_error_file(self, round_id: int, local_rank: int) -> str:
-        """Return where a worker has left its error, if it did and the file stays there."""
-        path = self.error_file(round_id, local_rank)
-        if path is None or not self._is_kept or path.is_relative_to(self.directory.path):
-            return ""
-        return str(path) if path.is_file() else ""
-
-    def ended(self, round_id: int, local_rank: int) -> None:
-        """Take note that a worker is gone: its last line may be shown unfinished."""
-        if worker := self._workers.get((round_id, local_rank)):
-            for file in worker.teed:
-                file.finish()
-
-    def last_lines(self, round_id: int, local_rank: int) -> str:
-        """Return the last lines that a worker which is gone wrote to its standard error."""
-        worker = self._workers.get((round_id, local_rank))
-        stderr = worker.stderr if worker else ""
-        return stderr.last_lines() if isinstance(stderr, StderrPipe) else _end_of(stderr)
+        if worker is None:
+            return Remains()
+        for file in worker.teed:
+            file.finish()
+        path, stderr, tail = worker.error_file, worker.stderr, ""
+        if isinstance(stderr, StderrPipe):
+            tail = stderr.last_lines()
+        elif stderr is not None:
+            with suppress(OSError):
+                if stderr.is_file():
+                    with stderr.open("rb") as content:
+                        content.seek(max(0, stderr.stat().st_size - LAST_BYTES_MAX))
+                        tail = last_lines(content.read(LAST_BYTES_MAX))
+        is_kept = self._is_kept and not path.is_relative_to(self.directory.path)
+        return Remains(path, str(path) if is_kept and path.is_file() else "", tail)
 
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
@@ -133,23 +141,20 @@ class WorkerOutput:
     def _files_of(
         self, round_id: int, local_rank: int, env: dict[str, str], dest: LogsDest
     ) -> _WorkerFiles:
-        text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
-        if text in ("", os.devnull):
+        path = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
+        if path in ("", os.devnull):
             # Without files users still want to know why a run failed.
             folder = self.directory.ensure("errors", str(round_id), str(local_rank))
-            text = str(folder / "error.json")
-        env[context.ERROR_FILE] = text
+            path = str(folder / "error.json")
+        env[context.ERROR_FILE] = path
+        files = _WorkerFiles(Path(path))
         # Its presence tells the worker to leave the stacks of a crash there.
-        _fault_file(Path(text)).touch()
-        worker = self._workers[round_id, local_rank] = _WorkerFiles(Path(text))
-        return worker
+        files.fault_file.touch()
+        return files
 
-    def _follow(
-        self, dest: LogsDest, workers: dict[int, _WorkerFiles], envs: dict[int, dict[str, str]]
-    ) -> None:
+    def _follow(self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
         config = self._config
         template = Template(config.log_line_prefix_template or "[${role_name}${local_rank}]:")
-        common: dict[str, object] = {"role_name": config.role, "run_id": config.run_id}
         for tees, console, filters, collected in (
             (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
             (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
@@ -159,21 +164,27 @@ class WorkerOutput:
                 for rank, path in tees.items():
                     if path == os.devnull:
                         continue
-                    own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
+                    prefix = template.safe_substitute(
+                        role_name=config.role,
+                        run_id=config.run_id,
+                        local_rank=rank,
+                        rank=envs[rank][context.RANK],
+                    )
                     followed = self._tail.add(
                         path,
                         console,
-                        prefix=os.fsencode(template.safe_substitute(common | own)),
+                        prefix=os.fsencode(prefix),
                         filters=filters or (),
                         filtered=file.fileno() if file else None,
-                        turn=self._turn,
+                        turn=round_id,
                     )
-                    workers[rank].teed.append(followed)
+                    self._workers[round_id, rank].teed.append(followed)
 
-    def _stderr_of(self, local_rank: int, worker: _WorkerFiles, dest: LogsDest) -> str:
+    def _stderr_of(self, round_id: int, local_rank: int, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)
+        worker = self._workers[round_id, local_rank]
         if path not in (CONSOLE, os.devnull):
-            worker.stderr = path
+            worker.stderr = Path(path)
         elif self._config.stderr_capture:
             pipe_path = str(self.directory.ensure() / f"stderr_{local_rank}")
             try:
@@ -195,24 +206,7 @@ class WorkerOutput:
                 worker.stderr.finish()
             for file in worker.teed:
                 file.finish()
-            faults = _fault_file(worker.error_file)
             with suppress(OSError):
-                if not faults.stat().st_size:
-                    faults.unlink()
+                if not worker.fault_file.stat().st_size:
+                    worker.fault_file.unlink()
         self._workers.clear()
-        self._turn += 1
-
-
-def _fault_file(error_file: Path) -> Path:
-    return Path(f"{error_file}{context.FAULT_FILE_SUFFIX}")
-
-
-def _end_of(path: str) -> str:
-    """Return the last lines of a file; nothing if it is no regular one."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    with suppress(OSError), open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode):
-            file.seek(max(0, status.st_size - LAST_BYTES_MAX))
-            return last_lines(file.read(LAST_BYTES_MAX))
-    return ""

@@ -42,7 +42,10 @@ class LineCutter:
             self._rest.clear()
         self._rest += chunk[cut:]
         while len(self._rest) > self._line_bytes_max:
-            end = _character_start(self._rest, self._line_bytes_max)
+            end = self._line_bytes_max
+            # Between two characters of UTF-8, which have at most 4 bytes.
+            while self._rest[end] & 0xC0 == 0x80 and end > self._line_bytes_max - 4:
+                end -= 1
             block += self._rest[:end] + b"\n"
             del self._rest[:end]
         return block
@@ -52,14 +55,6 @@ class LineCutter:
         block = bytes(self._rest)
         self._rest.clear()
         return block if not block or block.endswith(b"\r") else block + b"\n"
-
-
-def _character_start(data: bytearray, position: int) -> int:
-    """Return the beginning of the UTF-8 character at `position`; it, if there is none."""
-    for start in range(position, max(0, position - 4), -1):  # no character is longer
-        if data[start] & 0xC0 != 0x80:
-            return start
-    return position
 
 
 def prefixed(block: bytes, prefix: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Shell. Where the output of each worker goes, as our class or an installed package's decides."""
+"""Shell. Where the output of each worker goes, as ours decides, or an installed package's."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
 from agent.runtime.installation import installed
-from agent.workers.output.std import Std, StdOrMap, to_map
+from agent.workers.output.std import Std, to_map
 from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
+    from agent.workers.output.std import StdOrMap
 
 _LOGGER = logging.getLogger(__name__)
+
+CONSOLE = ""
+"""In place of a path: the stream stays what it is in the launcher."""
 
 GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
 """Of two with one name the later is meant."""
 
 _TORCH = "torch.distributed.elastic.multiprocessing"
-
-CONSOLE = ""
-"""In place of a path: the stream stays what it is in the launcher."""
 
 
 @dataclass
@@ -114,9 +115,9 @@ class DefaultLogsSpecs(LogsSpecs):
             if Path(log_dir).exists() and not Path(log_dir).is_dir():
                 raise NotADirectoryError(f"log_dir: {log_dir} is a file, must be a directory")
             Path(log_dir).mkdir(parents=True, exist_ok=True)
+        super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._log_dir = log_dir
         self._run_dir: Path | None = None
-        super().__init__(log_dir, redirects, tee, local_ranks_filter)
 
     @property
     def root_log_dir(self) -> str:
@@ -132,13 +133,11 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._log_dir == os.devnull:
             for env in envs.values():
                 env[context.ERROR_FILE] = ""
-            none = dict.fromkeys(shown, os.devnull)
-            both = (dict(none), dict(none))
-            return LogsDest(shown, dict(shown), *both, none, os.devnull, os.devnull)
+            out, err, errors = (dict.fromkeys(shown, os.devnull) for _ in range(3))
+            return LogsDest(shown, dict(shown), out, err, errors, os.devnull, os.devnull)
         attempt_dir = self._make_attempt_dir(envs.get(0, {}))
-        dest = LogsDest(shown, dict(shown))
-        dest.filtered_stdout = str(attempt_dir / "filtered_stdout.log")
-        dest.filtered_stderr = str(attempt_dir / "filtered_stderr.log")
+        filtered = [str(attempt_dir / f"filtered_{name}.log") for name in ("stdout", "stderr")]
+        dest = LogsDest(shown, dict(shown), {}, {}, {}, *filtered)
         redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
         for rank in shown:
             worker_dir = attempt_dir / str(rank)
@@ -148,13 +147,12 @@ class DefaultLogsSpecs(LogsSpecs):
                 (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
                 (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
             ):
-                path = str(worker_dir / name)
                 if stream & (redirects[rank] | tee[rank]):
-                    paths[rank] = path
+                    paths[rank] = str(worker_dir / name)
                 elif not is_shown:
                     paths[rank] = os.devnull
                 if stream & tee[rank] and is_shown:
-                    tees[rank] = path
+                    tees[rank] = paths[rank]
             dest.error_files[rank] = str(worker_dir / "error.json")
             envs[rank][context.ERROR_FILE] = dest.error_files[rank]
         return dest
@@ -202,14 +200,28 @@ def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
     if isinstance(config.logs_specs, bytes):
         return _unpickled(config.logs_specs)
     ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
-    streams = Std.from_str(str(config.redirects)), Std.from_str(str(config.tee))
-    if config.logs_specs is not None:
-        return _make_foreign(str(config.logs_specs), log_dir, streams, ranks)
+    redirects, tee = Std.from_str(str(config.redirects)), Std.from_str(str(config.tee))
+    if config.logs_specs is None:
+        try:
+            return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
+        except OSError as error:
+            where = log_dir or tempfile.gettempdir()
+            raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
+    name = str(config.logs_specs)
+    check_name(name)
     try:
-        return DefaultLogsSpecs(log_dir, *streams, ranks)
-    except OSError as error:
-        where = log_dir or tempfile.gettempdir()
-        raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
+        factory = installed(*GROUPS)[name].load()
+        specs = factory(
+            log_dir=log_dir,
+            redirects=_as_expected_by(factory, redirects),
+            tee=_as_expected_by(factory, tee),
+            local_ranks_filter=ranks,
+        )
+    except Exception as error:
+        raise LogsSpecsUnusable(name, describe(error)) from error
+    if not callable(getattr(specs, "reify", None)):
+        raise LogsSpecsUnusable(name, f"{type(specs).__name__} has no method reify")
+    return cast("LogsSpecs", specs)
 
 
 def pickled(specs: LogsSpecs) -> bytes:
@@ -232,21 +244,6 @@ def _unpickled(data: bytes) -> LogsSpecs:
         return cast("LogsSpecs", pickle.loads(content))  # noqa: S301 - the same
     except Exception as error:
         raise LogsSpecsUnusable(name, describe(error)) from error
-
-
-def _make_foreign(
-    name: str, log_dir: str | None, streams: tuple[StdOrMap, StdOrMap], ranks: set[int] | None
-) -> LogsSpecs:
-    check_name(name)
-    try:
-        factory = installed(*GROUPS)[name].load()
-        redirects, tee = (_as_expected_by(factory, each) for each in streams)
-        specs = factory(log_dir=log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
-    except Exception as error:
-        raise LogsSpecsUnusable(name, describe(error)) from error
-    if not callable(getattr(specs, "reify", None)):
-        raise LogsSpecsUnusable(name, f"{type(specs).__name__} has no method reify")
-    return cast("LogsSpecs", specs)
 
 
 def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:

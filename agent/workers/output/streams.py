@@ -1,9 +1,4 @@
-"""Shell. What a `Tail` reads and where it writes: workers' files and pipes, and their destinations.
-
-No step of these ever waits, neither for a worker nor for a destination that is slow or gone.
-"""
-
-from __future__ import annotations
+"""Shell. The ends of a `Tail`: files and standard errors it reads, destinations it writes to."""
 
 import fcntl
 import logging
@@ -11,61 +6,53 @@ import os
 import select
 import socket
 import stat
-import struct
 import termios
 import threading
 import tty
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar, TextIO
+from typing import TextIO
 
 from agent.workers.output.lines import LAST_BYTES_MAX, LineCutter, last_lines, matching, prefixed
 
 _LOGGER = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024
-"""Read from one file before the next source has its turn."""
+"""Bytes read from one file before the next file has its turn."""
+PENDING_BYTES_MAX = 1024 * 1024
+"""Above this a sink is full; the rest is safe in its file, or held up in its pipe."""
 
 PIPE_CHUNK_BYTES = 64 * 1024
-"""The same of a pipe."""
-
 PIPE_BYTES = 1024 * 1024
 """Asked of the kernel for each pipe, so that a worker need not wait for the thread."""
-
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 """Most that is read at once of what is left: all of it, unless a process goes on writing."""
 
-PENDING_BYTES_MAX = 1024 * 1024
-"""Above this a sink is full; the rest is safe in its file."""
-
 
 class Sink:
-    """A destination, and what it has not taken yet: ``pending``.
+    """A destination that may be slow or gone, and what it has not taken yet, ``pending``.
 
-    Of a descriptor a copy is kept until `close`, at ``fd``. A text stream without one, as notebooks
-    have, is written to directly and may block.
+    Of a descriptor a copy is kept until `close`, at ``fd``; nothing waits for it. A text stream
+    without one, as notebooks have, is written to directly and may block.
     """
 
     def __init__(self, destination: int | TextIO) -> None:
         self.fd = -1
         self.pending = bytearray()
         self._is_broken = self._is_socket = self._is_shared = False
-        self._stream = None
+        self._stream = None if isinstance(destination, int) else destination
         if not isinstance(destination, int):
-            self._stream = destination
             return
         mode = os.fstat(destination).st_mode
         self._is_socket = stat.S_ISSOCK(mode)
+        # Opened anew, it never blocks. The flag for that must not be set on an inherited one: it
+        # belongs to all processes that share it.
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-            # The flag for writes that never block belongs to all processes that share a descriptor,
-            # so it must not be set on an inherited one; a pipe or terminal can be opened anew.
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-            try:
+            with suppress(OSError):  # for example the terminal of another user
                 self.fd = os.open(f"/proc/self/fd/{destination}", flags)
-            except OSError:
-                # For example the terminal of another user: then in portions that surely fit.
-                self._is_shared = True
+            self._is_shared = self.fd < 0
         if self.fd < 0:
             self.fd = os.dup(destination)
 
@@ -80,13 +67,11 @@ class Sink:
             self.pending += data
 
     def flush(self) -> int:
-        """Write what the destination takes now; return how many bytes that was."""
-        taken = 0
+        """Write what the destination takes now; return how many bytes fewer are pending."""
+        before = len(self.pending)
         try:
             while self.pending:
-                count = self._write(self.pending)
-                del self.pending[:count]
-                taken += count
+                del self.pending[: self._write(self.pending)]
         except BlockingIOError:
             pass
         except (OSError, ValueError) as error:
@@ -94,7 +79,7 @@ class Sink:
             _LOGGER.debug("the destination of a tee is gone: %s", error)
             self.pending.clear()
             self._is_broken = True
-        return taken
+        return before - len(self.pending)
 
     def close(self) -> None:
         """Give the copy of the descriptor back."""
@@ -107,12 +92,9 @@ class Sink:
             self._stream.flush()
             return len(data)
         if self._is_socket:
-            connection = socket.socket(fileno=self.fd)
-            try:
+            with socket.socket(fileno=os.dup(self.fd)) as connection:
                 return connection.send(data, socket.MSG_DONTWAIT)
-            finally:
-                connection.detach()
-        if self._is_shared:
+        if self._is_shared:  # in portions that surely fit
             poll = select.poll()
             poll.register(self.fd, select.POLLOUT)
             if not poll.poll(0):
@@ -123,24 +105,23 @@ class Sink:
 
 @dataclass(slots=True, eq=False)
 class FollowedFile:
-    """A source: a file's lines go to the first sink, those with a needle to the second."""
-
-    pipe_fd: ClassVar[int] = -1
+    """A source of a `Tail`. Its lines go to the first sink, those with a needle to the second."""
 
     fd: int
+    watch: int | None
+    """What tells of writes; None if nothing does."""
     sinks: tuple[Sink, ...]
     prefix: bytes
     needles: tuple[bytes, ...]
     turn: int
     wake: Callable[[], None]
-    unwatch: Callable[[], None] | None = None
-    """Undoes what tells of writes; None if nothing does."""
     cutter: LineCutter = field(default_factory=LineCutter)
     position: int = 0
     is_finished: bool = False
     end_at: int | None = None
     """Size of the file when it was finished; None if more may come."""
     is_ended: bool = False
+    wait_fds: tuple[int, ...] = ()
 
     def finish(self) -> None:
         """Show the file to its end, also a last line without a line end; no wait, any thread."""
@@ -151,33 +132,24 @@ class FollowedFile:
     def step(self) -> bool:
         """Pass one chunk on; return whether there may be more to do at once."""
         if self.is_finished and self.end_at is None:
-            self._restart_if_cut()
             self.end_at = os.fstat(self.fd).st_size
-        if self.end_at is not None and self.position >= self.end_at:
-            self._emit(self.cutter.end())
-            self.is_ended = True
-            return False
-        chunk = os.read(self.fd, CHUNK_BYTES)
-        self.position += len(chunk)
-        if chunk:
+        is_shown = self.end_at is not None and self.position >= self.end_at
+        if not is_shown and (chunk := os.read(self.fd, CHUNK_BYTES)):
+            self.position += len(chunk)
             self._emit(self.cutter.feed(chunk))
             return True
-        return self._restart_if_cut()
+        if os.fstat(self.fd).st_size < self.position:
+            # It was cut, as log rotation does: back to its beginning.
+            self.position, self.end_at = os.lseek(self.fd, 0, os.SEEK_SET), None
+            return True
+        if self.end_at is not None:
+            self._emit(self.cutter.end())
+            self.is_ended = True
+        return False
 
     def close(self) -> None:
         """Give the descriptor back."""
-        if self.unwatch is not None:
-            self.unwatch()
         os.close(self.fd)
-
-    def _restart_if_cut(self) -> bool:
-        """Go back to the beginning of a file that was cut, as log rotation does."""
-        size = os.fstat(self.fd).st_size
-        if size >= self.position:
-            return False
-        self.position = os.lseek(self.fd, 0, os.SEEK_SET)
-        self.end_at = None if self.end_at is None else size
-        return True
 
     def _emit(self, block: bytes) -> None:
         self.sinks[0].add(prefixed(block, self.prefix))
@@ -186,89 +158,85 @@ class FollowedFile:
 
 
 class StderrPipe:
-    """A source: one worker's standard error, opened by its ``path``, where its end is asked for.
+    """A worker's standard error, opened by its ``path``, where a report is to have the end of it.
 
     If ``screen``, where it is shown in the end, is a terminal, it is one, so that progress bars and
-    colours stay; else a pipe at the path given. If nothing is taken there, it fills and the worker
-    waits, as if it wrote there itself; nothing is lost or grows. Raises ``OSError`` if the system
-    gives neither.
+    colours stay; else a pipe at the path given. If nothing is taken where it is shown, it fills and
+    the worker waits, as if it wrote there itself. Without ``sinks`` only its end is remembered. Any
+    thread may call all but `step`. Raises ``OSError`` if the system gives neither.
     """
 
     turn = 0
+    watch = 0  # none is needed
 
-    def __init__(self, path: str, screen: int, wake: Callable[[], None]) -> None:
-        self.sinks: tuple[Sink, ...] = ()
+    def __init__(
+        self, path: str, screen: int, sinks: tuple[Sink, ...], wake: Callable[[], None]
+    ) -> None:
+        self.path, self.sinks = path, sinks
         self.is_ended = False
         self._wake = wake
         self._lock = threading.Lock()
         # All below is guarded by the lock.
-        self._arrived, self._end = bytearray(), bytearray()
+        self._arrived = bytearray()
+        self._end = bytearray()
         self._screen = screen if os.isatty(screen) else -1
         # What is read first; then what only keeps it open, for it must not end with a writer.
-        self._fds: tuple[int, ...] = ()
-        self.path = path
+        self.wait_fds: tuple[int, ...]
         if self._screen >= 0:
-            master, slave = self._fds = os.openpty()
+            master, slave = self.wait_fds = os.openpty()
             # Bytes pass unchanged here; what a line end means is up to the agent's terminal.
             tty.setraw(slave)
             os.set_blocking(master, False)
             self.path = os.ttyname(slave)
             self._copy_size()
-        else:
-            os.mkfifo(path, 0o600)
-            try:
-                # Open for writing too, or it would end whenever there is no worker.
-                self._fds = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC),)
-            finally:
-                if not self._fds:
-                    os.unlink(path)  # noqa: PTH108 - a text for the worker
-            with suppress(OSError):  # users have a limit for all their pipes
-                fcntl.fcntl(self._fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-    @property
-    def pipe_fd(self) -> int:
-        """What to wait for; -1 once it is finished."""
-        return self._fds[0] if self._fds else -1
+            return
+        os.mkfifo(path, 0o600)
+        try:
+            # Open for writing too, or it would end whenever there is no worker.
+            self.wait_fds = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC),)
+        except OSError:
+            os.unlink(path)  # noqa: PTH108 - a text for the worker
+            raise
+        with suppress(OSError):  # users have a limit for all their pipes
+            fcntl.fcntl(self.wait_fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def step(self) -> bool:
         """Pass on what has come; return whether there may be more to do at once."""
         with self._lock:
             chunk = bytes(self._arrived) or self._read()
             self._arrived.clear()
-            self.is_ended = not self._fds
-            if chunk and self._fds and self._screen >= 0:
+            self.is_ended = not self.wait_fds
+            if chunk and self.wait_fds and self._screen >= 0:
                 self._copy_size()  # for whatever it writes next
         for sink in self.sinks:
             sink.add(chunk)
         return bool(chunk)
 
     def last_lines(self) -> str:
-        """Return the last lines that the worker, which has ended, wrote; from any thread."""
+        """Return the last lines that the worker, which has ended, wrote."""
         with self._lock:
             self._drain()
-            self._wake()
             return last_lines(bytes(self._end))
 
     def finish(self) -> None:
-        """Take what is left of a worker that is gone, descendants included; from any thread."""
+        """Take what is left of a worker that is gone, descendants included."""
         with self._lock:
-            if not self._fds:
+            if not self.wait_fds:
                 return
             self._drain()
-            for fd in self._fds:
+            for fd in self.wait_fds:
                 os.close(fd)
-            self._fds = ()
+            self.wait_fds = ()
             if self._screen < 0:
                 with suppress(OSError):
                     os.unlink(self.path)  # noqa: PTH108
-            self._wake()
 
     close = finish
 
     def _read(self) -> bytes:
-        """Return what is there, at most one chunk; nothing if there is nothing."""
+        """Return what is there, at most one chunk."""
         try:
-            chunk = os.read(self._fds[0], PIPE_CHUNK_BYTES) if self._fds else b""
+            chunk = os.read(self.wait_fds[0], PIPE_CHUNK_BYTES) if self.wait_fds else b""
         except OSError:  # above all BlockingIOError
             return b""
         self._end += chunk
@@ -281,8 +249,8 @@ class StderrPipe:
             size += len(chunk)
             if self.sinks:
                 self._arrived += chunk
+        self._wake()
 
     def _copy_size(self) -> None:
-        with suppress(OSError):
-            size = fcntl.ioctl(self._screen, termios.TIOCGWINSZ, bytes(struct.calcsize("4H")))
-            fcntl.ioctl(self._fds[0], termios.TIOCSWINSZ, size)
+        with suppress(termios.error):
+            termios.tcsetwinsize(self.wait_fds[0], termios.tcgetwinsize(self._screen))

@@ -12,13 +12,11 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from agent.workers.output.streams import FollowedFile, Sink, StderrPipe
-from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -30,6 +28,8 @@ LOOK_AGAIN_S = 0.1
 
 _IN_MODIFY = 0x2
 _NOTICES_BYTES = 64 * 1024
+
+_Source: TypeAlias = FollowedFile | StderrPipe
 
 
 class Tail:
@@ -45,16 +45,13 @@ class Tail:
         self._thread: threading.Thread | None = None
         self._stall_s = STALL_S
         self._progress_at = 0.0
-        self._is_complete = True
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Stays readable once the thread has ended.
-        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
-        self._sources: list[FollowedFile | StderrPipe] = []
+        self._sources: list[_Source] = []
         self._sinks: dict[object, Sink] = {}
-        self._inotify: Inotify | None = None
+        self._inotify_fd = -1
 
     def add(
         self,
@@ -71,20 +68,16 @@ class Tail:
         The file is made if missing, and may be emptied meanwhile. Lines that contain one of
         `filters` are also written to `filtered`, if given. A destination is a descriptor, or a
         text stream that has none; it may be closed afterwards. A file waits until those of lower
-        turns that lead to the same place are shown. Raises ``OSError`` if the file cannot be read,
-        or there is no such destination.
+        turns, added before it, that lead to the same place are shown. Raises ``OSError`` if the
+        file cannot be read, or there is no such destination.
         """
-        fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with self._lock:
-                sinks = [self._sink(to) for to in (destination, filtered) if to is not None]
-                needles = tuple(needle.encode() for needle in filters)
-                source = FollowedFile(fd, tuple(sinks), prefix, needles, turn, self._wake)
-                source.unwatch = self._watch(fd)
-                self._begin(source)
-        except BaseException:
-            os.close(fd)
-            raise
+        needles = tuple(needle.encode() for needle in filters)
+        with self._lock:
+            sinks = tuple(self._sink(to) for to in (destination, filtered) if to is not None)
+            fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            watch = self._watch(fd)
+            source = FollowedFile(fd, watch, sinks, prefix, needles, turn, self._wake)
+            self._begin(source)
         return source
 
     def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
@@ -92,38 +85,30 @@ class Tail:
 
         If it is not shown, only its end is remembered. Raises ``OSError``, see `StderrPipe`.
         """
-        pipe = StderrPipe(path, destination, self._wake)
-        try:
-            with self._lock:
-                pipe.sinks = (self._sink(destination),) if is_shown else ()
-                self._begin(pipe)
-        except BaseException:
-            pipe.finish()
-            raise
+        with self._lock:
+            sinks = (self._sink(destination),) if is_shown else ()
+            pipe = StderrPipe(path, destination, sinks, self._wake)
+            self._begin(pipe)
         return pipe
 
-    def close(self, stall_s: float = STALL_S) -> bool:
-        """Finish all sources, show them to their end, and give everything back.
+    def close(self, stall_s: float = STALL_S) -> None:
+        """Finish all sources, show them to their end, and give everything back; call it once.
 
-        Blocks until the destinations have taken all or, for ``stall_s``, nothing; returns whether
-        they took all. Harmless if repeated.
+        Blocks until the destinations have taken all or, for ``stall_s``, nothing. Not for the main
+        thread, whose handlers of signals would wait as well.
         """
         with self._lock:
-            if self._is_closing:
-                return self._is_complete
             self._is_closing = True
-            self._stall_s, self._progress_at = stall_s, time.monotonic()
+            self._stall_s = stall_s
+            self._progress_at = time.monotonic()
             self._wake()
         if self._thread is not None:
-            while self._thread.is_alive() and not wait_readable(self._done_fd, None):
-                pass  # after a signal; see `hurry`
             self._thread.join()
         for sink in self._sinks.values():
             sink.close()
-        inotify = () if self._inotify is None else (self._inotify.fd,)
-        for fd in (*inotify, self._wakeup_fd, self._done_fd):
-            os.close(fd)
-        return self._is_complete
+        for fd in (self._wakeup_fd, self._inotify_fd):
+            if fd >= 0:
+                os.close(fd)
 
     def hurry(self) -> None:
         """Let a `close` that is under way give up what is not taken at once."""
@@ -138,15 +123,18 @@ class Tail:
             self._sinks[key] = Sink(destination)
         return self._sinks[key]
 
-    def _watch(self, fd: int) -> Callable[[], None] | None:
+    def _watch(self, fd: int) -> int | None:
         try:
-            self._inotify = self._inotify or Inotify()
-            return self._inotify.watch(fd)
+            if self._inotify_fd < 0:
+                self._inotify_fd = _inotify("init1", os.O_NONBLOCK | os.O_CLOEXEC)
+            # By this path it is the very file that is open, whatever has its name meanwhile.
+            path = f"/proc/self/fd/{fd}".encode()
+            return _inotify("add_watch", self._inotify_fd, path, _IN_MODIFY)
         except OSError as error:
             _LOGGER.warning("%s; looking at the file every %s s instead", error, LOOK_AGAIN_S)
             return None
 
-    def _begin(self, source: FollowedFile | StderrPipe) -> None:
+    def _begin(self, source: _Source) -> None:
         assert not self._is_closing, "added to a tail that is closed"
         self._sources.append(source)
         if self._thread is None:
@@ -160,123 +148,93 @@ class Tail:
     # What follows runs in the thread.
 
     def _run(self) -> None:
-        try:
-            while self._pass_on():
-                pass
-        finally:
-            os.eventfd_write(self._done_fd, 1)
-
-    def _pass_on(self) -> bool:
-        """Pass on what there is, and wait for more; return whether there can be any."""
-        with self._lock:
-            is_closing, sources = self._is_closing, tuple(self._sources)
-            sinks = tuple(self._sinks.values())
-        if is_closing:
-            for source in sources:
-                source.finish()
-        # Read first, then write: what comes of one round of chunks goes out together.
-        is_more = sum([source.step() for source in _ready(sources)]) > 0
-        is_held_up = any(sink.is_full for sink in sinks)
-        # Without the lock: a destination on a slow disk must not hold up the callers.
-        if sum(sink.flush() for sink in sinks):
-            self._progress_at = time.monotonic()
-            is_more = is_more or is_held_up
-        self._drop_ended()
-        left_s = self._progress_at + self._stall_s - time.monotonic()
-        if is_closing and not self._sources and not any(sink.pending for sink in sinks):
-            return False
-        if is_closing and left_s <= 0 and not is_more:
+        while True:
             with self._lock:
-                for source in self._sources:
-                    source.close()
-                self._sources.clear()
-            self._is_complete = False
-            _LOGGER.warning(
-                "the console takes no output: the rest is only in the log files, if any"
-            )
-            return False
-        if not is_more:
-            self._wait(left_s if is_closing else None)
-        return True
+                is_closing, sources = self._is_closing, tuple(self._sources)
+                sinks = tuple(self._sinks.values())
+            if is_closing:
+                for source in sources:
+                    source.finish()
+            # Read first, then write: what comes of one round of chunks goes out together.
+            is_more = sum([source.step() for source in _ready(sources)]) > 0
+            is_held_up = any(sink.is_full for sink in sinks)
+            # Without the lock: a destination on a slow disk must not hold up the callers.
+            if sum([sink.flush() for sink in sinks]):
+                self._progress_at = time.monotonic()
+                is_more = is_more or is_held_up
+            self._drop([source for source in sources if source.is_ended])
+            left_s = self._progress_at + self._stall_s - time.monotonic()
+            if is_closing and not self._sources and not any(sink.pending for sink in sinks):
+                return
+            if is_closing and left_s <= 0 and not is_more:
+                self._drop(self._sources)
+                where = "the rest is only in the log files, if any"
+                _LOGGER.warning("the console takes no output: %s", where)
+                return
+            if not is_more:
+                self._wait(left_s if is_closing else None)
 
     def _wait(self, timeout_s: float | None) -> None:
         """Sleep until a source has more, a destination takes more, or a call has come."""
         poll = select.poll()
         poll.register(self._wakeup_fd, select.POLLIN)
         with self._lock:
-            if self._inotify is not None:
-                poll.register(self._inotify.fd, select.POLLIN)
+            inotify_fd = self._inotify_fd
+            if inotify_fd >= 0:
+                poll.register(inotify_fd, select.POLLIN)
             for source in _ready(self._sources):
-                if source.pipe_fd >= 0:
-                    poll.register(source.pipe_fd, select.POLLIN)
+                for fd in source.wait_fds:
+                    poll.register(fd, select.POLLIN)
             for sink in self._sinks.values():
                 if sink.pending:
                     poll.register(sink.fd, select.POLLOUT)
-            files = (each for each in self._sources if isinstance(each, FollowedFile))
-            if timeout_s is None and any(file.unwatch is None for file in files):
+            if timeout_s is None and any(source.watch is None for source in self._sources):
                 timeout_s = LOOK_AGAIN_S
         poll.poll(None if timeout_s is None else timeout_s * 1000)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
-        if self._inotify is not None:
-            # All notices, and before the files are read, so that no write goes unnoticed. Which
-            # files they name is not looked at: asking every file costs less.
-            with suppress(BlockingIOError):
-                while os.read(self._inotify.fd, _NOTICES_BYTES):
-                    pass
+        # All notices, and before the files are read, so that no write goes unnoticed. Which files
+        # they name is not looked at: asking every file costs less.
+        with suppress(BlockingIOError):
+            while inotify_fd >= 0 and os.read(inotify_fd, _NOTICES_BYTES):
+                pass
 
-    def _drop_ended(self) -> None:
+    def _drop(self, dropped: Sequence[_Source]) -> None:
+        """Give back what belongs to some of the sources, unless others need it."""
         with self._lock:
-            for source in self._sources:
-                if source.is_ended:
-                    source.close()
-            self._sources = [source for source in self._sources if not source.is_ended]
-            used = {id(sink) for source in self._sources for sink in source.sinks}
+            self._sources = [source for source in self._sources if source not in dropped]
+            # The system knows one watch per file, however often it is asked for.
+            watches = {source.watch for source in self._sources}
+            for source in dropped:
+                source.close()
+                if source.watch and source.watch not in watches:
+                    with suppress(OSError):  # the file is gone
+                        _inotify("rm_watch", self._inotify_fd, source.watch)
+            used = {sink for source in self._sources for sink in source.sinks}
             for key, sink in tuple(self._sinks.items()):
-                if id(sink) not in used and not sink.pending:
+                if sink not in used and not sink.pending:
                     self._sinks.pop(key).close()
 
 
-def _ready(sources: Sequence[FollowedFile | StderrPipe]) -> list[FollowedFile | StderrPipe]:
-    """Return the sources that wait for no other and for no destination."""
-    first: dict[int, int] = {}
+def _ready(sources: Sequence[_Source]) -> list[_Source]:
+    """Return the sources that wait for no destination and, before it, for no earlier turn."""
+    turns: dict[Sink, int] = {}
     for source in sources:
         for sink in source.sinks:
-            first[id(sink)] = min(source.turn, first.get(id(sink), source.turn))
+            turns.setdefault(sink, source.turn)
     return [
         source
         for source in sources
-        if all(source.turn == first[id(sink)] and not sink.is_full for sink in source.sinks)
+        if all(turns[sink] == source.turn and not sink.is_full for sink in source.sinks)
     ]
 
 
-class Inotify:
-    """Watches open files for writes. Its descriptor is readable after one; see inotify(7).
+def _inotify(call: str, *arguments: int | bytes) -> int:
+    """Make a call of inotify(7).
 
     Raises ``OSError`` if the system has no watcher or watch left (``fs.inotify.max_user_*``).
     """
-
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._watches: list[int] = []
-        self.fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-
-    def watch(self, fd: int) -> Callable[[], None]:
-        """Watch the file open as `fd`; return what undoes that."""
-        # By this path it is the very file that is open, whatever has its name meanwhile.
-        path = f"/proc/self/fd/{fd}".encode()
-        watch = _checked(self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY))
-        self._watches.append(watch)
-        return partial(self._unwatch, watch)
-
-    def _unwatch(self, watch: int) -> None:
-        self._watches.remove(watch)
-        # The system knows one watch per file, however often it is asked for.
-        if watch not in self._watches:
-            self._libc.inotify_rm_watch(self.fd, watch)
-
-
-def _checked(result: int) -> int:
+    result: int = getattr(ctypes.CDLL(None, use_errno=True), f"inotify_{call}")(*arguments)
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"inotify: {os.strerror(number)}")

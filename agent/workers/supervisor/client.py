@@ -23,14 +23,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-EXIT_WAIT_S = KILL_WAIT_S + 2.0
-"""Default of `SupervisorClient.exit_wait_s`: killing everything, and a margin."""
-
-DRAIN_WAIT_S = 1.0
-"""How long the connection of a dead supervisor may stay open; its last words need no time."""
-
-_READ_BYTES = 1024 * 1024
-"""Taken from the connection at once: more than the stream ever holds."""
+EXIT_WAIT_S = KILL_WAIT_S + 2.0  # default of `exit_wait_s`: killing everything, and a margin
+DRAIN_WAIT_S = 1.0  # that a dead supervisor's connection may stay open; last words need no time
+_READ_BYTES = 1024 * 1024  # taken from the connection at once: more than the stream ever holds
 
 
 def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
@@ -57,16 +52,12 @@ def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]
 class SupervisorClient:
     """Runs one supervisor at a time; ``pid`` is its process, None if there is none.
 
-    Args:
-        on_event: Gets each event in order.
-        on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
-            after its last event and the end of all it left behind. `start` may be called again.
-        on_mistake: Gets what one of these two has raised. The supervisor and its workers go on.
-        launch: Starts a supervisor; see `launch_supervisor`.
-        is_subreaper: Whether this process is one: then all its children but those it had at
-            `start` are leftovers when a supervisor has died.
-        exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
-            SIGKILL.
+    ``on_event`` gets each event in order; ``on_death`` the exit code (negative: signal) of a
+    supervisor that ended unexpectedly, after its last event and the end of all it left behind,
+    when `start` may be called again; ``on_mistake`` what one of these two has raised, and the
+    supervisor goes on. If this process ``is_subreaper``, all its children but those it had at
+    `start` are leftovers when a supervisor has died. One that takes longer than ``exit_wait_s`` to
+    end everything and exit gets SIGKILL.
     """
 
     _writer: asyncio.StreamWriter  # kept: it closes the connection when it is let go

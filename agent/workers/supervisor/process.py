@@ -34,18 +34,13 @@ from agent.workers.supervisor.process_tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-_READ_BYTES = 256 * 1024
-"""Bytes taken from the socket at once."""
+_READ_BYTES = 256 * 1024  # taken from the socket at once
+_SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
+_POLL_S_MAX = 86_400.0  # longest wait at a time: the system refuses more than some days
 
-_SCRIPT_LINE_BYTES_MAX = 256
-"""What the kernel reads of a script's first line."""
-
-_POLL_S_MAX = 86_400.0
-"""Longest wait handed to the system, which refuses more than some days; then it waits again."""
-
-# The latter seven say that this process itself is broken.
 _KEPT_SIGNALS = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD),
+    # These say that this process itself is broken.
     *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
     *(signal.SIGSYS, signal.SIGTRAP),
 }
@@ -159,6 +154,7 @@ class Supervisor:
 
     def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
         pids: dict[int, int] = {}
+        failure = None
         try:
             self._is_starting = True
             for worker in command.workers:
@@ -172,12 +168,11 @@ class Supervisor:
                 message=error.strerror or str(error),
                 errno=error.errno or 0,
             )
-            return worker_group.SpawnFinished(pids=pids, failure=failure)
         finally:
             self._is_starting = False
             for fd in {fd for worker in command.workers for fd in worker.fds}:
                 os.close(fd)
-        return worker_group.SpawnFinished(pids=pids)
+        return worker_group.SpawnFinished(pids=pids, failure=failure)
 
     def _reap(self) -> None:
         reaped = _reap_ended()
@@ -216,9 +211,7 @@ def end_everything() -> bool:
 
 
 def serve(
-    agent: socket.socket,
-    agent_pid: int,
-    make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner],
+    agent: socket.socket, agent_pid: int, make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner]
 ) -> int:
     """Make this process the supervisor of an agent, its parent.
 

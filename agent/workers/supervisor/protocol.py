@@ -24,7 +24,6 @@ environment per process, and all but the small overrides are sent once for all o
 OUTBOX_BYTES_MAX = 2 * LINE_BYTES_MAX
 """Unsent bytes either side keeps; beyond that its peer does not read and counts as dead."""
 
-
 M = TypeVar("M")
 
 
@@ -41,15 +40,14 @@ class Decoder(Generic[M]):
 
     def feed(self, data: bytes) -> list[M]:
         """Return the messages that ``data`` completes; may raise ``ProtocolError``."""
-        return [self._message(line) for line in self._cutter.feed(data).splitlines()]
-
-    def _message(self, line: bytes) -> M:
-        try:
-            name, fields = json.loads(line)
-            message: M = msgspec.convert(fields, self._types[name], str_keys=True)
-        except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"not a message: {line[:200]!r}: {error}") from error
-        return message
+        found = []
+        for line in self._cutter.feed(data).splitlines():
+            try:
+                name, fields = json.loads(line)
+                found.append(msgspec.convert(fields, self._types[name], str_keys=True))
+            except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
+                raise ProtocolError(f"not a message: {line[:200]!r}: {error}") from error
+        return found
 
 
 def encode(message: Command | SupervisorEvent) -> bytes:

@@ -14,16 +14,13 @@ from drumbeat.violation import show_value
 # Ages are measured on each host and travel over the network; what is closer
 # together than this can't be put in order honestly.
 CANDIDATE_WINDOW_S = 0.001
-
 # A record is placed by the end of its process. One that hung was found out before,
 # by as much as its agent may take to end it, SIGKILL after SIGTERM included.
 HANG_END_S = 10.0
-
 # Of those that explain a round; a report goes to every agent, the rest is a number.
 CAUSES_SHOWN_MAX = 4
 # Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
-
 # Of a table that is not bounded in bytes: one that an older coordinator kept.
 NO_LIMIT = 1 << 60
 
@@ -95,26 +92,39 @@ def _named(record: FailureRecord) -> str:
     return f"{who} ({ending}{f', {why}' if why else ''})"
 
 
-def insert_most_telling(
-    records: list[FailureRecord],
+def room_for(
+    records: Sequence[FailureRecord],
     record: FailureRecord,
     *,
     held: int,
     count_max: int,
     bytes_max: int = NO_LIMIT,
-) -> int:
-    """Insert into a table that may hold so much: the least telling ones go, but never all.
+) -> tuple[int, int] | None:
+    """Return how many records of a table stay beside a new one, and the bytes of all then.
 
-    The latest rounds come first, in them the latest iterations, in these the earliest
-    failures: what explains the present outlives what explained the past. ``records``
-    stays in this order, because a machine room can fail at once and each record must
-    cost little. Takes the bytes in the table, and returns those that are in it now.
+    ``None`` if it is the new one that goes. ``held`` are the bytes in the table. The latest
+    rounds come first, in them the latest iterations, in these the earliest failures: what
+    explains the present outlives what explained the past. Tables stay in this order, because a
+    machine room can fail at once and each record must cost little.
     """
+    kept, held, telling = len(records), held + record.size_bytes, _telling(record)
+    while kept and (kept >= count_max or held > bytes_max):
+        kept -= 1
+        if telling >= _telling(records[kept]):
+            return None
+        held -= records[kept].size_bytes
+    return kept, held
+
+
+def insert_most_telling(
+    records: list[FailureRecord], record: FailureRecord, *, held: int, **limits: int
+) -> int:
+    """Insert a record as ``room_for`` says; return the bytes that are in the table now."""
+    if (room := room_for(records, record, held=held, **limits)) is None:
+        return held
+    del records[room[0] :]
     insort(records, record, key=_telling)
-    held += record.size_bytes
-    while len(records) > count_max or (held > bytes_max and len(records) > 1):
-        held -= records.pop().size_bytes
-    return held
+    return room[1]
 
 
 def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:

@@ -1,8 +1,7 @@
 """Pure. One round's restarts in process: when an iteration begins, and how it ends.
 
-What hosts report changes counts here; ``decide`` looks at them and not at the
-report, so that a repeated or lost one changes nothing. A decision takes effect when
-its record has been folded into the state and ``noted``.
+What hosts report changes counts here; ``decide`` looks at them and not at the report, so that
+a repeated or lost one changes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ FAULTS_KEPT_MAX = 64
 WORDED_S = 1.0
 
 Address = tuple[str, int]
+# Returns where rank 0 can listen on an agent's host, or what there is to wait for.
 FindAddress = Callable[[str], Address | Wait | GiveUp]
-"""Returns where rank 0 can listen on an agent's host, or what there is to wait for."""
 
 _wait = partial(Wait, agents_wanted=0)
 
@@ -165,7 +164,7 @@ class Iterations:
         """Take in what a report says of the iteration that began last."""
         phase, done = self.state.phase, self._completion
         if phase is IterationPhase.RUNNING:
-            self._add_faults(host, report.interruptions)
+            self._add_faults(self._faults_in(host, report.interruptions))
             if report.step is InprocessStep.INTERRUPTED:
                 if not self._faults:
                     self._cause = self._cause or f"{host.agent.name} did not say why"
@@ -176,7 +175,7 @@ class Iterations:
                 if done.since is None and any(r in active for r in self.roster.ranks_of(host)):
                     done.since = now
         elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
-            self._add_faults(host, report.interruptions)
+            self._add_faults(self._faults_in(host, report.interruptions))
 
     def _faults_in(
         self, host: Seat, interruptions: Iterable[Interruption]
@@ -187,14 +186,11 @@ class Iterations:
                 worker = host.rank_first + each.local_rank
                 yield worker, self.roster.fault_of(worker, each.kind, each.message)
 
-    def _add_faults(self, host: Seat, interruptions: Iterable[Interruption]) -> None:
-        for worker, fault in self._faults_in(host, interruptions):
-            self._add_fault(worker, fault)
-
-    def _add_fault(self, worker: int, fault: Fault) -> None:
-        """Keep what is new of a worker with a rank."""
-        if self.roster.ranks[worker] >= 0 and len(self._faults) < FAULTS_KEPT_MAX:
-            self._faults.setdefault(worker, fault)
+    def _add_faults(self, faults: Iterable[tuple[int, Fault]]) -> None:
+        """Keep what is new of workers with a rank."""
+        for worker, fault in faults:
+            if self.roster.ranks[worker] >= 0 and len(self._faults) < FAULTS_KEPT_MAX:
+                self._faults.setdefault(worker, fault)
 
     def _note_ahead(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
@@ -220,7 +216,7 @@ class Iterations:
             self._leavers[worker] = fault
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
-                self._add_fault(worker, fault)
+                self._add_faults([(worker, fault)])
                 if self._exited_since is None and fault.is_exit:
                     self._exited_since = now
 
@@ -275,7 +271,7 @@ class Iterations:
         self._leavers[left[0]] = fault
         self._remove(host, left)
         if self.state.phase is IterationPhase.RUNNING:
-            self._add_fault(left[0], fault)
+            self._add_faults([(left[0], fault)])
 
     def _remove(self, host: Seat, workers: Iterable[int]) -> None:
         for worker in workers:
@@ -335,7 +331,8 @@ class Iterations:
         if is_deserted and all(fault.is_exit for fault in leavers):
             return self._completed(now)
         iteration, limit_s = state.next_iteration, self._present_spec().barrier_timeout_s
-        until = self._barrier_deadline()
+        since = None if state.phase is IterationPhase.INTERRUPTED else entry.since
+        until = (self._interrupted_since if since is None else since) + limit_s
         if entry.missing and now < until:
             return self._wait_at(entry, "entered", iteration, until=until, now=now)
         for host in list(entry.missing.values()):
@@ -424,12 +421,6 @@ class Iterations:
         if self._is_in_call() and self.state.spec is not None:
             return self.state.spec
         return self._entry.spec[0] if self._entry.spec is not None else InprocessSpec()
-
-    def _barrier_deadline(self) -> float:
-        is_first = self.state.phase is not IterationPhase.INTERRUPTED
-        since = self._entry.since if is_first else None
-        since = self._interrupted_since if since is None else since
-        return since + self._present_spec().barrier_timeout_s
 
 
 def _value(value: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
@@ -24,7 +23,7 @@ from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
-from coordinator.client import reset_limits
+from coordinator.cli import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
 from drumbeat.mapping import duration
@@ -77,7 +76,7 @@ class Scene:
         watchdog = cast("Watchdog", self.watched)
         self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
         connect = partial(GrpcConnection, f"127.0.0.1:{port}")
-        self.task = asyncio.create_task(self.session.run(connect, spool, random.Random(0)))
+        self.task = asyncio.create_task(self.session.run(connect, spool))
 
     async def event(self, kind: type[Event]) -> Any:
         """Return the next event, which is of this kind."""

@@ -17,13 +17,12 @@ from agent.settings.config import AgentConfig, Program
 from agent.workers import manager as module
 from agent.workers.devices.host import HostDevices
 from agent.workers.manager import Workers
+from agent.workers.output.files import Remains, WorkerOutput
 from tests.support.agents import an_assignment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
-    from agent.workers.output.files import WorkerOutput
 
 START = fx.StartRound(assignment=an_assignment())
 STOP = fx.StopWorkers(round_id=0, signum=15, timeout_s=30.0)
@@ -46,15 +45,9 @@ class StalledOutput:
         self._do("prepare")
         return dict.fromkeys(envs, ("", ""))
 
-    def error_file(self, _round_id: int, _local_rank: int) -> Path | None:
-        self._do("error_file")
-        return None
-
-    def ended(self, _round_id: int, _local_rank: int) -> None:
+    def ended(self, _round_id: int, _local_rank: int) -> Remains:
         self._do("ended")
-
-    def last_lines(self, _round_id: int, _local_rank: int) -> str:
-        return ""
+        return Remains()
 
     def close(self) -> None:
         self._do("close")
@@ -151,7 +144,7 @@ async def test_a_stop_does_not_wait_for_files_and_nothing_is_started_after_it(
 async def test_a_failure_is_told_although_what_the_worker_left_cannot_be_read(
     hosts: list[Host],
 ) -> None:
-    host = await started(hosts, "error_file")
+    host = await started(hosts, "ended")
     host.workers.execute(START)
     assert isinstance(await host.next(), WorkersStarted)
     exited = await host.next()

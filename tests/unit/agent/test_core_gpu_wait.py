@@ -93,7 +93,7 @@ def test_the_first_round_waits_for_nothing() -> None:
 
 def test_the_next_round_waits_for_the_memory_of_the_last_one() -> None:
     agent = waiting_agent()
-    assert agent.core._beat().state is GroupState.IDLE
+    assert agent.core._workers.state is GroupState.IDLE
     effects = agent.give(GpuMemoryFree())
     assert kinds(effects) == [fx.StartRound]
     assert fx.StartRound(assignment=a_round(1)) in effects

@@ -10,7 +10,6 @@ from agent.core.events import (
     Event,
     SessionLost,
     SignalReceived,
-    SignalToForward,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -82,7 +81,7 @@ def test_a_start_that_worked_before_is_not_impossible(sign: WorkersStarted | Wor
 
 def test_a_signal_to_forward_reaches_the_workers_and_stops_nobody() -> None:
     story = AgentStory().running()
-    assert story.feed(SignalToForward(signum=10)) == [
+    assert story.feed(SignalReceived(signum=10, is_for_workers=True)) == [
         fx.SignalWorkers(round_id=0, signum=10),
         fx.Tell(what="signal forwarded", why="signal 10 goes to the workers", round_id=0),
     ]
@@ -96,12 +95,14 @@ def test_a_signal_to_forward_finds_nobody_before_after_and_during_a_stop() -> No
         what="signal dropped", why="signal 12 came while no workers run, so none gets it"
     )
     idle = AgentStory().connected()
-    assert idle.feed(SignalToForward(signum=12)) == [dropped]
+    assert idle.feed(SignalReceived(signum=12, is_for_workers=True)) == [dropped]
     story = AgentStory().running()
     story.feed(an_exit(0, 1))
-    assert story.feed(SignalToForward(signum=12)) == [dropped], "they are told to stop already"
+    assert story.feed(SignalReceived(signum=12, is_for_workers=True)) == [dropped], (
+        "they are told to stop already"
+    )
     story.feed(an_exit(1, -15, stopped=True), WorkersStopped(round_id=0))
-    assert story.feed(SignalToForward(signum=12)) == [dropped]
+    assert story.feed(SignalReceived(signum=12, is_for_workers=True)) == [dropped]
 
 
 # One timeout for every stop.

@@ -19,7 +19,7 @@ from agent.workers.output import files
 from agent.workers.output.files import WorkerOutput
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
-from worker_sdk.context import ROUND, RUN_ID
+from worker_sdk.context import ERROR_FILE, ROUND, RUN_ID
 
 CAUSE = WorkerError(message="ValueError: boom", traceback="Traceback", error_code=-11)
 
@@ -83,7 +83,7 @@ def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -
     output = WorkerOutput(config, directory)
     envs = {rank: {RUN_ID: "run", ROUND: "0"} for rank in (0, 1)}
     output.prepare(0, envs)
-    stacks = [Path(f"{output.error_file(0, rank)}.faulthandler") for rank in (0, 1)]
+    stacks = [Path(f"{envs[rank][ERROR_FILE]}.faulthandler") for rank in (0, 1)]
     assert [path.read_text() for path in stacks] == ["", ""]
     stacks[1].write_text("Fatal Python error")
     output.close()

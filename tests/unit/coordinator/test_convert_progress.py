@@ -31,6 +31,7 @@ FULL = WorkerProgress(
     scopes_open=3,
 )
 BARE = WorkerProgress(local_rank=0)
+FENCE = common_pb2.Fence(incarnation="i", round_id=0)
 
 
 def read(*workers: failure_pb2.WorkerProgress, **fields: Any) -> tuple[Beat, list[str]]:
@@ -48,9 +49,7 @@ def seconds(value: float) -> Duration:
 
 def a_record(hang: Hang | None) -> FailureRecord:
     message = failure_pb2.FailureRecord(sequence=1, host="h")
-    found = read_record(
-        message, incarnation="i", round_id=0, text_characters_max=100, on_problem=refuse
-    )
+    found = read_record(message, FENCE, "record", 100, refuse)
     return replace(found, hang=hang)
 
 
@@ -129,9 +128,7 @@ def test_a_hang_is_read_as_it_was_written(kind: HangKind, progress: WorkerProgre
         evidence="D",
     )
     record = record_message(a_record(hang))
-    found = read_record(
-        record, incarnation="i", round_id=0, text_characters_max=100, on_problem=refuse
-    )
+    found = read_record(record, FENCE, "record", 100, refuse)
     assert found.hang == hang
 
 
@@ -140,9 +137,7 @@ def test_texts_of_a_hang_are_cut() -> None:
         kind=failure_pb2.HANG_KIND_TIMER, scope="s" * 9999, stacks="x" * 99, evidence="y" * 99
     )
     record = failure_pb2.FailureRecord(sequence=1, host="h", hang=message)
-    hang = read_record(
-        record, incarnation="i", round_id=0, text_characters_max=10, on_problem=refuse
-    ).hang
+    hang = read_record(record, FENCE, "record", 10, refuse).hang
     assert hang is not None
     assert (len(hang.scope), hang.stacks, hang.evidence) == (512, "x" * 10, "y" * 10)
 
