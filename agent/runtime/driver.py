@@ -120,7 +120,8 @@ class Driver:
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
-        self._history = History(host=config.name or host, local_world_size=size, now=now)
+        name = config.name or host
+        self._history = History(self._core, host=name, local_world_size=size, now=now)
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -205,7 +206,7 @@ class Driver:
         for effect in effects:
             self._execute(effect)
         # Last: what is said is not more pressing than what is done.
-        for line in self._history.saw(event, effects, self._core.situation(), now=now):
+        for line in self._history.saw(event, effects, now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
 
