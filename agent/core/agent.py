@@ -229,8 +229,7 @@ class AgentCore:
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""
-        error = self.link.given_up(now=now)
-        if error is not None:
+        if (error := self.link.given_up(now=now)) is not None:
             self._end_with(error)
             self.link.end()
         return error is not None
@@ -261,8 +260,7 @@ class AgentCore:
         deaths = self._supervisor_deaths = self._supervisor_deaths + 1
         if deaths <= SUPERVISOR_DEATHS_MAX:
             delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)
-            start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
-            self._effects.append(start)
+            self._effects.append(fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived))
         else:
             self._end_with(errors.SupervisorLost(deaths, event.ending))
         if has_lived or deaths > SUPERVISOR_DEATHS_MAX:
@@ -285,10 +283,8 @@ class AgentCore:
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
-        workers = self.workers
-        target = self.desired if self.ending is None else None
-        if not isinstance(target, Assignment):
-            target = None
+        workers, desired = self.workers, self.desired
+        target = desired if isinstance(desired, Assignment) and self.ending is None else None
         workers.conclude()
         current = workers.assignment
         if current is not None and (target is None or target.round_id != current.round_id):

@@ -101,14 +101,10 @@ class Driver:
     """Runs one agent from start to finish."""
 
     def __init__(
-        self,
-        config: AgentConfig,
-        connect: Connect,
-        directory: PrivateDirectory,
-        devices: HostDevices,
+        self, config: AgentConfig, connect: Connect, folder: PrivateDirectory, devices: HostDevices
     ) -> None:
         self._config, self._connect = config, connect
-        output = WorkerOutput(config, directory)
+        output = WorkerOutput(config, folder)
         size, host, now = config.nproc_per_node, socket.gethostname(), time.monotonic()
         self._identity = identity = Identity(
             incarnation=uuid.uuid4().hex,
@@ -128,7 +124,7 @@ class Driver:
         self._mistake: BaseException | None = None
         self._ports = Ports()
         is_on_disk = not config.is_standalone
-        self._spool = Spool(directory, config.run_id, identity, is_on_disk=is_on_disk)
+        self._spool = Spool(folder, config.run_id, identity, is_on_disk=is_on_disk)
         self._spool.adopt()
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn

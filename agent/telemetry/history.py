@@ -125,11 +125,7 @@ class History:
     # What happened.
 
     def _read_standing(self) -> _Standing:
-        link, workers, is_ending = (
-            self._core.link,
-            self._core.workers,
-            self._core.ending is not None,
-        )
+        link, workers = self._core.link, self._core.workers
         return _Standing(
             is_connected=link.is_open,
             was_connected=link.was_open,
