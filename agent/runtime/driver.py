@@ -123,8 +123,7 @@ class Driver:
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
-        is_on_disk = not config.is_standalone
-        self._spool = Spool(folder, config.run_id, identity, is_on_disk=is_on_disk)
+        self._spool = Spool(folder, config, identity)
         self._spool.adopt()
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
