@@ -3,12 +3,8 @@
 import math
 import re
 
-DURATION_MAX_S = 30 * 24 * 3600.0
-"""Longest duration a setting takes: a month. More is a slip of the unit."""
-
+DURATION_MAX_S = 30 * 24 * 3600.0  # that a setting takes; more is a slip of the unit
 ALLOWED = "a number of seconds, or a number with the unit ms, s, m or h (30, 30s, 1.5m, 2h, 500ms)"
-"""What a duration may look like, for messages."""
-
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[ ]?(ms|s|m|h)?", re.ASCII)
 _SECONDS_OF_UNIT = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _TEXT_LENGTH_MAX = 32  # far longer than any duration; keeps absurd numbers out of float()
@@ -47,11 +43,10 @@ def format_duration(seconds: float) -> str:
         return f"{round(milliseconds) or f'{milliseconds:.2g}'} ms"
     if round(seconds) < 60:
         return f"{seconds:.0f} s" if round(seconds, 1) >= 10 else f"{round(seconds, 1):g} s"
-    if round(seconds) < 3600:
-        number, size, major, minor = round(seconds), 60, "min", "s"
-    elif round(seconds / 60) < 24 * 60:
+    number, size, major, minor = round(seconds), 60, "min", "s"
+    if number >= 3600:
         number, size, major, minor = round(seconds / 60), 60, "h", "min"
-    else:
+    if number >= 24 * 60 and major == "h":
         number, size, major, minor = round(seconds / 3600), 24, "d", "h"
     whole, rest = divmod(number, size)
     return f"{whole} {major} {rest} {minor}" if rest else f"{whole} {major}"

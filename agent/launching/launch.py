@@ -18,8 +18,8 @@ from typing import Any, cast
 import cloudpickle
 
 from agent import errors
-from agent.launching import files
-from agent.launching.outcome import Outcome
+from agent.launching import exchange
+from agent.launching.exchange import Outcome
 from agent.runtime import preflight
 from agent.runtime.installation import own_process
 from agent.runtime.private_directory import PrivateDirectory
@@ -71,18 +71,18 @@ def launch_agent(
         else:
             name = str(getattr(entrypoint, "__qualname__", type(entrypoint).__qualname__))
             name = name[:NAME_LENGTH_MAX]
-            files.write(directory / files.CALL, _pack(name, entrypoint, tuple(args)))
+            exchange.write(directory / exchange.CALL, _pack(name, entrypoint, tuple(args)))
             program = Program("function", name, (str(WORKER), str(directory)))
         told: dict[str, Any] = {
             "run_id": config.run_id or uuid.uuid4().hex,
             "python": sys.executable,
-            "outcome_file": str(directory / files.OUTCOME),
+            "outcome_file": str(directory / exchange.OUTCOME),
         }
         if config.logs_specs is not None and not isinstance(config.logs_specs, str):
             told["logs_specs"] = logs.pickled(cast("LogsSpecs", config.logs_specs))
         outcome = _run(preflight.check_host(config.agent_config(program, **told)), directory)
         if outcome.exit_code == 0:
-            values = directory / files.VALUES / str(outcome.round_id)
+            values = directory / exchange.VALUES / str(outcome.round_id)
             return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
         if not outcome.root_causes:
             raise errors.RunFailed(told["run_id"], outcome.reason)
@@ -112,7 +112,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
 
     Whatever interrupts this ends the agent first: a KeyboardInterrupt by SIGINT, else by SIGTERM.
     """
-    files.write(directory / files.AGENT, [pickle.dumps(config)])
+    exchange.write(directory / exchange.AGENT, [pickle.dumps(config)])
     env = preflight.inherited_environment()
     # Of this process. The program is told of failures by an error, not in a file.
     env.pop(context.ERROR_FILE, None)
@@ -129,7 +129,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     finally:
         os.close(held)
         os.close(lifeline)
-    outcome = files.read_outcome(directory)
+    outcome = exchange.read_outcome(directory)
     if outcome is None or (outcome.error is None and not outcome.is_verdict):
         code = process.returncode
         raise errors.AgentProcessLost("has ended" if code is None else describe_ending(code))
@@ -161,7 +161,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 def _value(path: Path, rank: int) -> Any:
     try:
-        return files.read(path)
+        return exchange.read(path)
     except FileNotFoundError:
         return None  # also that of a worker that left by `os._exit(0)`
     except Exception as error:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from agent.__main__ import run
 from agent.errors import AgentError
-from agent.launching import files
-from agent.launching.outcome import Outcome
+from agent.launching import exchange
 from agent.settings.config import AgentConfig
 from drumbeat.command.console import close_console, open_missing
 from drumbeat.command.logs import configure_logs
@@ -50,13 +49,13 @@ def main(argv: list[str]) -> int:
     directory = Path(argv[0])
     is_alone = watch_launcher(int(argv[1]), int(argv[2]))
     try:
-        config: AgentConfig = files.read(directory / files.AGENT)
+        config: AgentConfig = exchange.read(directory / exchange.AGENT)
         configure_logs(config.log_format, level=config.log_level)
         return run(config)
     except AgentError as error:
-        if files.read_outcome(directory) is None:
-            outcome = Outcome(exit_code=error.exit_code, error=error)
-            files.write_outcome(str(directory / files.OUTCOME), outcome)
+        if exchange.read_outcome(directory) is None:
+            outcome = exchange.Outcome(exit_code=error.exit_code, error=error)
+            exchange.write_outcome(str(directory / exchange.OUTCOME), outcome)
         return error.exit_code
     finally:
         close_console()

@@ -9,7 +9,7 @@ import pickle
 import sys
 from pathlib import Path
 
-CALL, VALUES = "call", "values"  # as in `files`, which is not imported here
+CALL, VALUES = "call", "values"  # as in `exchange`, which is not imported here
 
 # By these names, because the user's function may change the environment later.
 RANK, ROUND = "RANK", "DRUMBEAT_ROUND"
@@ -34,6 +34,7 @@ def work(directory: Path) -> None:
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.draft")
+    draft.touch(mode=0o600)
     with draft.open("wb") as file:
         try:
             cloudpickle.dump(value, file)

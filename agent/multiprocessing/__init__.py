@@ -43,18 +43,11 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
 ) -> PContext:
     """Start one worker for each entry of `args` and return the context that holds them.
 
-    Args:
-        name: What the workers are; part of the prefix of their lines.
-        entrypoint: A function, or a program by name or path.
-        args: Arguments by local rank, from 0 without a gap; of a program as ``str(argument)``.
-        envs: Environment variables by local rank, on top of this process's.
-        logs_specs: Where output goes.
-        log_line_prefixes: By local rank; if not given, ``[<name><local_rank>]:``.
-        start_method: For a function: ``spawn`` or ``forkserver``, the same here, or ``fork``.
-        numa_options: Must be None.
-        duplicate_stdout_filters: Lines on the console that contain one of these are also written
-            to one file for all workers.
-        duplicate_stderr_filters: The same for the standard error.
+    `args` and `envs` (on top of this process's environment) are by local rank, from 0 without a
+    gap; a program gets each argument as ``str(argument)``. Lines on the console begin with
+    `log_line_prefixes`, by default ``[<name><local_rank>]:``; those that contain one of the
+    filters are also written to one file for all workers. `start_method` is that of functions:
+    ``spawn`` or ``forkserver``, the same here, or ``fork``. `numa_options` must be None.
 
     Raises ``RuntimeError`` if a local rank is missing, ``ValueError`` for impossible arguments and
     ``OSError``, which names what is wrong, if a program cannot be started.

@@ -35,21 +35,20 @@ _LOGGER = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 30.0  # from SIGTERM to SIGKILL, where the caller does not say otherwise
 ROUND_ID = 0  # a context starts its workers once
 _STOP = partial(messages.StopWorkers, round_id=ROUND_ID)
-
+# How long after its SIGKILL is due a supervisor may be silent; then it is killed itself.
 GIVE_UP_S = KILL_WAIT_S + 5.0
-"""How long after its SIGKILL is due a supervisor may be silent; then it is killed itself."""
 
 
 @dataclass
 class RunProcsResult:
     """How a set of workers has ended; all fields are by local rank."""
 
+    # What the functions have returned, None for a command; empty if one has failed.
     return_values: dict[int, Any] = field(default_factory=dict)
-    """What the functions have returned, None for a command; empty if one has failed."""
+    # What has failed by itself, in the order of failing; if all were stopped, those.
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """What has failed by itself, in the order of failing; if all were stopped, those."""
+    # Files with their output; "" is the console.
     stdouts: dict[int, str] = field(default_factory=dict)
-    """Files with the standard output, as those with the standard error; "" is the console."""
     stderrs: dict[int, str] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
@@ -151,9 +150,9 @@ class PContext(ABC):
                 self._end(RunProcsResult())
                 raise
         self._wait_for(lambda: self._begun or self._result)
-        if isinstance(failed := self._begun, messages.WorkerStartFailed):
-            message = failed.message
-            raise OSError(failed.errno, message) if failed.errno else ValueError(message)
+        match self._begun:
+            case messages.WorkerStartFailed(errno=errno, message=message):
+                raise OSError(errno, message) if errno else ValueError(message)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:  # noqa: ARG002
         """Return how the workers have ended, as soon as all have succeeded or one has failed.

@@ -15,8 +15,7 @@ import structlog
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
-from agent.launching.files import write_outcome
-from agent.launching.outcome import OutcomeRecorder
+from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent import cause_of, take_signals, tell_launcher
 from agent.runtime.preflight import inherited_environment
@@ -26,8 +25,8 @@ from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
+from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
-from agent.telemetry.relay import Telemetry
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.failures.report import render_report

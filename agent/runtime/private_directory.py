@@ -24,11 +24,10 @@ from agent.errors import PrivateDirectoryUnusable
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
 
+# Where paths of sockets are short enough, if no other place has such.
 SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
-"""Where paths of sockets are short enough, if no other place has such."""
-
+# What of a dead agent's directory may be kept for another one; see `agent.session.spool`.
 SPOOL = "spool"
-"""What of a dead agent's directory may be kept for another one; see `agent.session.spool`."""
 
 ABANDONED_MAX = 256  # looked at by one agent; the next one takes the rest
 ATTEMPTS_MAX = 100  # one that collects may take a directory before it is locked, but not so often

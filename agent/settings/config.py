@@ -37,10 +37,8 @@ class Program(NamedTuple):
     """What the workers run, as it was launched."""
 
     kind: Literal["script", "module", "program", "function"]
-    target: str
-    """Path of a script, name of a module, program or function."""
-    args: tuple[str, ...] = ()
-    """Its arguments; of a function those of the interpreter that runs it."""
+    target: str  # path of a script, name of a module, program or function
+    args: tuple[str, ...] = ()  # of a function those of the interpreter that runs it
 
     @property
     def script(self) -> str | None:
@@ -60,14 +58,10 @@ class Program(NamedTuple):
         Python writes unbuffered (``-u``), so that the last lines of a worker that is
         killed are not lost.
         """
-        match self.kind:
-            case "script":
-                return (python, "-u", self.target, *self.args)
-            case "module":
-                return (python, "-u", "-m", self.target, *self.args)
-            case "function":
-                return (python, "-P", "-u", *self.args)
-        return (self.target, *self.args)
+        if self.kind == "function":
+            return (python, "-P", "-u", *self.args)
+        interpreter = {"script": (python, "-u"), "module": (python, "-u", "-m")}
+        return (*interpreter.get(self.kind, ()), self.target, *self.args)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
@@ -142,7 +136,7 @@ class JobSettings:
         "stacks taken, and is ended.",
         shown_default="none",
     )
-    progress_timeout: float | str | None = _hangs(
+    progress_timeout: float | Literal["auto"] | None = _hangs(
         None,
         limit(is_learnable=True),
         "Longest time between two heartbeats; auto: learned from those of the run.",
@@ -289,12 +283,9 @@ class AgentConfig(JobSettings):
     )
 
     program: Program
-    python: str = "python"
-    """The interpreter of the workers."""
-    notes: tuple[str, ...] = ()
-    """What of the command line is not needed here, for the user."""
-    outcome_file: str | None = None
-    """Where a program that launched this agent reads how it ended; None: it has not."""
+    python: str = "python"  # interpreter of the workers
+    notes: tuple[str, ...] = ()  # for the user: what of the command line is not needed here
+    outcome_file: str | None = None  # for a program that launched this agent: how that ended
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -305,13 +296,12 @@ class AgentConfig(JobSettings):
     def watchdog(self) -> WatchdogPolicy:
         """When a worker counts as one that hangs."""
         # Imported here: the command line needs none of it.
-        from agent.watchdog.core.model import AUTO, WatchdogPolicy  # noqa: PLC0415
+        from agent.watchdog.core.model import WatchdogPolicy  # noqa: PLC0415
 
-        progress = self.progress_timeout
         return WatchdogPolicy(
             startup_timeout_s=self.startup_timeout or None,
             runtime_timeout_s=self.runtime_timeout or None,
-            progress_timeout_s=AUTO if isinstance(progress, str) else progress or None,
+            progress_timeout_s=self.progress_timeout or None,
             exit_timeout_s=self.exit_timeout or None,
             kill_grace_s=self.hang_grace,
         )

@@ -13,16 +13,13 @@ WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of t
 RESTARTS_MAX = 1_000_000  # practically endless, and still far from the end of the protocol's field
 LABELS_MAX = 64  # what an agent says of itself stays small
 
+# Signals that end an agent unless it is told otherwise are torchrun's; the others are those that
+# can be handled at all, and that mean nothing else to an agent.
 SIGNALS_HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""Signals that end an agent unless it is told otherwise; torchrun's."""
+_OTHER_SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPWR", "SIGXCPU", "SIGXFSZ")
+SIGNALS_ALLOWED = SIGNALS_HANDLED + _OTHER_SIGNALS
 
-SIGNALS_ALLOWED = (
-    *SIGNALS_HANDLED, "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPWR", "SIGXCPU", "SIGXFSZ",
-)  # fmt: skip
-"""Signals that can be handled at all, and that mean nothing else to an agent."""
-
-NOWHERE = "0"
-"""Value of redirects and tee that means no stream of any worker."""
+NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
 # It names a directory, where dots alone mean another one. Empty: made up.
 _RUN_ID_FORM = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{0,128}", re.ASCII)
@@ -113,9 +110,8 @@ def _are_labels(labels: Sequence[str]) -> bool:
     return is_each_once and all(map(_LABEL.fullmatch, labels))
 
 
-def _is_address(value: str) -> bool:
-    is_bounded = 1 <= len(value) <= 253  # of a DNS name
-    return is_bounded and value.isprintable() and not any(letter.isspace() for letter in value)
+def _is_name(value: str) -> bool:
+    return len(value) <= 253 and value.isprintable() and " " not in value  # as of a DNS name
 
 
 _COUNT = number(1, WORKERS_PER_HOST_MAX)
@@ -134,11 +130,9 @@ RUN_ID = text(
     "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; not '.' or '..'",
     _RUN_ID_FORM.fullmatch,
 )
-AGENT_NAME = text(
-    "up to 253 printable characters without spaces", lambda value: not value or _is_address(value)
-)
-HOST = text("a host name or an IP address", _is_address, metavar="ADDR")
-HOST_OR_EMPTY = HOST._replace(read=lambda value: value and HOST.read(value))
+AGENT_NAME = text("up to 253 printable characters without spaces", _is_name)
+HOST_OR_EMPTY = text("a host name or an IP address", _is_name, metavar="ADDR")
+HOST = text(HOST_OR_EMPTY.allowed, lambda value: value and _is_name(value), metavar="ADDR")
 PATH = text("a path", lambda value: value, metavar="PATH")
 FILE = PATH._replace(metavar="FILE")
 TEXT = text("a text", lambda _: True, metavar="TEXT")

@@ -15,13 +15,10 @@ from drumbeat.mapping import MessageMapping, OnProblem, between, cut, cut_bytes,
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
-SCOPE_CHARACTERS_MAX = 512
-"""Of the name of the timer or section that ran out."""
-# No agent lives for a century.
-UPTIME_MAX_S = 100 * 366 * 86_400.0
-
+SCOPE_CHARACTERS_MAX = 512  # of the name of the timer or section that ran out
+UPTIME_MAX_S = 100 * 366 * 86_400.0  # no agent lives for a century
+# Every agent gets an `Exit` in the same moment, so it is small.
 EXIT_BYTES_MAX = 16 * 1024
-"""Every agent gets an ``Exit`` in the same moment, so it is small."""
 # An `Exit` holds the name of a host, and numbers, beside it.
 _VERDICT_BYTES_MAX = EXIT_BYTES_MAX - 2 * 1024
 _REASON_CHARACTERS_MAX = 1_000

@@ -7,24 +7,18 @@ import os
 import select
 import sys
 import threading
-from collections import deque
 from contextlib import suppress
 from typing import TextIO
 
 from drumbeat.format import count
 
+# What a console has not taken yet: a long report fits. Texts above it are dropped, counted, and
+# their number is said when the console takes something again.
 PENDING_BYTES_MAX = 4 * 1024 * 1024
-"""What a console has not taken yet, at most: a long report fits. Texts above it are dropped,
-counted, and their number is said when the console takes something again."""
+STALL_S = 1.0  # how long a console may take nothing at the end before the rest is given up
+_CHUNK_BYTES = 4096  # written at once, so that a slow console can be told from a stalled one
 
-STALL_S = 1.0
-"""How long a console may take nothing at the end before the rest is given up, in seconds."""
-
-_CHUNK_BYTES = 4096
-"""Written at once, so that a slow console can be told from a stalled one."""
-
-_console: list["Console"] = []
-"""Where this process writes; one at a time."""
+_console: list["Console"] = []  # where this process writes; one at a time
 
 
 def open_missing() -> None:
@@ -80,8 +74,7 @@ class Console:
             self._fd = -1
         self._changed = threading.Condition()
         # All below is guarded by the condition.
-        self._queue: deque[memoryview] = deque()
-        self._pending_bytes = 0
+        self._pending = bytearray()
         self._dropped = 0
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -97,7 +90,7 @@ class Console:
         with self._changed:
             if self._is_closed:
                 return
-            if self._pending_bytes + len(data) > PENDING_BYTES_MAX:
+            if len(self._pending) + len(data) > PENDING_BYTES_MAX:
                 self._dropped += 1
                 return
             self._append(data)
@@ -113,8 +106,8 @@ class Console:
         """Write what is left, as long as the console takes something, and end the thread."""
         is_flowing = True
         with self._changed:
-            while is_flowing and (before := self._pending_bytes):
-                is_flowing = self._changed.wait_for(lambda: self._pending_bytes != before, stall_s)
+            while is_flowing and (before := len(self._pending)):
+                is_flowing = self._changed.wait_for(lambda: len(self._pending) != before, stall_s)
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is None:
@@ -128,8 +121,7 @@ class Console:
             texts = count(self._dropped, "text")
             data = f"({texts} not shown: this console took nothing)\n".encode() + data
             self._dropped = 0
-        self._queue.append(memoryview(data))
-        self._pending_bytes += len(data)
+        self._pending += data
 
     def _run(self) -> None:
         poll = select.poll()
@@ -137,24 +129,22 @@ class Console:
         is_there = True
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
-                if not self._queue and self._dropped:
+                self._changed.wait_for(lambda: self._pending or self._dropped or self._is_closed)
+                if not self._pending and self._dropped:
                     self._append(b"")
-                if not self._queue:
+                if not self._pending:
                     break
-                data = self._queue.popleft()
+                data = self._pending[:_CHUNK_BYTES]
             taken = len(data)
             if is_there:
                 poll.poll()  # the descriptor may be one that others made non-blocking
                 try:
-                    taken = os.write(self._fd, data[:_CHUNK_BYTES])
+                    taken = os.write(self._fd, data)
                 except BlockingIOError:
                     taken = 0
                 except OSError:
                     is_there = False
             with self._changed:
-                if taken < len(data):
-                    self._queue.appendleft(data[taken:])
-                self._pending_bytes -= taken
+                del self._pending[:taken]
                 self._changed.notify_all()
         os.close(self._fd)

@@ -11,12 +11,9 @@ from typing import Any, NamedTuple
 from drumbeat.durations import DURATION_MAX_S, parse_duration, short_duration
 from drumbeat.violation import Violation
 
-PORT_DEFAULT = 29400
-"""Port of the coordinator; torchrun's rendezvous port, so that firewalls opened for it fit."""
-
+PORT_DEFAULT = 29400  # torchrun's rendezvous port, so that firewalls opened for it fit
+# What can be the least that is logged, with the numbers of Python's ``logging``.
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-"""What can be the least that is logged, with the numbers of Python's ``logging``."""
-
 _OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
 _COUNT = re.compile(" *-?[0-9]{1,12} *", re.ASCII)
 _HOST_PORT = re.compile(
@@ -33,11 +30,9 @@ class Kind(NamedTuple):
     """Returns a program's value in its one form; ``ValueError`` or ``TypeError`` for any other."""
     convert: Callable[[str], Any] = str
     """Returns the value of a text; ``ValueError`` for any other, with a message if need be."""
-    text: Callable[[Any], str] = str
-    """Returns the text of a value."""
+    text: Callable[[Any], str] = str  # returns the text of a value
     metavar: str = "TEXT"
-    allowed_text: str = ""
-    """What a text may be, where that differs from what is allowed."""
+    allowed_text: str = ""  # what a text may be, where that differs
 
     def parse(self, given: str) -> Any:
         """Return the value of a text. Raises ``ValueError``, which says what is allowed."""
@@ -54,17 +49,13 @@ class Setting(NamedTuple):
 
     default: Any
     kind: Kind
-    section: str
-    """Heading of the help for its option; empty if its flag is that of one which sets more."""
+    section: str  # of the help; empty if its flag is that of an option which sets more
     help: str
-    flags: tuple[str, ...] = ()
-    """Spellings of the option, with dashes; by default the name of the field."""
-    variables: tuple[str, ...] = ()
-    """Variables of torchrun, read in this order after ``DRUMBEAT_<OPTION>``."""
+    flags: tuple[str, ...] = ()  # with dashes; by default the name of the field
+    variables: tuple[str, ...] = ()  # of torchrun, read in this order after ``DRUMBEAT_<OPTION>``
     shown_default: str = ""
     is_required: bool = False
-    is_hidden: bool = False
-    """Whether help leaves the option out."""
+    is_hidden: bool = False  # in the help
 
     @property
     def option(self) -> str:

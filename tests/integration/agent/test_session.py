@@ -23,7 +23,7 @@ from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
-from coordinator.client import reset_limits
+from coordinator.cli import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
 from drumbeat.mapping import duration

@@ -11,7 +11,7 @@ from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import Exit
 from agent.core.round_workers import RoundWorkers
 from coordinator.core.effects import Kept
-from coordinator.core.failures.intake import SilentAtFailure, is_wanted
+from coordinator.core.failures.verdict import SilentAtFailure, is_wanted
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster

@@ -9,7 +9,7 @@ from agent.core.events import WorkerExited
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Exit
 from agent.errors import RunForgotten
-from agent.launching.outcome import Outcome, OutcomeRecorder
+from agent.launching.exchange import Outcome, OutcomeRecorder
 from agent.workers.failures.records import ended_by, interrupted_by
 from agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.inprocess import Interruption, InterruptionKind
