@@ -1,8 +1,7 @@
 """Pure. One round's restarts in process: when an iteration begins, and how it ends.
 
-What hosts report changes counts here; ``decide`` looks at them and not at the
-report, so that a repeated or lost one changes nothing. A decision takes effect when
-its record has been folded into the state and ``noted``.
+What hosts report changes counts here; ``decide`` looks at them and not at the report, so that
+a repeated or lost one changes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ FAULTS_KEPT_MAX = 64
 WORDED_S = 1.0
 
 Address = tuple[str, int]
+# Returns where rank 0 can listen on an agent's host, or what there is to wait for.
 FindAddress = Callable[[str], Address | Wait | GiveUp]
-"""Returns where rank 0 can listen on an agent's host, or what there is to wait for."""
 
 _wait = partial(Wait, agents_wanted=0)
 
