@@ -32,12 +32,11 @@ from drumbeat.format import describe
 log = structlog.get_logger()
 
 GROUP = "drumbeat.event_handlers"
-NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
-BUILT_IN = (NULL, CONSOLE, JSON_LINES)
+NULL, JSON_LINES = "null", "jsonl"
+BUILT_IN = (NULL, "console", JSON_LINES)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """Size of the file of ``JsonLinesHandler``; at it the file is renamed to ``<path>.1``."""
-
 
 QUEUE_MAX = 10_000
 """Items that wait for the handler; more are dropped and counted."""
@@ -119,11 +118,9 @@ class JsonLinesHandler(ConsoleHandler):
         """Append a line; return False if it belongs into a new file."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            status = os.fstat(self._file)
-            try:
+            status, is_at_path = os.fstat(self._file), False
+            with suppress(FileNotFoundError):
                 is_at_path = os.path.samestat(status, os.stat(self._path))  # noqa: PTH116
-            except FileNotFoundError:
-                is_at_path = False
             if not is_at_path:
                 return False
             if status.st_size and status.st_size + len(data) > self._bytes_max:
