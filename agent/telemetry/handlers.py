@@ -32,12 +32,11 @@ from drumbeat.format import describe
 log = structlog.get_logger()
 
 GROUP = "drumbeat.event_handlers"
-NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
-BUILT_IN = (NULL, CONSOLE, JSON_LINES)
+NULL, JSON_LINES = "null", "jsonl"
+BUILT_IN = (NULL, "console", JSON_LINES)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """Size of the file of ``JsonLinesHandler``; at it the file is renamed to ``<path>.1``."""
-
 
 QUEUE_MAX = 10_000
 """Items that wait for the handler; more are dropped and counted."""
@@ -119,11 +118,9 @@ class JsonLinesHandler(ConsoleHandler):
         """Append a line; return False if it belongs into a new file."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            status = os.fstat(self._file)
-            try:
+            status, is_at_path = os.fstat(self._file), False
+            with suppress(FileNotFoundError):
                 is_at_path = os.path.samestat(status, os.stat(self._path))  # noqa: PTH116
-            except FileNotFoundError:
-                is_at_path = False
             if not is_at_path:
                 return False
             if status.st_size and status.st_size + len(data) > self._bytes_max:
@@ -177,22 +174,20 @@ class Relay:
     def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
         self.dropped = self.failed = 0
         self._queue: Queue[Item | None] = Queue(queue_max)
-        self._is_closing = False
         # A daemon: a handler that never returns must not keep the process alive.
         self._thread = Thread(target=self._run, args=(make,), name="telemetry", daemon=True)
         self._thread.start()
 
     def send(self, items: Iterable[Item]) -> None:
-        """Hand items over. Never blocks on the handler and never raises."""
+        """Hand items over, before `close`. Never blocks on the handler and never raises."""
         for item in items:
-            if self._is_closing or self._queue.full():  # nothing else fills it
+            if self._queue.full():  # nothing else fills it
                 self.dropped += 1
             else:
                 self._queue.put_nowait(item)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let the handler take what is left, for at most ``timeout_s``, and say what is missing."""
-        self._is_closing = True
         until = time.monotonic() + timeout_s
         with suppress(Full):
             self._queue.put(None, timeout=timeout_s)

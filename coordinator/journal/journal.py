@@ -99,8 +99,7 @@ class Journal:
     other ``CommandFailed``: ``LostLeadership`` if another one has taken over.
     """
 
-    term = 1
-    """Of the leadership under which it is written; 1 for a coordinator that is alone."""
+    term = 1  # of the leadership under which it is written; a coordinator that is alone has 1
 
     def __init__(self) -> None:
         self.runs = JournaledRuns()

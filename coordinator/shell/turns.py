@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
@@ -28,18 +28,15 @@ _CONCLUDED = "concluded"
 _ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
 
+@dataclass(slots=True)
 class Inbox:
     """What one session has said and the core has not taken in: the latest of each kind.
 
-    A beat takes the place of the one before, but keeps what it does not say anew.
-    The end of a round's workers is kept beside what came after it: it counts,
-    even if its agent leaves at once.
+    A beat keeps what it does not say anew of the one before. The end of a round's workers is
+    kept beside what came after it: it counts, even if its agent leaves at once.
     """
 
-    __slots__ = ("_said",)
-
-    def __init__(self) -> None:
-        self._said: dict[object, ev.SessionEvent] = {}
+    _said: dict[object, ev.SessionEvent] = field(default_factory=dict)
 
     def put(self, event: ev.SessionEvent) -> None:
         """Take an event in."""
@@ -57,8 +54,7 @@ class Inbox:
         return [self._said[kind] for kind in _ORDER if kind in self._said]
 
 
-Send = Callable[[fx.Push | fx.Reject], None]
-"""Takes in what is to be sent in a session."""
+Send = Callable[[fx.Push | fx.Reject], None]  # takes in what is to be sent in a session
 
 
 class Turns:
@@ -128,8 +124,7 @@ class Turns:
     def stop(self, error: CoordinatorError) -> None:
         """Decide nothing any more, and end every session with an error.
 
-        The sessions that end now say nothing about their agents, so what comes
-        from here on is dropped; agents send it again to the next coordinator.
+        What comes from here on is dropped; agents send it again to the next coordinator.
         """
         self._is_stopping = True
         self._queue.clear()
@@ -215,9 +210,9 @@ class Turns:
         self._wake()
 
     def _is_overdue(self, now: float) -> bool:
-        """Return whether a deadline is over and all that waited by then was handled.
+        """Return whether a deadline is over and all that waited by then, and may renew it, handled.
 
-        What waits may renew what seems to be over; what comes later must not delay it for ever.
+        What comes later must not delay it for ever.
         """
         due = self._registry.next_deadline()
         if due is None or due > now:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 
+from coordinator.config import Limits
 from coordinator.core import model
 from coordinator.core.events import FailureReported
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
@@ -80,21 +81,20 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
 
 def failure_reported(
     message: session_pb2.ReportFailuresRequest,
-    *,
     request_id: int,
-    record_bytes_max: int,
-    text_characters_max: int,
+    limits: Limits,
     on_problem: OnProblem,
 ) -> FailureReported:
     """Read one failure record; an over-long one is refused. Raises ``InvalidField``."""
-    record, fence = message.record, message.record.fence
-    if record.ByteSize() > record_bytes_max:
-        raise InvalidRequest("record", f"{record.ByteSize()} bytes", f"{record_bytes_max} bytes")
+    record, fence, most = message.record, message.record.fence, limits.failure_record_bytes_max
+    if record.ByteSize() > most:
+        raise InvalidRequest("record", f"{record.ByteSize()} bytes", f"{most} bytes")
+    characters_max = limits.failure_message_bytes_max
     return FailureReported(
         run_id=fence.run_id,
         request_id=request_id,
         uptime_s=read_uptime_s(message),
-        record=read_record(record, fence, "record", text_characters_max, on_problem),
+        record=read_record(record, fence, "record", characters_max, on_problem),
     )
 
 

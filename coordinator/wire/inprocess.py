@@ -15,7 +15,7 @@ from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from coordinator.core.model import DURATION_MAX_S
 from drumbeat import inprocess as values
-from drumbeat.mapping import enum_table, seconds_of
+from drumbeat.mapping import MessageMapping, enum_table, seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
@@ -26,6 +26,7 @@ GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
 _KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, values.InterruptionKind)
+_BEGIN = MessageMapping(values.IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
 _STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, values.InprocessStep)
 
 
@@ -104,16 +105,8 @@ def directive_message(directive: values.InprocessDirective) -> inprocess_pb2.Inp
     )
     match directive.kind:
         case values.IterationBegin(seats=seats) as begin:
-            message.begin.MergeFrom(
-                inprocess_pb2.IterationBegin(
-                    # As dictionaries: a begin has one for each worker of the fleet.
-                    seats=[seat._asdict() for seat in seats],  # type: ignore[misc]
-                    world_size=begin.world_size,
-                    active_world_size=begin.active_world_size,
-                    master_addr=begin.master_addr,
-                    master_port=begin.master_port,
-                )
-            )
+            # As dictionaries: a begin has one for each worker of the fleet.
+            message.begin.MergeFrom(_BEGIN.write(begin, seats=[seat._asdict() for seat in seats]))
         case values.IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
         case values.IterationComplete():

@@ -89,9 +89,8 @@ def session_opened(
         raise errors.InvalidRequest("kind", kind, "hello as the first message")
     hello, fence, most = message.hello, message.fence, failures.NAME_CHARACTERS_MAX
     if hello.WhichOneof("purpose") != "run":
-        raise errors.InvalidRequest(
-            "hello.purpose", hello.WhichOneof("purpose") or "unknown", "run"
-        )
+        purpose = hello.WhichOneof("purpose") or "unknown"
+        raise errors.InvalidRequest("hello.purpose", purpose, "run")
     if len(hello.gpus) > GPUS_MAX:
         raise errors.InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}

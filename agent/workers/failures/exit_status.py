@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from signal import Signals
 
-SHELL_SIGNAL = 128
-"""What shells add to a signal's number."""
-
 EXPLANATION_CHARACTERS_MAX = 2000
 _KERNEL_CHARACTERS_MAX = 300
 
@@ -27,7 +24,7 @@ _NAMES = {int(number): number.name for number in Signals}
 
 def signal_within(exit_code: int) -> Signals | None:
     """Return the signal that an exit code tells of, also if a shell in between folded it."""
-    number = -exit_code if exit_code < 0 else exit_code - SHELL_SIGNAL
+    number = -exit_code if exit_code < 0 else exit_code - 128  # which shells add
     return Signals(number) if number in _NAMES else None
 
 
@@ -133,10 +130,8 @@ def explain(evidence: Evidence) -> str:
     if evidence.is_stopped:
         why = "its agent was stopping it"
         if signal is Signals.SIGKILL:
-            why += (
-                " and had to kill it: it had not ended within --shutdown-timeout, "
-                "or the agent was told to hurry"
-            )
+            why += " and had to kill it: it had not ended within --shutdown-timeout, "
+            why += "or the agent was told to hurry"
     elif signal is not None:
         why = _signalled(signal, evidence)
         if code > 0:

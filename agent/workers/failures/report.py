@@ -1,6 +1,6 @@
 """Pure. A failed run's report as a value, and as text: the root cause first, then the victims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -100,14 +100,17 @@ def render_report(report: FailureReport, name: str) -> str:
     head = [f"{name} FAILED", report.reason]
     if report.earlier:
         head += ["before that:", *(f"  {reason}" for reason in report.earlier)]
-    sections = [head]
+    sections: list[Iterable[str]] = [head]
     if report.root_causes or report.victims_count or report.positions:
-        sections += [list(_causes(report.root_causes))]
-        sections += [list(_victims(report))] if report.victims_count else []
-        sections += [list(describe_positions(report))] if report.positions else []
-    sections += [[report.more]] if report.more else []
+        sections.append(_causes(report.root_causes))
+    if report.victims_count:
+        sections.append(_victims(report))
+    if report.positions:
+        sections.append(describe_positions(report))
+    if report.more:
+        sections.append([report.more])
     bar, line = "=" * WIDTH, "-" * WIDTH
-    text = f"\n{line}\n".join("\n".join(section) for section in sections)
+    text = f"\n{line}\n".join(map("\n".join, sections))
     return printable(f"{bar}\n{text}\n{bar}")
 
 

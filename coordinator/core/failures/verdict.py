@@ -75,13 +75,10 @@ class SilentAtFailure:
         self.charged.pop(incarnation, None)
 
     def take_back(self, incarnation: str) -> int | None:
-        """Return the restarts that the loss of this agent gives back, once for all agents.
-
-        ``None`` if it was heard after the latest failure.
-        """
+        """Return the restarts that its loss gives back; ``None`` if it was heard meanwhile."""
         returned = self.charged.get(incarnation)
         if returned is not None:
-            self.charged.clear()
+            self.charged.clear()  # once, for all agents
         return returned
 
 
@@ -127,10 +124,9 @@ def make_report(
     where: Standings = NOWHERE,
     earlier: Sequence[str] = (),
 ) -> FailureReport | None:
-    """Return the report of a round; ``None`` if nothing is known of it.
+    """Return the report of a round, ``None`` if nothing is known of it.
 
-    ``done`` workers had ended well before; ``where`` is who was where when it failed,
-    ``earlier`` what ended the rounds before.
+    ``where`` is who was where when it failed, ``earlier`` what ended the rounds before.
     """
     of_round = [record for record in records if record.round_id == round_id]
     if not of_round and not where.shown and not earlier:

@@ -66,10 +66,9 @@ class Entry(Barrier):
 
 
 class Roster:
-    """Hosts and workers of a round.
+    """Hosts and workers of a round: ``live`` hosts have workers that are not ``gone``.
 
-    ``live`` are hosts with workers that still take part, ``gone`` the workers that
-    do not, ``ranks`` those of the latest iteration by worker, -1 if it had none.
+    ``ranks`` are those of the latest iteration by worker, -1 if it had none.
     """
 
     def __init__(self, current: Round, order: Sequence[int], active_world_size: int) -> None:

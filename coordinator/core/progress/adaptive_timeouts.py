@@ -1,8 +1,7 @@
 """Pure. Limits learned from how long things take: between two heartbeats, in each section.
 
-Semantics after ``TimeoutsCalc`` of NVIDIA Resiliency Extension 0.4: the longest
-time that any rank took, times a safety factor of 5, averaged with the earlier
-limit with a weight of 0.5. There the user says when to calculate. Here a number
+Semantics after ``TimeoutsCalc`` of NVIDIA Resiliency Extension 0.4: the longest time of any rank,
+times 5, averaged with the earlier limit by a weight of 0.5. There the user says when; here a number
 of samples has to be there first, a limit has a floor, and within a round it only grows.
 """
 

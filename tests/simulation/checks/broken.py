@@ -154,7 +154,7 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """An agent whose workers are done and that is cut off claims success."""
 
     def end(self: AgentCore, error: object) -> None:
-        if self._workers.state.value == GroupState.SUCCEEDED.value:
+        if self.workers.state.value == GroupState.SUCCEEDED.value:
             verdict = Exit(is_success=True, reason="")
             self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:
@@ -173,7 +173,7 @@ def connect_once(original: Callable[..., None]) -> Callable[..., None]:
     """Return a ``_connect`` that only works for the first attempt."""
 
     def connect(self: AgentCore, delay_max_s: float, now: float) -> None:
-        if self._link.attempt == 1:
+        if self.link.attempt == 1:
             original(self, delay_max_s, now)
 
     return connect

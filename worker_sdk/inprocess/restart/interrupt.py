@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
@@ -88,7 +88,20 @@ class Interrupter:
             self._hook(unraisable)
 
 
-UNINTERRUPTIBLE: set[CodeType] = {Interrupter.run.__code__}
+def _import_locking() -> set[CodeType]:
+    """Code of the interpreter that takes the import lock and gives it back.
+
+    Left amid it, the main thread would keep that lock: no other could import or fork any more.
+    """
+    importing = vars(sys.modules["_frozen_importlib"])
+    context = vars(importing.get("_ImportLockContext", object)).values()
+    found = [importing.get("_get_module_lock"), *context]
+    codes = {each.__code__ for each in found if isinstance(each, FunctionType)}
+    inner = {const for code in codes for const in code.co_consts if isinstance(const, CodeType)}
+    return codes | inner
+
+
+UNINTERRUPTIBLE: set[CodeType] = {Interrupter.run.__code__, *_import_locking()}
 """Code in whose own frames nothing is raised."""
 
 
