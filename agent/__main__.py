@@ -2,15 +2,10 @@
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from agent.settings import cli
+from agent.settings.config import AgentConfig
 from drumbeat.command.console import open_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from agent.settings.config import AgentConfig
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,13 +14,13 @@ def main(argv: list[str] | None = None) -> int:
     return cli.main(argv, run=run)
 
 
-def run(config: "AgentConfig") -> int:
+def run(config: AgentConfig) -> int:
     """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
     module = "standalone" if config.is_standalone else "agent.runtime.driver"
-    chosen: Callable[[AgentConfig], int] = import_module(module).run
-    return chosen(config)
+    exit_code: int = import_module(module).run(config)
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shell. The command line of ``coordinator``: options to a checked configuration."""
+"""Shell. The command line of ``coordinator``, and what it asks of one that runs."""
 
 import os
 from collections.abc import Sequence
@@ -8,12 +8,14 @@ from typing import Any
 import click
 
 from coordinator.config import CoordinatorConfig, ResetLimits, default_state_dir
-from coordinator.errors import CommandFailed, InvalidConfiguration
+from coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 from drumbeat.command import options
 from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
 from drumbeat.format import count
 
+# A coordinator answers within milliseconds; one that restarts is back within seconds.
+CALL_TIMEOUT_S = 10.0
 SETTINGS = settings_of(CoordinatorConfig)
 RESET_SETTINGS = settings_of(ResetLimits)
 
@@ -101,11 +103,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.run(coordinator, argv, _do, program="coordinator", errors=CommandFailed)
 
 
-def _do(asked: CoordinatorConfig | ResetLimits) -> int:
-    # Imported late: neither --help nor a command line that is wrong needs grpc or a log.
-    if isinstance(asked, ResetLimits):
-        from coordinator.client import reset_limits  # noqa: PLC0415
+def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> int:
+    """Have the learned limits of a run forgotten; return how many. Raises ``CallFailed``."""
+    # Imported late, here and below: neither --help nor a wrong command line needs grpc or a log.
+    import grpc  # noqa: PLC0415
 
+    from drumbeat.v1 import control_pb2, control_pb2_grpc  # noqa: PLC0415
+
+    options = [("grpc.enable_http_proxy", int(asked.use_proxy))]
+    with grpc.insecure_channel(asked.coordinator, options) as channel:
+        stub = control_pb2_grpc.ControlServiceStub(channel)
+        request = control_pb2.ResetLimitsRequest(run_id=asked.run_id)
+        try:
+            return stub.ResetLimits(request, timeout=timeout_s).forgotten
+        except grpc.RpcError as error:
+            at, details = f"the coordinator at {asked.coordinator}", str(error.details() or "")
+            match error.code():
+                case grpc.StatusCode.NOT_FOUND | grpc.StatusCode.INVALID_ARGUMENT:
+                    failed = CallFailed(details, 2, "--run-id names the run")
+                case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                    hint = "--coordinator HOST:PORT says where it listens"
+                    failed = CallFailed(f"{at} cannot be reached: {details}", 3, hint)
+                case status:
+                    failed = CallFailed(f"{at} failed: {status.name}: {details}", 1)
+            raise failed from error
+
+
+def _do(asked: CoordinatorConfig | ResetLimits) -> int:
+    if isinstance(asked, ResetLimits):
         forgotten = count(reset_limits(asked), "limit")
         click.echo(f"coordinator: run {asked.run_id}: {forgotten} forgotten")
         return 0

@@ -1,8 +1,7 @@
 """Pure. What the coordinator refuses, and what keeps it from starting.
 
-Names of statuses and refusals are texts, so that this module needs neither grpc nor the
-generated enums; one interceptor turns an error into a gRPC status. The table of what an agent
-does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
+Statuses and refusals are names, so that this module needs neither grpc nor generated enums.
+What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """
 
 from typing import ClassVar, NamedTuple
@@ -86,10 +85,7 @@ class StaleSession(CoordinatorError):
 
 
 class SessionReplaced(CoordinatorError):
-    """The agent has a newer session, or a hello of an older one came late.
-
-    No fence: what the agent holds stays its own, so it keeps its workers and returns.
-    """
+    """The agent has a newer session, or an older hello came late: it keeps what it holds."""
 
     status, refusal, is_retryable = "ABORTED", "SESSION_REPLACED", True
     text = "the session is over: the agent opened another one"

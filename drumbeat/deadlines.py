@@ -26,8 +26,13 @@ class Deadlines(Generic[K]):
         """Give ``key`` this instant."""
         before = self._instants.get(key)
         self._instants[key] = instant
-        if before is None or instant < before:
-            self._push(key, instant)
+        if before is not None and instant >= before:
+            return
+        heapq.heappush(self._heap, (instant, next(self._counter), key))
+        if len(self._heap) > max(64, 2 * len(self._instants)):
+            # Most of it is out of date. Linear, but at most once per as many pushes.
+            self._heap = [(at, next(self._counter), key) for key, at in self._instants.items()]
+            heapq.heapify(self._heap)
 
     def clear(self, key: K) -> None:
         """Forget ``key``, if it is there."""
@@ -39,9 +44,10 @@ class Deadlines(Generic[K]):
             queued, _, key = self._heap[0]
             if (instant := self._instants.get(key)) == queued:
                 return queued
-            heapq.heappop(self._heap)
-            if instant is not None:
-                self._push(key, instant)
+            if instant is None:
+                heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (instant, next(self._counter), key))
         return None
 
     def pop_due(self, now: float) -> list[K]:
@@ -52,10 +58,3 @@ class Deadlines(Generic[K]):
             del self._instants[key]
             due.append(key)
         return due
-
-    def _push(self, key: K, instant: float) -> None:
-        heapq.heappush(self._heap, (instant, next(self._counter), key))
-        if len(self._heap) > max(64, 2 * len(self._instants)):
-            # Most of it is out of date. Linear, but at most once per as many pushes.
-            self._heap = [(at, next(self._counter), key) for key, at in self._instants.items()]
-            heapq.heapify(self._heap)

@@ -71,11 +71,10 @@ class HostReport:
     ahead: tuple[int, ...] = ()  # have completed what still runs, or wait for the next one
 
 
-class InprocessSeat(NamedTuple):
+class InprocessSeat(NamedTuple):  # a begin makes one for each worker of the fleet
     """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
 
-    A named tuple, because a begin makes one for each worker of the fleet. The role's are
-    active ones, if it is; ``role_world_size`` 0: the coordinator tells no places in roles.
+    The role's are active ones, if it is; a size of 0: the coordinator tells no places in roles.
     """
 
     local_rank: int
@@ -118,8 +117,7 @@ class InprocessDirective:
     round_id: int
     iteration: int
     kind: DirectiveKind
-    # Local ranks that take no part any more, whatever they do: their host may never have
-    # seen the begin that had no seat for them.
+    # Local ranks that take no part any more: their host may not have seen the begin without them.
     terminated: tuple[int, ...] = ()
 
     @property

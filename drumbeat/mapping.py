@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,12 +20,11 @@ from drumbeat.violation import InvalidField
 
 V = TypeVar("V")
 E = TypeVar("E", bound=StrEnum)
+# Takes the path of a field and what it holds; returns what to use. Raises ``InvalidField``.
 Check = Callable[[str, Any], Any]
-"""Takes the path of a field and what it holds; returns what to use. Raises ``InvalidField``."""
 OnProblem = Callable[[InvalidField], None]
-
+# Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9
-"""Far beyond any run or host, and well within what messages and clocks can hold."""
 
 
 def refuse(problem: InvalidField) -> None:
@@ -101,38 +100,35 @@ class MessageMapping(Generic[V]):
         # Name, attribute, whether it may be unset, two ways to read it, what it is if absent.
         self._reads: list[tuple[str, str, bool, Check | None, Any, Any]] = []
         self._writes: list[tuple[str, str, Callable[[Any], Any] | None]] = []
+        described = message.DESCRIPTOR.fields_by_name
         for each in fields(value):  # type: ignore[arg-type]
-            if each.name not in given:
-                self._add(each, parts.get(each.name), checks.get(each.name))
-
-    def _add(
-        self, each: Field[Any], part: MessageMapping[Any] | type[StrEnum] | None, read: Check | None
-    ) -> None:
-        described = self._message.DESCRIPTOR.fields_by_name
-        name = each.name if each.name in described else each.name.removesuffix("_s")
-        field, is_optional = described[name], "None" in str(each.type)
-        read_part: Any = None
-        write: Callable[[Any], Any] | None = None
-        absent: Any = None if is_optional else MISSING
-        if isinstance(part, MessageMapping):
-            read_part, write = part.read, part.write
-            if field.default_value == []:
-                read_part, write, absent = part.read_all, partial(map, part.write), ()
-        elif part is not None:
-            members: dict[int, Any] = enum_table(field.enum_type, part)
-            write = {member: number for number, member in members.items()}.__getitem__
-            read = partial(_read_member, {0: None, **members} if is_optional else members)
-        elif field.message_type is not None:
-            read, write = _read_duration, duration
-        elif not is_optional:
-            with suppress(InvalidField):
-                absent = read(name, field.default_value) if read else field.default_value
-        has_presence = is_optional and field.has_presence
-        if read or read_part or has_presence:
-            self._reads.append((name, each.name, has_presence, read, read_part, absent))
-            self._writes.append((name, each.name, write))
-        else:
-            self._plain.append(name)
+            if each.name in given:
+                continue
+            name = each.name if each.name in described else each.name.removesuffix("_s")
+            part, read, field = parts.get(each.name), checks.get(each.name), described[name]
+            is_optional = "None" in str(each.type)
+            read_part: Any = None
+            write: Any = None
+            absent: Any = None if is_optional else MISSING
+            if isinstance(part, MessageMapping):
+                read_part, write = part.read, part.write
+                if field.default_value == []:
+                    read_part, write, absent = part.read_all, partial(map, part.write), ()
+            elif part is not None:
+                members: dict[int, Any] = enum_table(field.enum_type, part)
+                write = {member: number for number, member in members.items()}.__getitem__
+                read = partial(_read_member, {0: None, **members} if is_optional else members)
+            elif field.message_type is not None:
+                read, write = _read_duration, duration
+            elif not is_optional:
+                with suppress(InvalidField):
+                    absent = read(name, field.default_value) if read else field.default_value
+            has_presence = is_optional and field.has_presence
+            if read or read_part or has_presence:
+                self._reads.append((name, each.name, has_presence, read, read_part, absent))
+                self._writes.append((name, each.name, write))
+            else:
+                self._plain.append(name)
 
     def read(self, message: Any, path: str = "", on_problem: OnProblem = refuse, **given: Any) -> V:
         """Return the value of a message.

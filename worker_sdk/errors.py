@@ -37,8 +37,6 @@ NO_ERROR_FILE = "<N/A>"
 
 _LEFT_OUT = "\n… (left out) …\n"
 
-Content = dict[str, Any]
-
 _owners: dict[str, int] = {}
 """Process by the error file that it took for its own: a forked child inherits the entry."""
 
@@ -161,7 +159,7 @@ def _record(handler: ErrorHandler, error: BaseException) -> None:
         log.exception("an error could not be recorded")
 
 
-def _write(path: str, content: Content) -> None:
+def _write(path: str, content: dict[str, Any]) -> None:
     owner = _owners.get(path, os.getpid())
     if owner != os.getpid():
         log.info("%s is left to the process %d", path, owner)
@@ -210,7 +208,7 @@ def _leave_faults_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_faults_to_parent)
 
 
-def compose(message: str, *, stack: str, error_code: int | None = None) -> Content:
+def compose(message: str, *, stack: str, error_code: int | None = None) -> dict[str, Any]:
     """Return the content of an error file, its texts cut; a code is that of another process."""
     code = {} if error_code is None else {"errorCode": error_code}
     callstack = bounded(stack, STACK_BYTES_MAX)
@@ -218,7 +216,7 @@ def compose(message: str, *, stack: str, error_code: int | None = None) -> Conte
     return {"message": {"message": bounded(message, MESSAGE_BYTES_MAX), **code, "extraInfo": extra}}
 
 
-def describe(error: BaseException) -> Content:
+def describe(error: BaseException) -> dict[str, Any]:
     """Return the content of an error file for ``error``, whatever its methods do."""
     name = type(error).__name__
     try:
@@ -253,7 +251,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read(FILE_BYTES_MAX + 1)
 
 
-def parse(text: bytes) -> Content:
+def parse(text: bytes) -> dict[str, Any]:
     """Return a JSON object. Raises ``ValueError``."""
     if len(text) > FILE_BYTES_MAX:
         raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
@@ -266,7 +264,7 @@ def parse(text: bytes) -> Content:
     return content
 
 
-def write(path: str, content: Content) -> None:
+def write(path: str, content: dict[str, Any]) -> None:
     """Put ``content`` into a file, whole or not at all unless it cannot be replaced, say a mount.
 
     A directory that a cleaner has removed is made again. Raises ``OSError`` if it can't be done.

@@ -10,10 +10,11 @@ import functools
 import inspect
 import logging
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from operator import index
 from time import monotonic_ns
-from typing import TYPE_CHECKING, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
+from typing import ClassVar, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, TypeVar
 from weakref import ref
 
 from worker_sdk.board.board import REFUSED, Board, Thread
@@ -36,10 +37,6 @@ from worker_sdk.board.layout import (
 )
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 from worker_sdk.runtime import STATE, attachment, start
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ClassVar, Literal, Self
 
 log = logging.getLogger("worker_sdk")
 

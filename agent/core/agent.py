@@ -14,7 +14,6 @@ from agent.core import events as ev
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.settings.config import AgentConfig
-from agent.telemetry.history import Situation
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 
@@ -83,22 +82,22 @@ class CoordinatorLink:
 
 
 class AgentCore:
-    """The core of an agent. Not thread-safe; one owner calls it."""
+    """The core of an agent. Not thread-safe; one owner calls it, and the console reads it."""
 
     def __init__(self, config: AgentConfig, *, is_gpu_memory_awaited: bool = False) -> None:
-        self._link = CoordinatorLink(config)
-        self._workers = RoundWorkers(config)
-        self._inprocess = self._workers.inprocess
+        self.link = CoordinatorLink(config)
+        self.workers = RoundWorkers(config)
+        self._inprocess = self.workers.inprocess
         # The port for the next round or iteration that this agent leads, 0 while none is held;
         # and the one that the coordinator says is used.
         self._port = self._port_spent = 0
         # Whether there are GPUs whose memory must be free between two rounds; whether workers have
         # run since it was last found free; whether that is waited for.
         self._has_gpu_memory_to_await = is_gpu_memory_awaited
-        self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
-        self._desired: DesiredState = Standby(reason="not heard of the coordinator yet")
+        self._is_gpu_memory_used = self.is_gpu_memory_awaited = False
+        self.desired: DesiredState = Standby(reason="not heard of the coordinator yet")
         # What is to be done once the workers, who get the signal, are gone.
-        self._ending: fx.Finish | None = None
+        self.ending: fx.Finish | None = None
         self._ending_signum = SIGTERM
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
@@ -113,7 +112,7 @@ class AgentCore:
         self._port = master_port
         if not master_port:
             self._effects.append(fx.ReservePort())
-        self._link.begin(now=now)
+        self.link.begin(now=now)
         self._connect(0.0, now)
         return self._flush(now)
 
@@ -122,7 +121,7 @@ class AgentCore:
         if self._is_finished or isinstance(event, ev.ObservedEvent):
             return []
         if isinstance(event, ev.SessionEvent):
-            if event.attempt == self._link.attempt:
+            if event.attempt == self.link.attempt:
                 self._on_session(event, now)
         elif isinstance(event, ev.WorkersEvent):
             self._on_workers(event, now)
@@ -133,30 +132,13 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self._link.deadline, self._beat_at, self._inprocess.deadline)
+        instants = (self.link.deadline, self._beat_at, self._inprocess.deadline)
         return min((instant for instant in instants if instant is not None), default=None)
-
-    def situation(self) -> Situation:
-        """Return where this agent stands, for the console."""
-        workers, link = self._workers, self._link
-        return Situation(
-            coordinator=link.coordinator,
-            is_connected=link.is_open,
-            was_connected=link.was_open,
-            reason=link.reason,
-            until=link.deadline,
-            desired=self._desired,
-            group=workers.state,
-            workers_alive=workers.workers_alive,
-            is_stopping=workers.is_stopping,
-            is_ending=self._ending is not None,
-            is_gpu_memory_awaited=self._is_gpu_memory_awaited,
-        )
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        self._workers.check_invariants()
-        assert self._beat_at is None or self._link.is_open, "beats without a session"
+        self.workers.check_invariants()
+        assert self._beat_at is None or self.link.is_open, "beats without a session"
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
         match event:
@@ -171,11 +153,11 @@ class AgentCore:
                 lost = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
                 self._on_supervisor(lost, now, has_lived=False)
             case ev.GpuMemoryFree():
-                self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
+                self._is_gpu_memory_used = self.is_gpu_memory_awaited = False
                 if event.note:
                     self._tell("GPU memory not free", event.note)
             case ev.SignalReceived(is_for_workers=True):
-                self._effects += self._workers.signal(event.signum)
+                self._effects += self.workers.signal(event.signum)
             case ev.SignalReceived():
                 self._on_signal(event.signum)
             case ev.DeadlineReached():
@@ -188,25 +170,25 @@ class AgentCore:
     def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
             case ev.SessionWelcomed():
-                self._link.welcomed(event.pace)
+                self.link.welcomed(event.pace)
                 self._beat_at = now + event.pace.heartbeat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
             case ev.InprocessDirected():
                 self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
-                    self._effects += self._workers.give_up()
+                    self._effects += self.workers.give_up()
             case ev.SessionLost():
                 self._on_session_lost(event, now)
             case _:
                 assert_never(event)
 
     def _on_directive(self, directive: ev.DirectiveReceived) -> None:
-        state = self._desired = directive.state
+        state = self.desired = directive.state
         self._port_spent = directive.master_port_spent
         self._replace_spent_port()
         if isinstance(state, Exit):
-            if state.is_released and self._ending is None:
+            if state.is_released and self.ending is None:
                 reason = "its workers succeeded, and it waited long enough for the others"
                 self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
@@ -220,57 +202,56 @@ class AgentCore:
         """
         if self._port_spent and self._port_spent == self._port:
             self._port, kept = 0, {self._port_spent}
-            if isinstance(self._desired, Assignment):
-                kept.add(self._desired.master_port)
+            if isinstance(self.desired, Assignment):
+                kept.add(self.desired.master_port)
             self._effects.append(fx.ReservePort(kept=frozenset(kept)))
 
     def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
         if event.refusal is not None:
             self._end_with(event.refusal)
-        if self._ending is not None:
-            self._link.end()  # there is nothing to come back for
+        if self.ending is not None:
+            self.link.end()  # there is nothing to come back for
             return
         if event.is_stale:
             # Others may hold our ranks already.
-            self._desired, self._port_spent = Standby(reason=event.reason), 0
+            self.desired, self._port_spent = Standby(reason=event.reason), 0
             self._tell("fenced", event.reason)
-        elif self._link.is_open:
+        elif self.link.is_open:
             self._tell("coordinator lost", event.reason)
-        self._connect(self._link.lost(event.reason, now=now), now)
+        self._connect(self.link.lost(event.reason, now=now), now)
 
     def _connect(self, delay_max_s: float, now: float) -> None:
-        if self._ending is None and not self._is_over(now):
-            attempt, beat = self._link.attempt, self._workers.beat(self._port)
+        if self.ending is None and not self._is_over(now):
+            attempt, beat = self.link.attempt, self.workers.beat(self._port)
             session = fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
             self._effects.append(session)
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""
-        error = self._link.given_up(now=now)
-        if error is not None:
+        if (error := self.link.given_up(now=now)) is not None:
             self._end_with(error)
-            self._link.end()
+            self.link.end()
         return error is not None
 
     def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
             case ev.WorkersStarted():
-                self._workers.started(event)
+                self.workers.started(event)
                 self._supervisor_deaths = 0
             case ev.WorkerStartFailed():
-                self._effects += self._workers.start_failed(event, now=now)
+                self._effects += self.workers.start_failed(event, now=now)
             case ev.WorkerStep():
-                self._effects += self._workers.step_taken(event, now=now)
+                self._effects += self.workers.step_taken(event, now=now)
             case ev.WorkerExited():
-                self._effects += self._workers.exited(event)
+                self._effects += self.workers.exited(event)
             case ev.WorkersStopped():
                 if event.stuck_pids:
                     pids = ", ".join(str(pid) for pid in event.stuck_pids)
                     why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
                     self._tell("processes stuck", why)
                     self._stuck = errors.ProcessesStuck(event.round_id, event.stuck_pids)
-                self._workers.stopped(event.round_id)
+                self.workers.stopped(event.round_id)
             case _:
                 assert_never(event)
 
@@ -279,15 +260,14 @@ class AgentCore:
         deaths = self._supervisor_deaths = self._supervisor_deaths + 1
         if deaths <= SUPERVISOR_DEATHS_MAX:
             delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)
-            start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
-            self._effects.append(start)
+            self._effects.append(fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived))
         else:
             self._end_with(errors.SupervisorLost(deaths, event.ending))
         if has_lived or deaths > SUPERVISOR_DEATHS_MAX:
-            self._effects += self._workers.lost(event, now=now)
+            self._effects += self.workers.lost(event, now=now)
 
     def _on_signal(self, signum: int) -> None:
-        if self._ending is not None:
+        if self.ending is not None:
             self._effects.append(fx.KillWorkers())
             return
         self._effects.append(fx.SendGoodbye(reason=f"ended by signal {signum}"))
@@ -298,15 +278,13 @@ class AgentCore:
 
     def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
         """Stop the workers, then finish; the first reason counts."""
-        if self._ending is None:
-            self._ending, self._ending_signum = finish, signum
+        if self.ending is None:
+            self.ending, self._ending_signum = finish, signum
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
-        workers = self._workers
-        target = self._desired if self._ending is None else None
-        if not isinstance(target, Assignment):
-            target = None
+        workers, desired = self.workers, self.desired
+        target = desired if isinstance(desired, Assignment) and self.ending is None else None
         workers.conclude()
         current = workers.assignment
         if current is not None and (target is None or target.round_id != current.round_id):
@@ -314,25 +292,25 @@ class AgentCore:
         if workers.assignment is None and target is not None:
             self._start(target)
         self._effects += self._inprocess.settle(now=now)
-        if workers.assignment is None and self._ending is not None:
+        if workers.assignment is None and self.ending is not None:
             self._is_finished, self._beat_at = True, None
-            self._effects.append(self._ending)
+            self._effects.append(self.ending)
 
     def _leave_round(self, now: float) -> None:
         """Stop the workers, or let those that restart in process end by themselves."""
         effects = None
-        if self._ending is None or self._ending.exit_code <= EXIT_SIGNAL:
-            effects = self._inprocess.dismiss(self._desired.reason, now=now)
+        if self.ending is None or self.ending.exit_code <= EXIT_SIGNAL:
+            effects = self._inprocess.dismiss(self.desired.reason, now=now)
         if effects is None:
-            effects = self._workers.stop(self._ending_signum)
+            effects = self.workers.stop(self._ending_signum)
             self._inprocess.stopping()
         self._effects += effects
-        self._workers.leave()
+        self.workers.leave()
 
     def _start(self, target: Assignment) -> None:
         """Start a round, or leave the run if this host can't; a round is never started again."""
-        latest, error = self._workers.latest_round_id, self._stuck
-        if target.round_id == self._workers.succeeded_round_id:
+        latest, error = self.workers.latest_round_id, self._stuck
+        if target.round_id == self.workers.succeeded_round_id:
             return  # given up after its success, which counts; the run goes on without us
         if error is None and target.round_id <= latest:
             error = errors.RunForgotten(target.round_id, latest)
@@ -341,9 +319,9 @@ class AgentCore:
             self._end_with(error)
         elif not self._is_gpu_memory_used:
             self._is_gpu_memory_used = self._has_gpu_memory_to_await
-            self._effects.append(self._workers.begin(target))
-        elif not self._is_gpu_memory_awaited:  # the round is looked at again when it is free
-            self._is_gpu_memory_awaited = True
+            self._effects.append(self.workers.begin(target))
+        elif not self.is_gpu_memory_awaited:  # the round is looked at again when it is free
+            self.is_gpu_memory_awaited = True
             self._effects.append(fx.AwaitGpuMemory())
 
     def _tell(self, what: str, why: str) -> None:
@@ -351,10 +329,10 @@ class AgentCore:
 
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
-        beat = self._workers.beat(self._port)
-        if self._link.is_open and beat.news != self._beat_sent and not self._is_finished:
+        beat = self.workers.beat(self._port)
+        if self.link.is_open and beat.news != self._beat_sent and not self._is_finished:
             self._beat_sent = beat.news
-            self._beat_at = now + self._link.pace.heartbeat_interval_s
+            self._beat_at = now + self.link.pace.heartbeat_interval_s
             self._effects.append(fx.SendBeat(beat=beat))
         done, self._effects = self._effects, []
         return done

@@ -34,6 +34,7 @@ def work(directory: Path) -> None:
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.draft")
+    draft.touch(mode=0o600)
     with draft.open("wb") as file:
         try:
             cloudpickle.dump(value, file)

@@ -25,8 +25,8 @@ from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
+from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
-from agent.telemetry.relay import Telemetry
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.failures.report import render_report
@@ -100,14 +100,10 @@ class Driver:
     """Runs one agent from start to finish."""
 
     def __init__(
-        self,
-        config: AgentConfig,
-        connect: Connect,
-        directory: PrivateDirectory,
-        devices: HostDevices,
+        self, config: AgentConfig, connect: Connect, folder: PrivateDirectory, devices: HostDevices
     ) -> None:
         self._config, self._connect = config, connect
-        output = WorkerOutput(config, directory)
+        output = WorkerOutput(config, folder)
         size, host, now = config.nproc_per_node, socket.gethostname(), time.monotonic()
         self._identity = identity = Identity(
             incarnation=uuid.uuid4().hex,
@@ -119,14 +115,14 @@ class Driver:
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
-        self._history = History(host=config.name or host, local_world_size=size, now=now)
+        name = config.name or host
+        self._history = History(self._core, host=name, local_world_size=size, now=now)
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
-        is_on_disk = not config.is_standalone
-        self._spool = Spool(directory, config.run_id, identity, is_on_disk=is_on_disk)
+        self._spool = Spool(folder, config, identity)
         self._spool.adopt()
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
@@ -204,7 +200,7 @@ class Driver:
         for effect in effects:
             self._execute(effect)
         # Last: what is said is not more pressing than what is done.
-        for line in self._history.saw(event, effects, self._core.situation(), now=now):
+        for line in self._history.saw(event, effects, now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
 

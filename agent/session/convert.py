@@ -115,14 +115,14 @@ class Identity:
 
 def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
     """Write what the run is, as this agent was told."""
-    given = {name: getattr(config, name) for name in _DURATIONS}
+    durations = {name: getattr(config, name) for name in _DURATIONS}
     return common_pb2.RunSpec(
         agents_min=config.min_nodes,
         agents_max=config.max_nodes,
         restarts_max=config.max_restarts,
         master_addr=config.master_addr,
         master_port=config.master_port,
-        **{name: duration(value) for name, value in given.items() if value is not None},
+        **{name: duration(value) for name, value in durations.items() if value is not None},
     )
 
 

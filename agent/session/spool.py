@@ -22,6 +22,7 @@ from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import SPOOL, PrivateDirectory
 from agent.session.convert import Identity
 from agent.session.transport import Connection, Failures, TransportError
+from agent.settings.config import AgentConfig
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 
@@ -61,16 +62,17 @@ class Spooled(NamedTuple):
 
 
 class Spool:
-    """This agent's records, and those adopted from dead ones.
+    """This agent's records and those adopted from dead ones; a standalone one's are in memory.
 
-    ``is_on_disk`` is False in a standalone run: its coordinator ends with the agent.
+    No later agent could deliver these, for its coordinator ends with it.
     """
 
     def __init__(
-        self, directory: PrivateDirectory, run_id: str, identity: Identity, *, is_on_disk: bool
+        self, directory: PrivateDirectory, config: AgentConfig, identity: Identity
     ) -> None:
-        self._directory, self._identity, self._is_on_disk = directory, identity, is_on_disk
-        self._folder, self._boot_id = f"run={run_id}", "unknown"
+        self._directory, self._identity = directory, identity
+        self._is_on_disk = not config.is_standalone
+        self._folder, self._boot_id = f"run={config.run_id}", "unknown"
         with suppress(OSError):
             self._boot_id = _BOOT_ID.read_text().strip()
         self._written = 0

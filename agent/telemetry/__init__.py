@@ -1,6 +1,5 @@
 """Structured events and metrics of an agent, and who takes them. See ``docs/telemetry.md``."""
 
-from agent.telemetry.handlers import EventHandler
-from agent.telemetry.items import Event, EventSource, Metric
+from agent.telemetry.items import Event, EventHandler, EventSource, Metric
 
 __all__ = ["Event", "EventHandler", "EventSource", "Metric"]

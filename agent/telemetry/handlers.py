@@ -1,44 +1,50 @@
-"""Shell. Who takes events and metrics: those that come with drumbeat, and installed packages'.
+"""Shell. Who takes an agent's events and metrics: our handlers, and installed packages'.
 
-A package offers a handler as an entry point of the group ``drumbeat.event_handlers``: a
-class or function that is called without arguments and returns the handler.
+A package offers one as an entry point of the group ``drumbeat.event_handlers``: a class or
+function that is called without arguments and returns the handler. It has a thread of its own:
+whatever it does, the agent only ever fills a bounded queue.
 """
 
+import asyncio
 import errno
 import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Thread
+from typing import Any, cast
 
+import structlog
+
+from agent.core import effects as fx
+from agent.core import events as ev
 from agent.errors import UnknownEventHandler
 from agent.runtime.installation import installed
-from agent.telemetry.items import Event, Item, Metric
+from agent.settings.config import AgentConfig
+from agent.telemetry.items import Event, EventHandler, Item, Metric
+from agent.telemetry.observer import Observer
+from drumbeat.format import describe
+
+log = structlog.get_logger()
 
 GROUP = "drumbeat.event_handlers"
-NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
-BUILT_IN = (NULL, CONSOLE, JSON_LINES)
+NULL, JSON_LINES = "null", "jsonl"
+BUILT_IN = (NULL, "console", JSON_LINES)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """Size of the file of ``JsonLinesHandler``; at it the file is renamed to ``<path>.1``."""
 
+QUEUE_MAX = 10_000
+"""Items that wait for the handler; more are dropped and counted."""
 
-class EventHandler(Protocol):
-    """Takes events and metrics. Called by one thread of its own, one call at a time.
+CLOSE_TIMEOUT_S = 2.0
+"""How long the end of an agent waits for its handler to take what is left."""
 
-    It may block and it may raise: training goes on, and what it missed is counted.
-    """
-
-    def handle(self, event: Event) -> None:
-        """Take an event."""
-
-    def put(self, metric: Metric) -> None:
-        """Take a metric."""
-
-    def close(self) -> None:
-        """Pass on what is held back, and let go. The last call."""
-
+DROPPED = "telemetry.dropped"
 
 Factory = Callable[[], EventHandler]
 
@@ -112,11 +118,9 @@ class JsonLinesHandler(ConsoleHandler):
         """Append a line; return False if it belongs into a new file."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            status = os.fstat(self._file)
-            try:
+            status, is_at_path = os.fstat(self._file), False
+            with suppress(FileNotFoundError):
                 is_at_path = os.path.samestat(status, os.stat(self._path))  # noqa: PTH116
-            except FileNotFoundError:
-                is_at_path = False
             if not is_at_path:
                 return False
             if status.st_size and status.st_size + len(data) > self._bytes_max:
@@ -138,3 +142,80 @@ def open_private(path: str) -> int:
         os.close(file)
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     return file
+
+
+class Telemetry:
+    """The telemetry of one agent. Costs nothing without a handler."""
+
+    def __init__(self, config: AgentConfig, *, host: str) -> None:
+        make = factory(config.event_handler, config.event_log_file)
+        now = time.monotonic()
+        self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
+        self._relay = None if make is None else Relay(make)
+
+    def saw(self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float) -> None:
+        """Pass on what follows from an event and the core's answer to it."""
+        if self._relay is not None:
+            self._relay.send(self._observer.saw(event, effects, now=now))
+
+    async def close(self) -> None:
+        """Let the handler finish, for a bounded time."""
+        if self._relay is not None:
+            await asyncio.to_thread(self._relay.close)
+
+
+class Relay:
+    """A bounded queue and the thread that empties it into a handler, which ``make`` makes there.
+
+    ``dropped`` counts items that found the queue full, or no handler; ``failed`` calls of the
+    handler that raised.
+    """
+
+    def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
+        self.dropped = self.failed = 0
+        self._queue: Queue[Item | None] = Queue(queue_max)
+        # A daemon: a handler that never returns must not keep the process alive.
+        self._thread = Thread(target=self._run, args=(make,), name="telemetry", daemon=True)
+        self._thread.start()
+
+    def send(self, items: Iterable[Item]) -> None:
+        """Hand items over, before `close`. Never blocks on the handler and never raises."""
+        for item in items:
+            if self._queue.full():  # nothing else fills it
+                self.dropped += 1
+            else:
+                self._queue.put_nowait(item)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Let the handler take what is left, for at most ``timeout_s``, and say what is missing."""
+        until = time.monotonic() + timeout_s
+        with suppress(Full):
+            self._queue.put(None, timeout=timeout_s)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        left = max(self._queue.qsize(), self._thread.is_alive())
+        if self.dropped or self.failed or left:
+            missing = f"{self.dropped} items dropped, {self.failed} refused by the handler"
+            reason = f"{missing}, {left} not taken within {timeout_s:g} s"
+            log.warning("telemetry incomplete", reason=reason)
+
+    def _run(self, make: Factory) -> None:
+        try:
+            handler = make()
+        except Exception as error:  # noqa: BLE001 - foreign code, of which training is independent
+            log.warning("event handler not available", reason=describe(error))
+            while self._queue.get() is not None:
+                self.dropped += 1
+            return
+        while (item := self._queue.get()) is not None:
+            self._call(handler.handle if isinstance(item, Event) else handler.put, item)
+        if self.dropped:
+            self._call(handler.put, Metric(name=DROPPED, value=self.dropped))
+        self._call(handler.close)
+
+    def _call(self, method: Callable[..., None], *items: Item) -> None:
+        try:
+            method(*items)
+        except Exception as error:  # noqa: BLE001
+            self.failed += 1
+            if self.failed == 1:  # once: a disk that is full stays full
+                log.warning("event handler failed", reason=describe(error))

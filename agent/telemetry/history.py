@@ -8,9 +8,11 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent.core import effects as fx
 from agent.core import events as ev
+from agent.core.agent import AgentCore
 from agent.core.model import Assignment, DesiredState, Exit, Failure, GroupState, Standby, Stop
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
@@ -43,25 +45,15 @@ _OF_ASSIGNMENT = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """Where an agent's core stands, for its console. Instants are monotonic."""
+class _Standing(NamedTuple):
+    """What of the core's state an event changes."""
 
-    coordinator: str
     is_connected: bool
     was_connected: bool
-    reason: str
-    """What the last attempt to connect met."""
-    until: float | None
-    """When the agent gives the coordinator up."""
     desired: DesiredState
-    group: GroupState
-    workers_alive: int
-    is_stopping: bool
-    """Whether processes are being ended."""
     is_ending: bool
-    """Whether the agent ends as soon as its workers have."""
-    is_gpu_memory_awaited: bool
+    is_stopping: bool
+    workers_alive: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +67,15 @@ class Line:
 
 
 class History:
-    """The history of one agent, from its start at ``now`` (monotonic seconds) on.
+    """The history of the agent of ``core``, from its start at ``now`` (monotonic seconds) on.
 
     ``host`` is the name of this agent or its host, as the coordinator's sentences have it.
     """
 
-    def __init__(self, *, host: str, local_world_size: int, now: float) -> None:
-        self._host, self._local_world_size = host, local_world_size
+    def __init__(self, core: AgentCore, *, host: str, local_world_size: int, now: float) -> None:
+        self._core, self._host, self._local_world_size = core, host, local_world_size
         self._now = self._began_at = self._away_since = now
-        self._situation: Situation | None = None
+        self._standing = self._read_standing()
         # What is waited for, when that is to be said next and after that, and whether it was.
         self._awaited = ""
         self._wait_due_at: float | None = None
@@ -108,39 +100,45 @@ class History:
         return min((instant for instant in instants if instant is not None), default=None)
 
     def saw(
-        self,
-        event: ev.Event | None,
-        effects: Sequence[fx.Effect],
-        situation: Situation,
-        *,
-        now: float,
+        self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float
     ) -> list[Line]:
         """Take in an event (``None``: the start); return what there is to say, in order."""
-        before = self._situation or situation
-        self._situation, self._now, self._lines = situation, now, []
+        before, current = self._standing, self._read_standing()
+        self._standing, self._now, self._lines = current, now, []
         if isinstance(event, ev.SuspendRequested):
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
-        self._on_connection(before, situation)
-        if situation.desired != before.desired:
-            self._on_desired(before.desired, situation.desired)
+        self._on_connection(before, current)
+        if current.desired != before.desired:
+            self._on_desired(before.desired, current.desired)
         for effect in effects:
             self._on_effect(effect)
         if isinstance(event, ev.SignalReceived) and effects and not event.is_for_workers:
             self._on_signal(event.signum, before)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
-        if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
+        if is_final or not current.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
         if not is_final:
-            self._review_wait(*self._wait_of(situation))
+            self._review_wait(*self._wait_of())
         return self._lines
 
     # What happened.
 
-    def _on_connection(self, before: Situation, situation: Situation) -> None:
-        if before.is_connected and not situation.is_connected:
+    def _read_standing(self) -> _Standing:
+        link, workers = self._core.link, self._core.workers
+        return _Standing(
+            is_connected=link.is_open,
+            was_connected=link.was_open,
+            desired=self._core.desired,
+            is_ending=self._core.ending is not None,
+            is_stopping=workers.is_stopping,
+            workers_alive=workers.workers_alive,
+        )
+
+    def _on_connection(self, before: _Standing, current: _Standing) -> None:
+        if before.is_connected and not current.is_connected:
             self._away_since = self._now
-        elif situation.is_connected and not before.is_connected:
+        elif current.is_connected and not before.is_connected:
             away = format_duration(self._now - self._away_since)
             if before.was_connected:
                 self._say("coordinator back", f"the coordinator is back after {away}")
@@ -178,7 +176,7 @@ class History:
                 # The report has the rest.
                 self._say("run ended", f"run failed: {desired.reason}", "debug")
 
-    def _on_signal(self, signum: int, before: Situation) -> None:
+    def _on_signal(self, signum: int, before: _Standing) -> None:
         name = "Ctrl-C" if signum == SIGINT else signal_name(-signum)
         if before.is_ending:
             if before.is_stopping:
@@ -296,21 +294,21 @@ class History:
             self._wait_due_at = next(at for at in self._wait_schedule if at > self._now)
             self._say("waiting", text)
 
-    def _wait_of(self, situation: Situation) -> tuple[str, str]:
+    def _wait_of(self) -> tuple[str, str]:
         """Return which wait is the most pressing, and what to say of it; nothing in training."""
-        what = ""
-        match situation.desired, situation.group:
-            case _ if situation.is_stopping:
-                text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
+        what, current = "", self._standing
+        match current.desired, self._core.workers.state:
+            case _ if current.is_stopping:
+                text = f"waiting for {count(current.workers_alive, 'worker')} to end"
                 if not (left := self._left(self._kill_at)):
                     return "kill", f"{text} that got SIGKILL; the kernel holds processes of theirs"
-                again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
+                again = "Ctrl-C again" if current.is_ending else f"{_ENDS}, a second one"
                 return "workers", f"{text}, SIGKILL in {left}; {again} kills at once"
-            case _ if situation.is_ending:
+            case _ if current.is_ending:
                 pass
-            case _ if not situation.is_connected:
-                return "coordinator", self._wait_for_coordinator(situation)
-            case _ if situation.is_gpu_memory_awaited:
+            case _ if not current.is_connected:
+                return "coordinator", self._wait_for_coordinator()
+            case _ if self._core.is_gpu_memory_awaited:
                 what = "GPU memory"
             case Standby(reason=reason), _:
                 left = self._left(self._standby_until)
@@ -324,14 +322,15 @@ class History:
                 what = "verdict"
         return what, f"{_WAITS[what]}; {_ENDS}" if what else ""
 
-    def _wait_for_coordinator(self, situation: Situation) -> str:
+    def _wait_for_coordinator(self) -> str:
+        link = self._core.link
         # What gRPC met last; before it stands text of its own, and the address once more.
-        reason = one_line(_GRPC.sub("", situation.reason.rpartition("last error: ")[2]))
-        text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
-        if left := self._left(situation.until):
-            option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
+        reason = one_line(_GRPC.sub("", link.reason.rpartition("last error: ")[2]))
+        text = f"waiting for the coordinator at {link.coordinator} ({reason})"
+        if left := self._left(link.deadline):
+            option = "--coordinator-grace" if link.was_open else "--join-timeout"
             text += f", up to {left} more ({option})"
-        if not (alive := situation.workers_alive):
+        if not (alive := self._standing.workers_alive):
             return f"{text}; {_ENDS}"
         go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
         return f"{text}; {go_on}; Ctrl-C stops them and ends this agent"

@@ -1,9 +1,10 @@
-"""Pure. What telemetry is made of: events and metrics, as plain values."""
+"""Pure. What telemetry is made of: events and metrics, as plain values, and who takes them."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Protocol
 
 Value = str | int | float | bool | None
 
@@ -49,3 +50,19 @@ class Metric(_Line):
 
 
 Item = Event | Metric
+
+
+class EventHandler(Protocol):
+    """Takes events and metrics. Called by one thread of its own, one call at a time.
+
+    It may block and it may raise: training goes on, and what it missed is counted.
+    """
+
+    def handle(self, event: Event) -> None:
+        """Take an event."""
+
+    def put(self, metric: Metric) -> None:
+        """Take a metric."""
+
+    def close(self) -> None:
+        """Pass on what is held back, and let go. The last call."""

@@ -7,7 +7,7 @@ decides nothing: without it the agent does exactly the same.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from typing import Literal
 
 from agent.core import effects as fx
 from agent.core import events as ev
@@ -22,12 +22,9 @@ from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInte
 _Metadata = dict[str, Value]
 
 
-class Status(StrEnum):
-    """How a worker, or the agent, ended."""
-
-    SUCCEEDED = "SUCCEEDED"  # it exited with 0 by itself
-    FAILED = "FAILED"  # it ended badly by itself, or could not be started
-    TERMINATED = "TERMINATED"  # the agent stopped it, or did not start it: another could not be
+# How a worker ended: by itself with 0 or badly, also if it could not be started; or by the agent,
+# also if that did not start it because another could not be.
+Status = Literal["SUCCEEDED", "FAILED", "TERMINATED"]
 
 
 @dataclass(slots=True)
@@ -44,17 +41,17 @@ class _Round:
     def status(self, local_rank: int) -> Status:
         failure, ending = self.failures.get(local_rank), self.exits.get(local_rank)
         if failure is not None and not failure.is_stopped_by_agent:
-            return Status.FAILED
+            return "FAILED"
         if ending is not None and ending.exit_code == 0 and not ending.is_stopped:
-            return Status.SUCCEEDED
-        return Status.TERMINATED
+            return "SUCCEEDED"
+        return "TERMINATED"
 
     def state(self) -> WorkerState:
         """Return what became of this host's workers, as a unit."""
         found = {self.status(worker.local_rank) for worker in self.group.workers}
-        if Status.FAILED in found:
+        if "FAILED" in found:
             return WorkerState.FAILED
-        return WorkerState.STOPPED if Status.TERMINATED in found else WorkerState.SUCCEEDED
+        return WorkerState.STOPPED if "TERMINATED" in found else WorkerState.SUCCEEDED
 
 
 class Observer:
@@ -87,10 +84,7 @@ class Observer:
     def saw(
         self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float
     ) -> list[Item]:
-        """Take in an event (``None``: the start) with its effects; return what follows from it.
-
-        ``now`` is the instant the core was given.
-        """
+        """Take in an event (``None``: the start) with its effects; return what follows from it."""
         self._now, self._items = now, []
         if event is not None:
             self._on_event(event)
@@ -219,7 +213,7 @@ class Observer:
             metadata["pid"] = ending.pid
         how = failure or ending
         metadata |= {"exit_code": how.exit_code if how else None, "raw_error": None}
-        if failure is not None and status is Status.FAILED:
+        if failure is not None and status == "FAILED":
             message = failure.message or describe_ending(failure.exit_code)
             metadata["raw_error"] = _error_json(message, failure.traceback)
         self._put_event(f"worker.status.{status}", metadata)
@@ -248,23 +242,20 @@ class Observer:
         elif finish.exit_code > EXIT_SIGNAL:
             why = describe_ending(finish.exit_code)
         else:
-            self._put_outcome(is_success=is_success)
-        status = Status.SUCCEEDED if is_success else Status.FAILED
+            has_retried = self._restart_count > 0 or self._has_restarted_in_process
+            self._put_of_workers("run_total", 1)
+            for ending, is_so in (("success", is_success), ("failed", not is_success)):
+                self._put_of_workers(f"run_{ending}_with_retries", int(is_so and has_retried))
+                self._put_of_workers(f"run_{ending}_no_retries", int(is_so and not has_retried))
+            self._put_of_workers("remaining_restarts", self._remaining)
+            value = flakiness(self._remaining, self._config.max_restarts, is_failed=not is_success)
+            self._put_of_workers("flakiness", value)
+        status = "SUCCEEDED" if is_success else "FAILED"
         metadata = self._metadata(status, round_id, self._restart_count) | {
             "exit_code": finish.exit_code,
             "raw_error": None if is_success else _error_json(why, ""),
         }
         self._put_event(f"agent.status.{status}", metadata)
-
-    def _put_outcome(self, *, is_success: bool) -> None:
-        has_retried = self._restart_count > 0 or self._has_restarted_in_process
-        self._put_of_workers("run_total", 1)
-        for ending, is_so in (("success", is_success), ("failed", not is_success)):
-            self._put_of_workers(f"run_{ending}_with_retries", int(is_so and has_retried))
-            self._put_of_workers(f"run_{ending}_no_retries", int(is_so and not has_retried))
-        self._put_of_workers("remaining_restarts", self._remaining)
-        value = flakiness(self._remaining, self._config.max_restarts, is_failed=not is_success)
-        self._put_of_workers("flakiness", value)
 
     def _metadata(self, state: str, round_id: int | None, restarts: int) -> _Metadata:
         return {
@@ -309,11 +300,7 @@ class Observer:
 
 
 def flakiness(remaining: int, restarts_max: int, *, is_failed: bool) -> int:
-    """Return how much of the restart budget a run has used, in percent; 100 if it failed.
-
-    A run that succeeded at once has 0. With restarts used it rises, and stays
-    below 100, because the last attempt was not wasted.
-    """
+    """Return how much of the restart budget a run has used, in percent; 100 only if it failed."""
     return 100 if is_failed else int(100 - 100 * (remaining + 1) / (restarts_max + 1))
 
 

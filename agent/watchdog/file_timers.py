@@ -24,29 +24,24 @@ import os
 import signal
 import stat
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from agent.errors import TimerFileUnusable
-from agent.watchdog.core.model import TimerAcquired, TimerReleased, TooManyTimers, WorkerIsGone
+from agent.watchdog.core import model as msg
 from agent.watchdog.stacks import lineage
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 from worker_sdk.interpreter.signal_numbers import is_signal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from agent.watchdog.core.model import WorkerKey
 
 log = structlog.get_logger()
 
 # Asked of the kernel, and what it grants any user by default: about 9,000 requests.
 PIPE_BYTES = 1024 * 1024
-PIPE_BYTES_MIN = 64 * 1024  # what a FIFO has anyway
 # Read and worked off at once, in a few milliseconds; then the loop's other business goes on.
 READ_BYTES = 64 * 1024
 # PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn.
@@ -66,17 +61,16 @@ class FileTimerRequest(NamedTuple):
 class FileTimers:
     """Serves one FIFO to all workers of this host. Belongs to one event loop.
 
-    ``submit`` is called for what workers ask, and may raise ``TooManyTimers`` and
-    ``WorkerIsGone``; ``worker_with`` returns the worker that is the process of a pid;
-    ``wall_clock`` is what clients count on. Raises ``TimerFileUnusable`` if there is something
-    else than a FIFO of an earlier agent, which is replaced, or none can be made.
+    ``submit`` may raise ``TooManyTimers`` and ``WorkerIsGone``; ``worker_with`` returns the worker
+    that is the process of a pid; clients count on ``wall_clock``. Raises ``TimerFileUnusable`` if
+    there is something else than a FIFO of an earlier agent, or none can be made.
     """
 
     def __init__(
         self,
         path: Path,
-        submit: Callable[[TimerAcquired | TimerReleased], None],
-        worker_with: Callable[[int], WorkerKey | None],
+        submit: Callable[[msg.TimerAcquired | msg.TimerReleased], None],
+        worker_with: Callable[[int], msg.WorkerKey | None],
         *,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -101,13 +95,10 @@ class FileTimers:
             self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise TimerFileUnusable(str(path), error.strerror or str(error)) from error
-        size = PIPE_BYTES
-        while size > PIPE_BYTES_MIN:  # as much room as the system allows
-            try:
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, size)
+        for halved in range(4):  # as much room as the system allows; a FIFO has a 16th anyway
+            with suppress(OSError):
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES >> halved)
                 break
-            except OSError:
-                size //= 2
 
     def pause(self) -> None:
         """Let requests wait in the FIFO: ``worker_with`` does not know their processes yet."""
@@ -154,9 +145,9 @@ class FileTimers:
         while self._requests:
             try:
                 self._pass_on(self._requests.pop(next(iter(self._requests))))
-            except WorkerIsGone:
+            except msg.WorkerIsGone:
                 pass
-            except TooManyTimers as refusal:
+            except msg.TooManyTimers as refusal:
                 self._warn("a file timer is not watched", str(refusal))
         return len(data) == READ_BYTES
 
@@ -176,7 +167,7 @@ class FileTimers:
             # Processes of one worker do not know of each other's names.
             pid, scope = request.pid, f"{scope} (process {request.pid})"
         if request.expires_at is None:
-            self._submit(TimerReleased(worker=worker, scope=scope))
+            self._submit(msg.TimerReleased(worker=worker, scope=scope))
             return
         if signum > 0 and not is_signal(signum):
             why = f"process {request.pid} named one that this system does not have"
@@ -184,7 +175,7 @@ class FileTimers:
             signum = int(signal.SIGKILL)  # the client's default
         left_s = max(0.0, request.expires_at - self._wall_clock())
         self._submit(
-            TimerAcquired(worker=worker, scope=scope, timeout_s=left_s, signal=signum, pid=pid)
+            msg.TimerAcquired(worker=worker, scope=scope, timeout_s=left_s, signal=signum, pid=pid)
         )
 
     def _warn(self, event: str, why: str) -> None:
@@ -196,10 +187,7 @@ class FileTimers:
 
 
 def requested_path(environment: Mapping[str, str], directory: Path) -> Path | None:
-    """Return where an agent of this environment shall serve file timers, None if it shall not.
-
-    If the user leaves the place open, in the private ``directory``.
-    """
+    """Return where to serve file timers, by default in ``directory``; None: nowhere."""
     if environment.get(FILE_TIMER_ENABLE) != "1":
         return None
     # Absolute, since workers may work somewhere else.

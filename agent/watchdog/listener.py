@@ -11,13 +11,12 @@ import os
 import socket
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from agent.watchdog.service import Calls, WorkerService
 
 log = structlog.get_logger()
@@ -33,8 +32,7 @@ class Listener:
 
     def __init__(self, directory: Path, calls: Calls) -> None:
         self.path = directory / "workers"
-        self.service: WorkerService | None = None
-        """Once a worker has connected."""
+        self.service: WorkerService | None = None  # until a worker has connected
         self._calls = calls
         self._starting = asyncio.Lock()
         self._why_not = ""
@@ -51,17 +49,15 @@ class Listener:
 
     def is_in(self, directory: Path) -> bool:
         """Return whether workers that are told of a socket in ``directory`` find this one."""
-        try:
+        with suppress(OSError):
             return os.path.samestat(self._place, (directory / self.path.name).stat())
-        except OSError:
-            return False
+        return False
 
     async def close(self) -> None:
         """End every connection."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
         if self.service is not None:
             await self.service.close()

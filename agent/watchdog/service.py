@@ -15,15 +15,7 @@ import grpc
 
 from agent.core.model import WorkerOrder, WorkerStep
 from agent.session.convert import greeting, order_message, step_from
-from agent.watchdog.core.model import (
-    Call,
-    HeartbeatReceived,
-    Refusal,
-    TimerAcquired,
-    TimerReleased,
-    WorkerIsGone,
-    WorkerKey,
-)
+from agent.watchdog.core import model as msg
 from drumbeat.durations import DURATION_MAX_S
 from drumbeat.mapping import seconds_of
 from drumbeat.violation import InvalidField
@@ -49,13 +41,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Calls(Protocol):
     """Takes the calls of workers; each may raise ``Refusal``."""
 
-    async def authenticate(self, token: str) -> WorkerKey:
+    async def authenticate(self, token: str) -> msg.WorkerKey:
         """Return whose token it is, once that worker is known to run."""
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: msg.Call) -> None:
         """Take a call in."""
 
-    def sync(self, key: WorkerKey) -> None:
+    def sync(self, key: msg.WorkerKey) -> None:
         """Take note of all that the worker's board says."""
 
     def step(self, step: WorkerStep) -> None:
@@ -70,7 +62,7 @@ class _Stream:
 
     def __init__(self, context: Context) -> None:
         self.order: WorkerOrder | None = None
-        self.refusal: Refusal | None = None
+        self.refusal: msg.Refusal | None = None
         self.news = asyncio.Event()
         self._context = context
         self._reading: asyncio.Future[Any] | None = None
@@ -109,9 +101,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._streams: dict[WorkerKey, _Stream] = {}
-        self._orders: dict[WorkerKey, WorkerOrder] = {}
-        self._steps: dict[WorkerKey, WorkerStep] = {}
+        self._streams: dict[msg.WorkerKey, _Stream] = {}
+        self._orders: dict[msg.WorkerKey, WorkerOrder] = {}
+        self._steps: dict[msg.WorkerKey, WorkerStep] = {}
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
 
@@ -127,11 +119,11 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         """End every call at once."""
         await self._server.stop(None)
 
-    def worker_gone(self, key: WorkerKey) -> None:
+    def worker_gone(self, key: msg.WorkerKey) -> None:
         """End the stream of a worker that has ended."""
         self._orders.pop(key, None)
         self._steps.pop(key, None)
-        self._end(key, WorkerIsGone())
+        self._end(key, msg.WorkerIsGone())
 
     def order(self, order: WorkerOrder) -> None:
         """Tell a worker what to do, now and on every later stream; the latest order counts."""
@@ -151,7 +143,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             timeout_s = seconds_of(request.timeout) if request.HasField("timeout") else None
             if timeout_s is None or not 0 < timeout_s <= DURATION_MAX_S:
                 raise InvalidField("timeout", timeout_s, "above 0 s and at most a month")
-            acquired = TimerAcquired(
+            acquired = msg.TimerAcquired(
                 worker=key, scope=_scope(request.scope), timeout_s=timeout_s, signal=signum
             )
             self._calls.submit(acquired)
@@ -162,7 +154,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.ReleaseTimerResponse:
         """Forget a timer."""
         async with self._caller(context) as key:
-            self._calls.submit(TimerReleased(worker=key, scope=_scope(request.scope)))
+            self._calls.submit(msg.TimerReleased(worker=key, scope=_scope(request.scope)))
         return worker_pb2.ReleaseTimerResponse()
 
     async def Heartbeat(
@@ -173,7 +165,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             step = request.step if request.HasField("step") else None
             if step is not None and step < 0:
                 raise InvalidField("step", step, "0 or more")
-            self._calls.submit(HeartbeatReceived(worker=key, step=step))
+            self._calls.submit(msg.HeartbeatReceived(worker=key, step=step))
         return worker_pb2.HeartbeatResponse()
 
     async def Attach(  # type: ignore[override]  # what is written goes by the context
@@ -181,7 +173,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         """Hold a worker's stream until it, or the worker, ends."""
         async with self._caller(context) as key:
-            self._end(key, Refusal("ABORTED", "a later stream of this worker took its place"))
+            self._end(key, msg.Refusal("ABORTED", "a later stream of this worker took its place"))
             stream = self._streams[key] = _Stream(context)
             try:
                 await self._greet(key, stream)
@@ -191,12 +183,12 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 if self._streams.get(key) is stream:
                     del self._streams[key]
 
-    def _end(self, key: WorkerKey, refusal: Refusal) -> None:
+    def _end(self, key: msg.WorkerKey, refusal: msg.Refusal) -> None:
         if (stream := self._streams.get(key)) is not None:
             stream.refusal = refusal
             stream.news.set()
 
-    async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
+    async def _greet(self, key: msg.WorkerKey, stream: _Stream) -> None:
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 request = await stream.next(is_greeted=False)
@@ -211,7 +203,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         await stream.write(greeted=greeting(self._steps.get(key), self._orders.get(key)))
         stream.order = self._orders.get(key)
 
-    async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
+    async def _converse(self, key: msg.WorkerKey, stream: _Stream) -> None:
         synced = 0
         while (request := await stream.next()) is not None:
             match request.WhichOneof("kind"):
@@ -230,7 +222,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                     pass  # of a later version, which can do without an answer
 
     @asynccontextmanager
-    async def _caller(self, context: Context) -> AsyncIterator[WorkerKey]:
+    async def _caller(self, context: Context) -> AsyncIterator[msg.WorkerKey]:
         """Find out who calls, and put a refusal into a status: the one place for both."""
         try:
             # Pairs in every version; the kind of mapping differs.
@@ -243,7 +235,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
         except InvalidField as problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(problem))
-        except Refusal as refusal:
+        except msg.Refusal as refusal:
             await context.abort(grpc.StatusCode[refusal.status], str(refusal))
 
 

@@ -1,8 +1,7 @@
 """Shell. What a journal is, the coordinator's memory across its own death, and the runs in it.
 
-The core is ahead of the journal while a batch is being written, for as long as the disk takes.
-Readers must not see what a crash would undo, so the records are folded a second time once they
-are durable. From that fold also come the snapshots that keep a journal small.
+The core is ahead of the journal while a batch is being written. Readers must not see what a crash
+would undo, so records are folded a second time once they are durable; snapshots come from there.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ class Journal:
     other ``CommandFailed``: ``LostLeadership`` if another one has taken over.
     """
 
-    term = 1
-    """Of the leadership under which it is written; 1 for a coordinator that is alone."""
+    term = 1  # of the leadership under which it is written; a coordinator that is alone has 1
 
     def __init__(self) -> None:
         self.runs = JournaledRuns()

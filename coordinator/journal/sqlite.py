@@ -80,11 +80,10 @@ _REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = e
 class SqliteFile:
     """A SQLite file in a private directory, safe against power loss. Blocks.
 
-    Every ``write`` is one transaction with ``synchronous=EXTRA``: it has reached the
-    disk when the call returns. On a local disk it goes to a write-ahead log. That needs
-    shared memory, which a network file system does not have: there SQLite keeps a rollback
-    journal. Each transaction makes sure that no coordinator on another host has taken the
-    file over, whatever the locks of the file system are worth.
+    Every ``write`` is one transaction with ``synchronous=EXTRA``: it has reached the disk when
+    the call returns. A write-ahead log needs shared memory, which a network file system does not
+    have: there SQLite keeps a rollback journal. Each transaction makes sure that no coordinator
+    on another host has taken the file over, whatever the file system's locks are worth.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -93,8 +92,8 @@ class SqliteFile:
         self._owner = uuid.uuid4().hex
         with ExitStack() as opened:
             opened.callback(os.close, lock_directory(directory))
+            # Whether a write-ahead log is safe there.
             self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
-            """Whether a write-ahead log is safe there."""
             with self._errors():
                 self._path.touch(mode=0o600)
                 # One thread at a time uses it, though not always the same one.
@@ -212,9 +211,9 @@ class SqliteFile:
             yield
 
     def _compact(self, state: RunState) -> None:
-        """Put a snapshot in the place of a run's first record, so that runs keep their order.
+        """Put a snapshot in the place of a run's first record: runs keep their order.
 
-        If it has several parts, the others come last: only the order within a run counts then.
+        Further parts come last: only the order within a run counts then.
         """
         query = "SELECT MIN(number) FROM records WHERE run_id = ?"
         number = self._database.execute(query, (state.key,)).fetchone()[0]

@@ -41,8 +41,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self.error: CoordinatorError | None = None
-        """Ends the session, whatever waits to be sent; the first one counts."""
+        self.error: CoordinatorError | None = None  # ends the session; the first one counts
         self._slots: dict[type[fx.Push], fx.Push] = {}
         self._changed = asyncio.Event()
         self._failed = asyncio.Event()
@@ -155,11 +154,7 @@ class Driver:
             raise
 
     def ask(self, event: FailureReported | LimitsReset) -> asyncio.Future[int | None]:
-        """Submit what has an answer; return the future that is done once that is journaled.
-
-        For a failure record it holds whether that was kept; for a reset how many
-        limits were forgotten, ``None`` if there is no such run.
-        """
+        """Submit what has an answer, as in ``Answer``; it is there once that is journaled."""
         self.submit(event)
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 

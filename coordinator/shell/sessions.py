@@ -110,17 +110,11 @@ class Sessions:
         One accepted behind that would make it look like one that was counted before.
         """
         noted = _note_once("failure records", "an agent")
-        limits = self._driver.limits
         error: CoordinatorError | None = None
         try:
             async for message in requests:
-                event = failure_reported(
-                    message,
-                    request_id=next(self._request_ids),
-                    record_bytes_max=limits.failure_record_bytes_max,
-                    text_characters_max=limits.failure_message_bytes_max,
-                    on_problem=noted,
-                )
+                number, limits = next(self._request_ids), self._driver.limits
+                event = failure_reported(message, number, limits, noted)
                 await pending.put((event.record, await self._driver.submit_failure(event)))
         except CoordinatorError as refused:
             error = refused

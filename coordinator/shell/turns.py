@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
@@ -24,49 +24,37 @@ FAILURES_MAX = 256
 FAILURES_BYTES_MAX = 1024 * 1024
 
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
+_CONCLUDED = "concluded"
+_ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
 
 @dataclass(slots=True)
 class Inbox:
     """What one session has said and the core has not taken in: the latest of each kind.
 
-    A beat takes the place of the one before, but keeps what it does not say anew.
-    The end of a round's workers is kept beside what came after it: it counts,
-    even if its agent leaves at once.
+    A beat keeps what it does not say anew of the one before. The end of a round's workers is
+    kept beside what came after it: it counts, even if its agent leaves at once.
     """
 
-    opened: ev.SessionOpened | None = None
-    concluded: ev.BeatReceived | None = None
-    beat: ev.BeatReceived | None = None
-    left: ev.AgentLeft | None = None
-    closed: ev.SessionClosed | None = None
+    _said: dict[object, ev.SessionEvent] = field(default_factory=dict)
 
     def put(self, event: ev.SessionEvent) -> None:
         """Take an event in."""
-        match event:
-            case ev.SessionOpened():
-                self.opened = event
-            case ev.BeatReceived(beat=beat):
-                if (before := self.beat) is not None:
-                    was = before.beat
-                    is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
-                    if was.state in _CONCLUSIONS and not is_as_before:
-                        self.concluded = before
-                    event = replace(event, beat=beat.after(was))
-                self.beat = event
-            case ev.AgentLeft():
-                self.left = event
-            case ev.SessionClosed():
-                self.closed = event
+        before = self._said.get(ev.BeatReceived)
+        if isinstance(event, ev.BeatReceived) and isinstance(before, ev.BeatReceived):
+            beat, was = event.beat, before.beat
+            is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
+            if was.state in _CONCLUSIONS and not is_as_before:
+                self._said[_CONCLUDED] = before
+            event = replace(event, beat=beat.after(was))
+        self._said[type(event)] = event
 
     def events(self) -> list[ev.SessionEvent]:
         """Return what there is, oldest first."""
-        slots = (self.opened, self.concluded, self.beat, self.left, self.closed)
-        return [event for event in slots if event is not None]
+        return [self._said[kind] for kind in _ORDER if kind in self._said]
 
 
-Send = Callable[[fx.Push | fx.Reject], None]
-"""Takes in what is to be sent in a session."""
+Send = Callable[[fx.Push | fx.Reject], None]  # takes in what is to be sent in a session
 
 
 class Turns:
@@ -136,8 +124,7 @@ class Turns:
     def stop(self, error: CoordinatorError) -> None:
         """Decide nothing any more, and end every session with an error.
 
-        The sessions that end now say nothing about their agents, so what comes
-        from here on is dropped; agents send it again to the next coordinator.
+        What comes from here on is dropped; agents send it again to the next coordinator.
         """
         self._is_stopping = True
         self._queue.clear()
@@ -207,9 +194,7 @@ class Turns:
             return
         if isinstance(event, ev.FailureReported):
             self._failures.append(event)
-        elif isinstance(
-            event, ev.SessionOpened | ev.BeatReceived | ev.AgentLeft | ev.SessionClosed
-        ):
+        elif isinstance(event, ev.SessionEvent):
             inbox = self._inboxes.get(event.session_id)
             if inbox is not None:
                 inbox.put(event)
@@ -225,9 +210,9 @@ class Turns:
         self._wake()
 
     def _is_overdue(self, now: float) -> bool:
-        """Return whether a deadline is over and all that waited by then was handled.
+        """Return whether a deadline is over and all that waited by then, and may renew it, handled.
 
-        What waits may renew what seems to be over; what comes later must not delay it for ever.
+        What comes later must not delay it for ever.
         """
         due = self._registry.next_deadline()
         if due is None or due > now:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 
+from coordinator.config import Limits
 from coordinator.core import model
 from coordinator.core.events import FailureReported
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
@@ -15,13 +16,10 @@ from drumbeat.mapping import MessageMapping, OnProblem, between, cut, cut_bytes,
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
-SCOPE_CHARACTERS_MAX = 512
-"""Of the name of the timer or section that ran out."""
-# No agent lives for a century.
-UPTIME_MAX_S = 100 * 366 * 86_400.0
-
+SCOPE_CHARACTERS_MAX = 512  # of the name of the timer or section that ran out
+UPTIME_MAX_S = 100 * 366 * 86_400.0  # no agent lives for a century
+# Every agent gets an `Exit` in the same moment, so it is small.
 EXIT_BYTES_MAX = 16 * 1024
-"""Every agent gets an ``Exit`` in the same moment, so it is small."""
 # An `Exit` holds the name of a host, and numbers, beside it.
 _VERDICT_BYTES_MAX = EXIT_BYTES_MAX - 2 * 1024
 _REASON_CHARACTERS_MAX = 1_000
@@ -83,21 +81,20 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
 
 def failure_reported(
     message: session_pb2.ReportFailuresRequest,
-    *,
     request_id: int,
-    record_bytes_max: int,
-    text_characters_max: int,
+    limits: Limits,
     on_problem: OnProblem,
 ) -> FailureReported:
     """Read one failure record; an over-long one is refused. Raises ``InvalidField``."""
-    record, fence = message.record, message.record.fence
-    if record.ByteSize() > record_bytes_max:
-        raise InvalidRequest("record", f"{record.ByteSize()} bytes", f"{record_bytes_max} bytes")
+    record, fence, most = message.record, message.record.fence, limits.failure_record_bytes_max
+    if record.ByteSize() > most:
+        raise InvalidRequest("record", f"{record.ByteSize()} bytes", f"{most} bytes")
+    characters_max = limits.failure_message_bytes_max
     return FailureReported(
         run_id=fence.run_id,
         request_id=request_id,
         uptime_s=read_uptime_s(message),
-        record=read_record(record, fence, "record", text_characters_max, on_problem),
+        record=read_record(record, fence, "record", characters_max, on_problem),
     )
 
 

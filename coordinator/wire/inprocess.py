@@ -14,16 +14,8 @@ from coordinator.core.inprocess.rank_rules import RankRule, RuleKind
 from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from coordinator.core.model import DURATION_MAX_S
-from drumbeat.inprocess import (
-    InprocessDirective,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
-)
-from drumbeat.mapping import enum_table, seconds_of
+from drumbeat import inprocess as values
+from drumbeat.mapping import MessageMapping, enum_table, seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
@@ -33,8 +25,9 @@ RULES_MAX = 16
 GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
-_KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind)
-_STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, InprocessStep)
+_KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, values.InterruptionKind)
+_BEGIN = MessageMapping(values.IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
+_STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, values.InprocessStep)
 
 
 def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport | None:
@@ -55,7 +48,9 @@ def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport 
     )
 
 
-def interruption_of(record: failure_pb2.FailureRecord) -> tuple[InterruptionKind | None, int]:
+def interruption_of(
+    record: failure_pb2.FailureRecord,
+) -> tuple[values.InterruptionKind | None, int]:
     """Read what a failure did to an iteration, and to which; ``None`` and 0 if to none."""
     if not record.interruption or record.iteration > ID_MAX:
         return None, 0
@@ -64,17 +59,17 @@ def interruption_of(record: failure_pb2.FailureRecord) -> tuple[InterruptionKind
 
 def _interruptions(
     messages: Iterable[iteration_pb2.Interruption], size: int
-) -> tuple[Interruption, ...]:
-    found: dict[int, Interruption] = {}
+) -> tuple[values.Interruption, ...]:
+    found: dict[int, values.Interruption] = {}
     for message in messages:
         if (rank := message.local_rank) < size and rank not in found:
             kind, text = _kind(message.kind), message.message[:FAULT_CHARACTERS_MAX]
-            found[rank] = Interruption(local_rank=rank, kind=kind, message=text)
+            found[rank] = values.Interruption(local_rank=rank, kind=kind, message=text)
     return tuple(found.values())
 
 
-def _kind(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind:
-    return _KINDS.get(value, InterruptionKind.TERMINATED)
+def _kind(value: iteration_pb2.InterruptionKind.ValueType) -> values.InterruptionKind:
+    return _KINDS.get(value, values.InterruptionKind.TERMINATED)
 
 
 def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
@@ -103,25 +98,17 @@ def _seconds(message: Duration) -> float:
     return min(max(0.0, seconds_of(message)), DURATION_MAX_S)
 
 
-def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessDirective:
+def directive_message(directive: values.InprocessDirective) -> inprocess_pb2.InprocessDirective:
     """Write what an agent's workers do in an iteration."""
     message = inprocess_pb2.InprocessDirective(
         round_id=directive.round_id, iteration=directive.iteration, terminated=directive.terminated
     )
     match directive.kind:
-        case IterationBegin(seats=seats) as begin:
-            message.begin.MergeFrom(
-                inprocess_pb2.IterationBegin(
-                    # As dictionaries: a begin has one for each worker of the fleet.
-                    seats=[seat._asdict() for seat in seats],  # type: ignore[misc]
-                    world_size=begin.world_size,
-                    active_world_size=begin.active_world_size,
-                    master_addr=begin.master_addr,
-                    master_port=begin.master_port,
-                )
-            )
-        case IterationInterrupt(reason=reason):
+        case values.IterationBegin(seats=seats) as begin:
+            # As dictionaries: a begin has one for each worker of the fleet.
+            message.begin.MergeFrom(_BEGIN.write(begin, seats=[seat._asdict() for seat in seats]))
+        case values.IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
-        case IterationComplete():
+        case values.IterationComplete():
             message.complete.SetInParent()
     return message

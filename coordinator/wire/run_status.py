@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from coordinator.core.model import AgentIdentity, Round, Seat
@@ -20,11 +21,8 @@ Row = TypeVar("Row")
 
 # Rows in one answer: what the event loop writes within some 50 ms.
 PAGE_SIZE_MAX = 1_000
-# gRPC takes 4 MiB unless it is told otherwise.
-PAGE_BYTES_MAX = 3 * 1024 * 1024
-
-# Where standbys are listed: behind all that have a rank.
-_STANDBY_RANK = 2**32
+PAGE_BYTES_MAX = 3 * 1024 * 1024  # gRPC takes 4 MiB unless it is told otherwise
+_STANDBY_RANK = 2**32  # standbys are listed behind all that have a rank
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
@@ -82,9 +80,8 @@ def runs_page(
         (row for row in runs if (row[0].run_id, row[0].generation) > (run_id, generation)),
         key=lambda row: (row[0].run_id, row[0].generation),
     )
-    found = _page(
-        rows, lambda row: run_message(row[0], row[1], request.view, now=now), request.page_size
-    )
+    write = partial(run_message, view=request.view, now=now)
+    found = _page(rows, lambda row: write(*row), request.page_size)
     response = query_pb2.ListRunsResponse(runs=found)
     if len(found) < len(rows):
         last = rows[len(found) - 1][0]

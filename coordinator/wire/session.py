@@ -12,30 +12,16 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from coordinator import errors
 from coordinator.core import effects as fx
 from coordinator.core import model
 from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
 from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
-from coordinator.errors import (
-    CoordinatorError,
-    InvalidRequest,
-    LimitReached,
-    SpecMismatch,
-    StaleSession,
-)
 from coordinator.wire import failure as failures
 from coordinator.wire import inprocess
 from drumbeat import VERSION
-from drumbeat.mapping import (
-    DURATION_MAX_S,
-    MessageMapping,
-    OnProblem,
-    between,
-    enum_table,
-    refuse,
-    text,
-)
+from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse, text
 from drumbeat.v1 import common_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
 
@@ -66,27 +52,27 @@ _PACE = MessageMapping(model.Pace, session_pb2.Pace)
 _STANDBY = MessageMapping(model.Standby, session_pb2.Standby)
 
 
-def refusal_of(problem: InvalidField) -> InvalidRequest:
+def refusal_of(problem: InvalidField) -> errors.InvalidRequest:
     """Return the error that refuses a whole request for a field of it."""
-    return InvalidRequest(problem.field, problem.value, problem.allowed)
+    return errors.InvalidRequest(problem.field, problem.value, problem.allowed)
 
 
-def error_detail(error: CoordinatorError) -> common_pb2.ErrorDetail:
+def error_detail(error: errors.CoordinatorError) -> common_pb2.ErrorDetail:
     """Write an error as details that a client can read without parsing prose."""
     detail = common_pb2.ErrorDetail(
         refusal=common_pb2.Refusal.Value(f"REFUSAL_{error.refusal}"),
         is_retryable=error.is_retryable,
     )
     match error:
-        case InvalidRequest():
+        case errors.InvalidRequest():
             detail.violation.field, detail.violation.allowed = error.field, error.allowed
             detail.violation.value = show_value(error.value)
-        case SpecMismatch():
+        case errors.SpecMismatch():
             for each in error.differences:
                 detail.differences.add(
                     field=each.field, run=show_value(each.ours), agent=show_value(each.theirs)
                 )
-        case LimitReached():
+        case errors.LimitReached():
             detail.limit.name, detail.limit.value = error.args
     return detail
 
@@ -100,12 +86,13 @@ def session_opened(
     """
     if message.WhichOneof("kind") != "hello":
         kind = message.WhichOneof("kind") or "unknown"
-        raise InvalidRequest("kind", kind, "hello as the first message")
+        raise errors.InvalidRequest("kind", kind, "hello as the first message")
     hello, fence, most = message.hello, message.fence, failures.NAME_CHARACTERS_MAX
     if hello.WhichOneof("purpose") != "run":
-        raise InvalidRequest("hello.purpose", hello.WhichOneof("purpose") or "unknown", "run")
+        purpose = hello.WhichOneof("purpose") or "unknown"
+        raise errors.InvalidRequest("hello.purpose", purpose, "run")
     if len(hello.gpus) > GPUS_MAX:
-        raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
+        raise errors.InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}
     try:
         incarnation = failures.NAME("fence.incarnation", fence.incarnation)
@@ -140,7 +127,7 @@ def session_event(
     fence, incarnation = message.fence, opened.agent.incarnation
     if fence.session_id != opened.session_id:
         # Refused here, where it can only end the stream it came from.
-        raise StaleSession("the message is of another session than its stream")
+        raise errors.StaleSession("the message is of another session than its stream")
     if (fence.run_id, fence.incarnation) != (opened.run_id, incarnation):
         on_problem(InvalidField("fence", f"{fence.run_id} {fence.incarnation}", "as in hello"))
         return None
@@ -159,7 +146,7 @@ def session_event(
 def run_id_of(path: str, run_id: str) -> str:
     """Return a run id that can be one. Raises ``InvalidRequest``."""
     if not _RUN_ID.fullmatch(run_id):
-        raise InvalidRequest(path, run_id, RUN_ID_ALLOWED)
+        raise errors.InvalidRequest(path, run_id, RUN_ID_ALLOWED)
     return run_id
 
 
@@ -237,7 +224,7 @@ def _workers(
 
 def _age(message: Duration) -> float:
     seconds = message.seconds + message.nanos / 1e9
-    if 0 <= seconds <= DURATION_MAX_S:
+    if 0 <= seconds <= model.DURATION_MAX_S:
         return seconds
     raise OverflowError
 

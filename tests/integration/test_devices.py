@@ -153,10 +153,10 @@ def test_an_agent_binds_its_workers(tmp_path: Path, mode: NumaMode) -> None:
     """Method: on a machine of one node, the GPUs of the fake driver can only be on that one."""
     (tmp_path / "said").mkdir()
     agent(tmp_path, SAY_CPUS, "--nproc-per-node", "gpu", "--numa-binding", mode)
-    bindings = bind_workers(read_topology(ALLOWED), [None] * 2, local_world_size=2, mode=mode)
+    cpus_of, _ = bind_workers(read_topology(ALLOWED), [None] * 2, local_world_size=2, mode=mode)
     for rank in range(2):
         seen = json.loads((tmp_path / "said" / str(rank)).read_text())
-        assert seen == sorted(bindings.cpus.get(rank, ALLOWED))
+        assert seen == sorted(cpus_of.get(rank, ALLOWED))
 
 
 def test_without_gpus_nothing_changes_and_nothing_is_said(tmp_path: Path) -> None:

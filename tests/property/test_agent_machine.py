@@ -342,7 +342,7 @@ class AgentMachine(RuleBasedStateMachine):
     @invariant()
     def beats_are_recent(self) -> None:
         if self.is_open and self.finish is None and self.beat is not None:
-            beat = self.core._workers.beat(self.core._port)
+            beat = self.core.workers.beat(self.core._port)
             assert self.beat.news == beat.news or self.core._beat_at is None
 
     def teardown(self) -> None:

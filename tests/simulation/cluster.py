@@ -131,7 +131,7 @@ class Cluster:
             if incarnation in shadow.succeeded or incarnation in shadow.excused:
                 continue  # done or given up, and perhaps gone already
             agent = agents.get(incarnation)
-            beat = agent.core._workers.beat(0) if agent is not None else None
+            beat = agent.core.workers.beat(0) if agent is not None else None
             if beat is None or beat.round_id != shadow.round.round_id:
                 return False
             if beat.state not in {GroupState.RUNNING, GroupState.SUCCEEDED}:
@@ -166,7 +166,7 @@ class Cluster:
         shadow = self.checker.shadow
         run = f"{shadow.phase}, {shadow.reason}" if shadow is not None else "no run"
         agents = ", ".join(
-            f"{agent.name} {agent.core._workers.state} of {agent.core._workers.beat(0).round_id}"
+            f"{agent.name} {agent.core.workers.state} of {agent.core.workers.beat(0).round_id}"
             for agent in self._agents()
         )
         return f"run: {run}; agents: {agents or 'none'}"

@@ -23,7 +23,8 @@ import struct
 import sys
 import threading
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import ref
 
 from worker_sdk.board import layout
 from worker_sdk.board.layout import (
@@ -34,9 +35,6 @@ from worker_sdk.board.layout import (
     SLOTS_FROM,
     SLOTS_USED,
 )
-
-if TYPE_CHECKING:
-    from weakref import ref
 
 log = logging.getLogger("worker_sdk")
 

@@ -22,7 +22,6 @@ DURATION_MAX_S = 365 * 24 * 3600.0
 _BELOW = (
     ("soft_timeout", "hard_timeout"),
     ("hard_timeout", "barrier_timeout"),
-    ("monitor_process_interval", "barrier_timeout"),
     ("heartbeat_timeout", "barrier_timeout"),
     ("heartbeat_interval", "heartbeat_timeout"),
     ("monitor_process_interval", "heartbeat_timeout"),
@@ -55,17 +54,20 @@ def seconds(name: str, value: object, alternatives: str = "") -> float:
     return found
 
 
-def count(name: str, value: object, *, least: int = 1) -> int:
-    """Return ``value``; raises ``TypeError`` and ``ValueError``."""
+def count(name: str, value: object, *, least: int = 1, is_optional: bool = False) -> None:
+    """Check a number; raises ``TypeError`` and ``ValueError``."""
+    if value is None and is_optional:
+        return
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
-    return value
 
 
-def call_with(function: Callable[..., Any], *offered: Any) -> Any:
-    """Call ``function`` with as many of ``offered`` as it takes, from the first on."""
+def call_with(function: Callable[..., Any] | None, *offered: Any) -> Any:
+    """Call ``function``, if any, with as many of ``offered`` as it takes, from the first on."""
+    if function is None:
+        return None
     try:
         kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):  # a built-in function that does not tell

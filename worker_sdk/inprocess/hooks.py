@@ -73,10 +73,9 @@ class Compose:
             and candidate is not Compose
             and candidate.__flags__ & _SUBCLASSABLE
         )
-        bases = (cls,) if common is object else (cls, common)
-        # What the common class needs to be made has no meaning here, so its own are left out.
-        contents = {"__new__": object.__new__, "__init__": lambda *_: None}
-        composed = type("Composed", bases, contents | {"__call__": cls.__call__})()
+        # Not made as the common class is: its arguments have no meaning here.
+        kind = type("Composed", (cls, common), {"__init__": lambda *_: None})
+        composed: Any = object.__new__(kind)
         composed.instances = instances
         return composed
 
@@ -115,8 +114,7 @@ class RetryController(Initialize):
     def __post_init__(self) -> None:
         count("min_world_size", self.min_world_size)
         count("min_active_world_size", self.min_active_world_size)
-        if self.max_iterations is not None:
-            count("max_iterations", self.max_iterations)
+        count("max_iterations", self.max_iterations, is_optional=True)
 
     def __call__(self, state: State) -> State:
         """Raise ``RestartAbort`` if the state is beyond the limits."""
@@ -157,8 +155,7 @@ class FaultCounter(HealthCheck):
     faults_count = 0
 
     def __post_init__(self) -> None:
-        if self.max_rank_faults is not None:
-            count("max_rank_faults", self.max_rank_faults, least=0)
+        count("max_rank_faults", self.max_rank_faults, least=0, is_optional=True)
 
     def __call__(self, state: State) -> State:
         """Count a fault of this worker's own."""

@@ -303,10 +303,8 @@ def _wait_until_quiet(connections: list[socket.socket]) -> None:
     """Return when no byte is under way, or has been for too long."""
     deadline = time.monotonic() + QUIET_WITHIN_S
     quiet = 0
-    while time.monotonic() < deadline:
+    while quiet < QUIET_CHECKS and time.monotonic() < deadline:
         quiet = 0 if any(map(_is_busy, connections)) else quiet + 1
-        if quiet == QUIET_CHECKS:
-            return
         time.sleep(QUIET_CHECK_S)
 
 

@@ -73,11 +73,19 @@ class RankFilter(RankAssignment):
 
 
 class _LowestRanks(RankFilter):
-    """Has as many call the function as ``_count`` says, those with the lowest ranks."""
+    """Has those with the lowest ranks call the function."""
+
+    max_active_world_size: int | None = None
+    divisor: int = 1
+
+    def __post_init__(self) -> None:
+        count("max_active_world_size", self.max_active_world_size, is_optional=True)
+        count("divisor", self.divisor)
 
     def __call__(self, state: State) -> State:
-        active = state.active_world_size
-        size = self._count(state.world_size if active is None else min(active, state.world_size))
+        limits = state.world_size, state.active_world_size, self.max_active_world_size
+        size = min(limit for limit in limits if limit is not None)
+        size -= size % self.divisor
         is_active = state.rank < size
         return replace(
             state,
@@ -85,9 +93,6 @@ class _LowestRanks(RankFilter):
             active_rank=state.rank if is_active else None,
             active_world_size=size,
         )
-
-    def _count(self, available: int) -> int:
-        return available
 
 
 class ActivateAllRanks(_LowestRanks):
@@ -100,25 +105,12 @@ class MaxActiveWorldSize(_LowestRanks):
 
     max_active_world_size: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.max_active_world_size is not None:
-            count("max_active_world_size", self.max_active_world_size)
-
-    def _count(self, available: int) -> int:
-        return min(available, self.max_active_world_size or available)
-
 
 @dataclass(eq=False, repr=False)
 class ActiveWorldSizeDivisibleBy(_LowestRanks):
     """As many as ``divisor`` divides call the function, those with the lowest ranks."""
 
     divisor: int = 1
-
-    def __post_init__(self) -> None:
-        count("divisor", self.divisor)
-
-    def _count(self, available: int) -> int:
-        return available - available % self.divisor
 
 
 WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
@@ -158,12 +150,6 @@ def rules_of(
     if all(type(each) in _FILTERS for each in filters):
         return [*rules, *filters], None
     return rules, rank_filter
-
-
-def group_of(rules: list[RankAssignment], state: State) -> str:
-    """Return the worker's group; empty if no rule asks for it."""
-    groups = (rule.group_of(state) for rule in rules if isinstance(rule, FilterCountGroupedByKey))
-    return next(groups, "")
 
 
 def filtered(state: State, rank_filter: RankFilter | None) -> State:

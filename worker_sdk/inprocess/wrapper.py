@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from worker_sdk import runtime
 from worker_sdk.inprocess import hooks, ranks
-from worker_sdk.inprocess.arguments import Duration, timing
+from worker_sdk.inprocess.arguments import Duration, timing, with_instance
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import RetryController, flattened
 from worker_sdk.inprocess.process_groups import AbortTorchDistributed
@@ -148,7 +148,7 @@ Wrapper.__signature__ = inspect.signature(_INIT)  # type: ignore[attr-defined]
 def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
-        return Current.call.invoke(function)
+        return with_instance(function, Current.call)()
     if Current.link is None and runtime.start().is_watched:
         Current.link = Link(runtime.attachment(), BoardLimits())
     if Current.link is None:

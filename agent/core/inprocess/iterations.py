@@ -306,11 +306,11 @@ class HostIterations:
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
         # They need not be waited for in what this host is at.
         if step is InprocessStep.RUNNING:
-            completed = [w for w in present if w.phase is InprocessStep.COMPLETED]
-            ahead = [worker for worker in completed if not worker.is_spare]
+            ahead = [w for w in present if w.phase is InprocessStep.COMPLETED and not w.is_spare]
         else:
-            waiting = [w for w in present if w.phase is InprocessStep.ENTERED]
-            ahead = [worker for worker in waiting if worker.iteration == low + 1]
+            ahead = [
+                w for w in present if (w.phase, w.iteration) == (InprocessStep.ENTERED, low + 1)
+            ]
         entered = present if step is InprocessStep.ENTERED else ahead
         is_entry = bool(entered) and step is not InprocessStep.RUNNING
         groups = tuple(worker.group for worker in self._workers) if is_entry else ()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
-from agent.watchdog.core.worker import Armed, Investigation, Stage, Stall, Worker
+from agent.watchdog.core.worker import Armed, Investigation, Stage, Worker
 from agent.watchdog.hang import Evidence, Hang, HangKind
 
 SIGKILL, SIGTERM = 9, 15
@@ -98,9 +98,8 @@ class WatchdogCore:
         due = self.next_deadline()
         if due is None or now - due <= self._policy.stall_s:
             return
-        stall = Stall(self._awake_at, due, now)
         for worker in self.workers.values():
-            worker.extend(stall)
+            worker.extend(self._awake_at, due, now=now)
         if now - due >= self._policy.pulse_s:  # shorter ones are of no interest
             why = f"the watchdog stood still for {now - due:.1f} s; all limits are longer"
             self._effects.append(msg.Warn(worker=None, event="watchdog stalled", reason=why))

@@ -8,41 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from agent.watchdog.core.model import (
-    AUTO,
-    Limit,
-    Slot,
-    Snapshot,
-    Tally,
-    TimerAcquired,
-    WatchdogPolicy,
-    WorkerKey,
-)
+from agent.watchdog.core import model as msg
+from agent.watchdog.core.model import Tally, WorkerKey
 from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX, NAMES_MAX = 128, 65
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """The watchdog stood still: it was last awake at ``awake_at``, due at ``due_at``.
-
-    When between the two it stopped is not known. A limit is given the whole span the first
-    time, because the worker may have stood still as long; later only what is certain, else
-    a watchdog that is always late would never notice anything.
-    """
-
-    awake_at: float = -math.inf
-    due_at: float = -math.inf
-    ended_at: float = -math.inf
-
-    def extend(self, runs: Armed | Investigation) -> None:
-        """Give its time to what runs."""
-        runs.due += self.ended_at - min(
-            self.due_at, self.due_at if runs.is_graced else self.awake_at
-        )
-        runs.is_graced = True
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -54,7 +25,7 @@ class Armed:
     """
 
     kind: HangKind
-    slot: Slot
+    slot: msg.Slot
     limit_s: float
     due: float
     pid: int = 0
@@ -96,15 +67,15 @@ class Investigation:
 class Worker:
     """What is known of one worker, also when it has gone. Its limits follow what it said last."""
 
-    def __init__(self, key: WorkerKey, policy: WatchdogPolicy, *, now: float) -> None:
+    def __init__(self, key: WorkerKey, policy: msg.WatchdogPolicy, *, now: float) -> None:
         self.key = key
-        self.snapshot = Snapshot()
+        self.snapshot = msg.Snapshot()
         self.look_at = now
         self.is_reading = False
         self.investigation: Investigation | None = None
         self._policy = policy
         self._learned: Mapping[str, float] = {}
-        self._stall = Stall()
+        self._stalled = (-math.inf, -math.inf)  # the latest stall: its earliest begin, and its end
         self._started_at = now
         self._slots: dict[int, Armed] = {}
         self._calls: dict[str, Armed] = {}
@@ -118,13 +89,13 @@ class Worker:
         before, self._learned = self._learned, learned
         for number, armed in self._slots.items():
             slot = armed.slot
-            if before.get(slot.name) != learned.get(slot.name) and slot.limit_s == AUTO:
+            if before.get(slot.name) != learned.get(slot.name) and slot.limit_s == msg.AUTO:
                 self._slots[number] = self._armed(slot)
         self._follow_runtime()
 
-    def read(self, snapshot: Snapshot | None) -> None:
+    def read(self, snapshot: msg.Snapshot | None) -> None:
         """Take over what the board says; little is done for slots that are the same objects."""
-        self.snapshot = snapshot or Snapshot()
+        self.snapshot = snapshot or msg.Snapshot()
         known, self._slots = self._slots, {}
         for slot in self.snapshot.slots:
             old = known.get(slot.slot)
@@ -133,12 +104,12 @@ class Worker:
             self._slots[slot.slot] = old
         self._follow_runtime()
 
-    def acquire(self, timer: TimerAcquired, *, now: float) -> float:
+    def acquire(self, timer: msg.TimerAcquired, *, now: float) -> float:
         """Start a timer, or start it again, if there is room. Return when it is over."""
         if not self.may_acquire(timer.scope):
             return math.inf
         name, limit_s, due = timer.scope, timer.timeout_s, now + timer.timeout_s
-        slot = Slot(name=name, since=now, deadline=due, limit_s=limit_s, signal=timer.signal)
+        slot = msg.Slot(name=name, since=now, deadline=due, limit_s=limit_s, signal=timer.signal)
         self._calls[name] = self._armed(slot, pid=timer.pid)
         return due
 
@@ -164,13 +135,20 @@ class Worker:
         self._called_at, self._step = now, step
         self._follow_runtime()
 
-    def extend(self, stall: Stall) -> None:
-        """Give all limits the time of a stall, also those not read yet."""
-        self._stall = stall
-        for armed in self.limits():
-            stall.extend(armed)
+    def extend(self, awake_at: float, due_at: float, *, now: float) -> None:
+        """Give all limits the time of a stall of the watchdog, also those not read yet.
+
+        When between ``awake_at`` and ``due_at`` it stopped is not known. A limit is given the whole
+        span the first time, because the worker may have stood still as long; later only what is
+        certain, else a watchdog that is always late would never notice anything.
+        """
+        self._stalled = (awake_at, now)
+        runs: list[Armed | Investigation] = [*self.limits()]
         if self.investigation is not None:
-            stall.extend(self.investigation)
+            runs.append(self.investigation)
+        for each in runs:
+            each.due += now - (due_at if each.is_graced else min(due_at, awake_at))
+            each.is_graced = True
 
     def limits(self) -> Iterator[Armed]:
         """Yield all that run, and those that were handled."""
@@ -211,7 +189,7 @@ class Worker:
             scopes_open=len(open_),
         )
 
-    def _armed(self, slot: Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:
+    def _armed(self, slot: msg.Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:
         """Let a limit run; it is given what it shares with the latest stall."""
         counts_from, due = slot.since, slot.deadline
         limit_s = self._learned_or(slot.limit_s, slot.name)
@@ -222,7 +200,8 @@ class Worker:
             limit_s = due - slot.since if limit_s is None else limit_s
             # One that was suspended counts from when it was continued, or later.
             counts_from = max(counts_from, due - limit_s)
-        shared_s = max(0.0, self._stall.ended_at - max(counts_from, self._stall.awake_at))
+        stalled_from, stalled_to = self._stalled
+        shared_s = max(0.0, stalled_to - max(counts_from, stalled_from))
         return Armed(
             kind=kind or (HangKind.SECTION if slot.is_section else HangKind.TIMER),
             slot=slot,
@@ -253,11 +232,11 @@ class Worker:
             old = known.get(kind)
             if old is None or (old.slot.since, old.limit_s) != (since, limit_s):
                 deadline = since + limit_s
-                old = self._armed(Slot(since=since, deadline=deadline, limit_s=limit_s), kind)
+                old = self._armed(msg.Slot(since=since, deadline=deadline, limit_s=limit_s), kind)
             self._kinds[kind] = old
 
-    def _learned_or(self, limit: Limit, name: str) -> float | None:
-        return self._learned.get(name) if limit == AUTO else limit
+    def _learned_or(self, limit: msg.Limit, name: str) -> float | None:
+        return self._learned.get(name) if limit == msg.AUTO else limit
 
 
 def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:

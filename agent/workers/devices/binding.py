@@ -8,10 +8,9 @@ Source of the four modes and their meaning: torchrun's ``--numa-binding``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import NamedTuple
 
 from agent.settings.kinds import NumaMode
 from agent.workers.supervisor.messages import CPUS_MAX
@@ -34,29 +33,20 @@ class Cpu:
     """Lowest CPU that shares its last-level cache, allowed or not; -1 if unknown."""
 
 
-class Bindings(NamedTuple):
-    """The CPUs of each bound worker, by rising local rank; ``notes`` tell why others are not.
-
-    Invariant: no worker is bound to nothing.
-    """
-
-    cpus: Mapping[int, tuple[int, ...]]
-    notes: tuple[str, ...] = ()
-
-
 def bind_workers(
     cpus: Sequence[Cpu],
     gpu_nodes: Sequence[int | None],
     *,
     local_world_size: int,
     mode: NumaMode,
-) -> Bindings:
-    """Choose the CPUs of every worker, of those that this process may use.
+) -> tuple[dict[int, tuple[int, ...]], list[str]]:
+    """Choose the CPUs of workers by rising local rank, of those that this process may use.
 
-    ``gpu_nodes`` are the NUMA nodes of the visible GPUs; None where the system does not know.
+    ``gpu_nodes`` are the NUMA nodes of the visible GPUs; None where the system does not know. No
+    worker is bound to nothing; notes tell why some are not bound.
     """
     if not gpu_nodes:
-        return Bindings({})
+        return {}, []
     notes: list[str] = []
     ranks_of: dict[int, list[int]] = {}
     for rank in range(local_world_size):
@@ -77,7 +67,7 @@ def bind_workers(
                 rank: tuple(sorted(cpu.index for cpu in share))
                 for rank, share in zip(ranks, shares, strict=True)
             }
-    return Bindings(cpus=dict(sorted(bound.items())), notes=tuple(notes))
+    return dict(sorted(bound.items())), notes
 
 
 def _node_of(rank: int, cpus: Sequence[Cpu], gpu_nodes: Sequence[int | None]) -> int | str:

@@ -61,16 +61,16 @@ class HostDevices:
         allowed = frozenset(os.sched_getaffinity(0))
         # At first, and whenever what we may use has been changed.
         if self._bound is None or self._bound[0] != allowed:
-            bindings = bind_workers(
+            bound, notes = bind_workers(
                 read_topology(allowed),
                 [read_gpu_node(gpu.pci_address) for gpu in self.gpus],
                 local_world_size=local_world_size,
                 mode=NumaMode(self._numa_mode),
             )
-            self._bound = allowed, bindings.cpus
-            for note in bindings.notes:
+            self._bound = allowed, bound
+            for note in notes:
                 log.warning("NUMA binding", reason=note)
-            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
+            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bound.items()}
             text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
             mode = str(self._numa_mode)
             log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)

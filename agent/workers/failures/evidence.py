@@ -13,9 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from signal import Signals
+from typing import Any
 
-from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain import Evidence, KernelLine, MemoryGroup, explain
+from agent.workers.failures.exit_status import (
+    Evidence,
+    KernelLine,
+    MemoryGroup,
+    explain,
+    signal_within,
+)
 from agent.workers.supervisor.messages import WorkerError
 
 LOG_BYTES_MAX = 256 * 1024
@@ -59,8 +65,7 @@ class Explainer:
         """Note where workers are accounted for, which can't be read once they are gone."""
         for pid in pids:
             memberships = self._root / "proc" / str(pid) / "cgroup"
-            cgroup = _find_cgroup(memberships, self._root / "sys/fs/cgroup")
-            if cgroup is not None:
+            if (cgroup := _find_cgroup(memberships, self._root / "sys/fs/cgroup")) is not None:
                 self._cgroups[pid] = cgroup
                 if cgroup.directory not in self._before:
                     self._before[cgroup.directory] = cgroup.memory()
@@ -75,43 +80,34 @@ class Explainer:
         stacks: str = "",
     ) -> str:
         """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
-        evidence = Evidence(
-            exit_code=exit_code,
-            pid=pid,
-            is_stopped=is_stopped,
-            # What a crash left comes as an error, too.
-            has_error=error is not None and not (stacks and error.traceback == stacks),
-            has_stacks=bool(stacks),
-        )
-        return explain(evidence if is_stopped else self._completed(evidence))
+        found = {} if is_stopped else self._found(signal_within(exit_code), pid)
+        # What a crash left comes as an error, too.
+        found["has_error"] = error is not None and not (stacks and error.traceback == stacks)
+        found["has_stacks"] = bool(stacks)
+        return explain(Evidence(exit_code=exit_code, pid=pid, is_stopped=is_stopped, **found))
 
     def close(self) -> None:
         """Close what is open."""
         self._kernel_log.close()
 
-    def _completed(self, evidence: Evidence) -> Evidence:
-        signal = signal_within(evidence.exit_code)
+    def _found(self, signal: Signals | None, pid: int) -> dict[str, Any]:
+        """Return what the host tells that matters for such an end."""
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
-            return replace(evidence, missing_script=str(self._script) if is_missing else "")
-        evidence = replace(evidence, kernel_lines=self._kernel_log.lines())
+            return {"missing_script": str(self._script) if is_missing else ""}
+        found: dict[str, Any] = {"kernel_lines": self._kernel_log.lines()}
         if signal is Signals.SIGKILL:
-            kills = _rise(self._host_oom_kills(), self._host_before)
-            return replace(evidence, memory=self._memory(evidence.pid), host_oom_kills=kills)
-        if signal is Signals.SIGBUS:
+            found["host_oom_kills"] = _rise(self._host_oom_kills(), self._host_before)
+            if cgroup := self._cgroups.get(pid) or self._cgroups.get("self"):
+                now, before = cgroup.memory(), self._before[cgroup.directory]
+                kills = _rise(now.oom_kills, before.oom_kills)
+                hits = _rise(now.limit_hits, before.limit_hits)
+                found["memory"] = replace(now, oom_kills=kills, limit_hits=hits)
+        elif signal is Signals.SIGBUS:
             with suppress(OSError):
                 usage = shutil.disk_usage(self._root / "dev/shm")
-                return replace(evidence, shared_memory=(usage.total, usage.free))
-        return evidence
-
-    def _memory(self, pid: int) -> MemoryGroup | None:
-        """Return what has happened since the round began in the cgroup of a process."""
-        cgroup = self._cgroups.get(pid) or self._cgroups.get("self")
-        if cgroup is None:
-            return None
-        now, before = cgroup.memory(), self._before[cgroup.directory]
-        kills = _rise(now.oom_kills, before.oom_kills)
-        return replace(now, oom_kills=kills, limit_hits=_rise(now.limit_hits, before.limit_hits))
+                found["shared_memory"] = usage.total, usage.free
+        return found
 
     def _host_oom_kills(self) -> int | None:
         """Return how many processes the kernel has ended for want of memory since its start."""
@@ -139,8 +135,7 @@ class _Cgroup:
             limit = _number(_read(self.directory / "memory.limit_in_bytes"))
         # Version 1 writes "none" as a number near the end of all numbers.
         limit = limit if limit is not None and limit < 2**60 else None
-        kills = events.get("oom_kill")
-        return MemoryGroup(name=self.name, oom_kills=kills, limit_hits=hits, limit_bytes=limit)
+        return MemoryGroup(self.name, events.get("oom_kill"), hits, limit)
 
 
 def _find_cgroup(memberships: Path, root: Path) -> _Cgroup | None:
@@ -197,7 +192,11 @@ class KernelLog:
             if not data:
                 break
             read += len(data)
-            self._take(data)
+            for line in data.splitlines():
+                text = _PREFIX.sub("", line.decode("utf-8", "replace"), count=1).strip()
+                kill = _OOM_KILL.search(text)
+                if (found := kill or _PROCESS.search(text)) is not None:
+                    self._kept.append(KernelLine(int(found[1]), text, kill is not None))
         else:
             with suppress(OSError):
                 os.lseek(self._fd, 0, os.SEEK_END)
@@ -209,14 +208,6 @@ class KernelLog:
             os.close(self._fd)
             self._fd = -1
 
-    def _take(self, data: bytes) -> None:
-        for line in data.splitlines():
-            text = _PREFIX.sub("", line.decode("utf-8", "replace"), count=1).strip()
-            kill = _OOM_KILL.search(text)
-            if (found := kill or _PROCESS.search(text)) is not None:
-                is_oom_kill = kill is not None
-                self._kept.append(KernelLine(int(found[1]), text, is_oom_kill=is_oom_kill))
-
 
 def _rise(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else max(0, now - before)
@@ -224,12 +215,9 @@ def _rise(now: int | None, before: int | None) -> int | None:
 
 def _read(path: Path) -> str:
     """Return the beginning of a file; empty if it can't be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            return file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
+    return ""
 
 
 def _pairs(path: Path) -> dict[str, int]:

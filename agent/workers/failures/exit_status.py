@@ -1,16 +1,30 @@
-"""Pure. How a process ended, as text."""
+"""Pure. How a process ended, and the likely why, from what its host told: as text."""
 
+from dataclasses import dataclass
 from signal import Signals
 
-SHELL_SIGNAL = 128
-"""What shells add to a signal's number."""
+EXPLANATION_CHARACTERS_MAX = 2000
+_KERNEL_CHARACTERS_MAX = 300
+
+_MIB = 1024 * 1024
+_DOCKER_SHARED_MEMORY_BYTES = 64 * _MIB
+
+_RECORD_HINT = (
+    "its standard error may say more; with @record of worker_sdk on the program's entry point "
+    "its exception would stand here (docs/errors.md)"
+)
+_STACKS_HINT = (
+    "to see the Python stacks next time, put @record of worker_sdk on the program's entry point "
+    "or set PYTHONFAULTHANDLER=1"
+)
+_OOM_KILLER = "the kernel's out-of-memory killer"
 
 _NAMES = {int(number): number.name for number in Signals}
 
 
 def signal_within(exit_code: int) -> Signals | None:
     """Return the signal that an exit code tells of, also if a shell in between folded it."""
-    number = -exit_code if exit_code < 0 else exit_code - SHELL_SIGNAL
+    number = -exit_code if exit_code < 0 else exit_code - 128  # which shells add
     return Signals(number) if number in _NAMES else None
 
 
@@ -29,3 +43,179 @@ def describe_ending(exit_code: int) -> str:
     signal = signal_within(exit_code)
     name = signal.name if signal is not None else signal_name(exit_code)
     return f"was ended by {name}" if name else f"exited with code {exit_code}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """A worker's cgroup. Its counters are since the round began; ``None``: not told."""
+
+    name: str
+    oom_kills: int | None = None
+    limit_hits: int | None = None
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLine:
+    """A line of the kernel log about process ``pid``, as the host numbers processes."""
+
+    pid: int
+    text: str
+    is_oom_kill: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """How a worker ended, and what the host told right after; nothing of that is certain.
+
+    ``is_stopped``: by its agent. ``has_error``, ``has_stacks``: it left an error file, its crash
+    left stacks. ``host_oom_kills`` and ``kernel_lines`` are of the whole host since the round
+    began, ``shared_memory`` the bytes of /dev/shm and those that are free; ``None``: not told.
+    """
+
+    exit_code: int
+    pid: int = 0
+    is_stopped: bool = False
+    has_error: bool = False
+    has_stacks: bool = False
+    memory: MemoryGroup | None = None
+    host_oom_kills: int | None = None
+    kernel_lines: tuple[KernelLine, ...] | None = None
+    shared_memory: tuple[int, int] | None = None
+    missing_script: str = ""
+
+
+# Signals that a process brings upon itself, and what with.
+_CRASHES = {
+    Signals.SIGSEGV: "native code used memory that is not its own",
+    Signals.SIGABRT: "native code gave up: a failed assertion, an uncaught C++ exception, "
+    "or a watchdog such as NCCL's that ended its process",
+    Signals.SIGFPE: "native code did arithmetic that the CPU refuses, such as an integer "
+    "division by zero",
+    Signals.SIGILL: "native code used an instruction that this CPU does not have: it may be "
+    "built for another one",
+    Signals.SIGTRAP: "native code ran into a breakpoint or a check of its own",
+    Signals.SIGSYS: "it made a system call that a filter (seccomp) of its container forbids",
+}
+
+_BATCH_WARNING = (
+    "it got {}, e.g. a batch system's warning that its time is over, and had no handler for it"
+)
+_REASONS = {
+    Signals.SIGPIPE: "it wrote to a pipe or socket that has no reader any more",
+    Signals.SIGXCPU: "it used up its limit of CPU time: see `ulimit -t`, RLIMIT_CPU",
+    Signals.SIGXFSZ: "a file grew beyond the limit of file sizes: see `ulimit -f`, RLIMIT_FSIZE",
+    Signals.SIGALRM: "a timer that it set itself ran out, and nothing handled it",
+    Signals.SIGUSR1: _BATCH_WARNING.format("SIGUSR1"),
+    Signals.SIGUSR2: _BATCH_WARNING.format("SIGUSR2"),
+}
+
+_EXITS = {
+    1: "the program ended with an error and recorded none",
+    2: "programs say 2 for a command line that they don't understand",
+    255: "255 is what exit(-1) becomes, and what ssh says when it fails",
+}
+
+_SHELLS = {
+    126: "a shell found a command but could not run it: is it executable?",
+    127: "a shell did not find a command: check its name and the PATH on this host",
+}
+
+
+def explain(evidence: Evidence) -> str:
+    """Return why the worker likely ended as it did; empty if it ended well."""
+    code, signal = evidence.exit_code, signal_within(evidence.exit_code)
+    if code == 0:
+        return ""
+    if evidence.is_stopped:
+        why = "its agent was stopping it"
+        if signal is Signals.SIGKILL:
+            why += " and had to kill it: it had not ended within --shutdown-timeout, "
+            why += "or the agent was told to hurry"
+    elif signal is not None:
+        why = _signalled(signal, evidence)
+        if code > 0:
+            told = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
+            why = f"{told}: {why}"
+    elif code < 0:
+        why = f"signal {-code} has no name here: something else sent it"
+    else:
+        why = _exited(code, evidence)
+    return why[:EXPLANATION_CHARACTERS_MAX]
+
+
+def _signalled(signal: Signals, evidence: Evidence) -> str:
+    if signal is Signals.SIGKILL:
+        return _killed(evidence)
+    if signal is Signals.SIGBUS or signal in _CRASHES:
+        why = [_CRASHES[signal]] if signal in _CRASHES else _bus_error(evidence.shared_memory)
+        lines = [line for line in evidence.kernel_lines or () if not line.is_oom_kill]
+        said = [f"the kernel says: {_quoted(line)}" for line in lines if line.pid == evidence.pid]
+        where = "the Python stacks of that moment are in the traceback"
+        return "; ".join([*why, *said[-1:], where if evidence.has_stacks else _STACKS_HINT])
+    return _REASONS.get(signal) or (
+        f"something else sent {signal.name}; it was not this agent. Often a batch system, "
+        "a container runtime or a person"
+    )
+
+
+def _killed(evidence: Evidence) -> str:
+    memory, lines = evidence.memory or MemoryGroup(name=""), evidence.kernel_lines
+    kills = [line for line in lines or () if line.is_oom_kill]
+    for line in kills:
+        if line.pid == evidence.pid:
+            return f"{_OOM_KILLER} ended it: {_quoted(line)}"
+    since = "since the round began"
+    limit = f" with its limit of {_size(memory.limit_bytes)}" if memory.limit_bytes else ""
+    group = f"cgroup {memory.name}{limit}"
+    if number := memory.oom_kills or max(evidence.host_oom_kills or 0, len(kills)):
+        likely, where = ("very likely", group) if memory.oom_kills else ("perhaps", "this host")
+        ended = "1 process" if number == 1 else f"{number} processes"
+        # Within a container the log has other numbers than we have, so any of them may be it.
+        logged = f"; the kernel says: {_quoted(kills[-1])}" if kills else ""
+        return f"{likely} {_OOM_KILLER}: it ended {ended} of {where} {since}{logged}"
+    if memory.limit_hits and memory.oom_kills is None:
+        hits = f"hit its memory limit {memory.limit_hits} times"
+        return f"perhaps {_OOM_KILLER}: {group} {hits} {since}"
+    if memory.oom_kills is None and evidence.host_oom_kills is None and lines is None:
+        return (
+            f"SIGKILL comes from {_OOM_KILLER} or from elsewhere; this host does not let the "
+            "agent see which: look into its kernel log (dmesg)"
+        )
+    return (
+        f"no sign of {_OOM_KILLER}: something else sent it, "
+        "e.g. a batch system, a container runtime or a person"
+    )
+
+
+def _bus_error(shared_memory: tuple[int, int] | None) -> list[str]:
+    text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
+    advice = "in a container --shm-size gives more of it"
+    if shared_memory is not None:
+        size, free = shared_memory
+        text += f" ({_size(size)}, of which {_size(free)} are free now)"
+        if size <= _DOCKER_SHARED_MEMORY_BYTES:
+            advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
+    return [text, advice]
+
+
+def _exited(code: int, evidence: Evidence) -> str:
+    if code == 2 and evidence.missing_script:
+        return (
+            f"Python could not open {evidence.missing_script}: it is not there on this host (any "
+            "more); check that the script exists at this path on every host"
+        )
+    if evidence.has_error:
+        return "the program raised an exception, see message"
+    if code in _SHELLS:
+        return _SHELLS[code]
+    return f"{_EXITS.get(code, f'the program chose exit code {code} itself')}; {_RECORD_HINT}"
+
+
+def _quoted(line: KernelLine) -> str:
+    return f"{line.text[:_KERNEL_CHARACTERS_MAX]!r}"
+
+
+def _size(count: int) -> str:
+    unit, name = (1024 * _MIB, "GiB") if count >= 1024 * _MIB else (_MIB, "MiB")
+    return f"{count / unit:.1f} {name}"

@@ -1,9 +1,8 @@
 """Shell. A failed worker as a value of the Python API.
 
-Names, fields and text are those of ``torch.distributed.elastic.multiprocessing.errors``,
-so that a program changes an import and nothing else. What differs: an error file
-that cannot be read becomes a note instead of an error.
-Source: ``torch/distributed/elastic/multiprocessing/errors/__init__.py`` (2.13.0).
+Names, fields and text are those of ``torch.distributed.elastic.multiprocessing.errors`` (2.13.0),
+so that a program changes an import and nothing else. What differs: an error file that cannot be
+read becomes a note instead of an error.
 """
 
 import socket

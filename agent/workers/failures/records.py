@@ -26,9 +26,10 @@ def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = 
     messages = [describe_hang(hang) if hang else "", _message(error, event.exit_code)]
     # What others did after a hang was noticed, because they waited for it, came after that.
     noticed_at = event.ended_at if hang is None else hang.noticed_at
-    failure = _seated(
+    return _seated(
         assignment,
         event.local_rank,
+        fault,
         happened_at=min(event.ended_at, noticed_at),
         pid=event.pid,
         exit_code=event.exit_code,
@@ -40,14 +41,12 @@ def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = 
         explanation=event.explanation,
         hang=hang,
     )
-    return failure if fault is None else _at_fault(failure, fault)
 
 
 def interrupted_by(assignment: Assignment, fault: Fault) -> Failure:
     """Describe what a worker that lives on did to an iteration."""
     local_rank = fault.interruption.local_rank
-    failure = _seated(assignment, local_rank, happened_at=fault.at, pid=fault.pid)
-    return _at_fault(failure, fault)
+    return _seated(assignment, local_rank, fault, happened_at=fault.at, pid=fault.pid)
 
 
 def not_started(assignment: Assignment, event: WorkerStartFailed, *, now: float) -> Failure:
@@ -71,12 +70,11 @@ def killed_with_supervisor(
     now: float,
 ) -> Failure:
     """Describe a worker that died because its supervisor did; ``fault`` as in ``ended_by``."""
+    ended: dict[str, Any] = {"happened_at": now, "message": killed_with_it(event)}
     if fault is not None:
-        failure = interrupted_by(assignment, fault)
-    else:
-        message = killed_with_it(event)
-        failure = _seated(assignment, local_rank, happened_at=now, message=message)
-    return replace(failure, exit_code=-_SIGKILL, explanation=event.explanation)
+        ended = {"happened_at": fault.at, "pid": fault.pid}
+    ended |= {"exit_code": -_SIGKILL, "explanation": event.explanation}
+    return _seated(assignment, local_rank, fault, **ended)
 
 
 def killed_with_it(event: SupervisorDied) -> str:
@@ -93,8 +91,20 @@ def _message(error: WorkerError, exit_code: int) -> str:
     return f"{error.message}\n{_INNERMOST}{describe_exit(code)})"
 
 
-def _at_fault(failure: Failure, fault: Fault) -> Failure:
-    """Add what was done to which iteration, and the rank that the worker had in it."""
+def _seated(
+    assignment: Assignment, local_rank: int, fault: Fault | None = None, **how: Any
+) -> Failure:
+    """Add where the worker was, and what it did to an iteration at the rank it had there."""
+    failure = Failure(
+        round_id=assignment.round_id,
+        rank=assignment.rank_first + local_rank,
+        local_rank=local_rank,
+        group_rank=assignment.group_rank,
+        role_rank=assignment.role_rank_first + local_rank,
+        **how,
+    )
+    if fault is None:
+        return failure
     why = fault.interruption
     return replace(
         failure,
@@ -106,16 +116,4 @@ def _at_fault(failure: Failure, fault: Fault) -> Failure:
         is_stopped_by_agent=fault.is_victim,
         interruption=why.kind,
         iteration=fault.iteration,
-    )
-
-
-def _seated(assignment: Assignment, local_rank: int, *, happened_at: float, **how: Any) -> Failure:
-    return Failure(
-        round_id=assignment.round_id,
-        rank=assignment.rank_first + local_rank,
-        local_rank=local_rank,
-        group_rank=assignment.group_rank,
-        role_rank=assignment.role_rank_first + local_rank,
-        happened_at=happened_at,
-        **how,
     )

@@ -1,6 +1,6 @@
 """Pure. A failed run's report as a value, and as text: the root cause first, then the victims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -97,19 +97,21 @@ class FailureReport:
 
 def render_report(report: FailureReport, name: str) -> str:
     """Return the report as text; ``name`` says what ran. Control characters are written out."""
-    lines = ["=" * WIDTH, f"{name} FAILED", report.reason]
+    head = [f"{name} FAILED", report.reason]
     if report.earlier:
-        lines += ["before that:", *(f"  {reason}" for reason in report.earlier)]
+        head += ["before that:", *(f"  {reason}" for reason in report.earlier)]
+    sections: list[Iterable[str]] = [head]
     if report.root_causes or report.victims_count or report.positions:
-        lines += ["-" * WIDTH, *_causes(report.root_causes)]
-        if report.victims_count:
-            lines += ["-" * WIDTH, *_victims(report)]
-        if report.positions:
-            lines += ["-" * WIDTH, *describe_positions(report)]
+        sections.append(_causes(report.root_causes))
+    if report.victims_count:
+        sections.append(_victims(report))
+    if report.positions:
+        sections.append(describe_positions(report))
     if report.more:
-        lines += ["-" * WIDTH, report.more]
-    lines.append("=" * WIDTH)
-    return printable("\n".join(lines))
+        sections.append([report.more])
+    bar, line = "=" * WIDTH, "-" * WIDTH
+    text = f"\n{line}\n".join(map("\n".join, sections))
+    return printable(f"{bar}\n{text}\n{bar}")
 
 
 def _causes(causes: tuple[FailedWorker, ...]) -> Iterator[str]:

@@ -5,7 +5,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
 
 import structlog
 
@@ -26,33 +25,18 @@ STDOUT, STDERR = 1, 2
 
 CLOSE_STALL_S = 2.0
 """How long the console may take nothing at the end before the rest of stderr is given up."""
-LOGS = "logs"
-"""In the agent's own directory: files of workers that were not asked for."""
 
 
 class OutputError(Exception):
     """The output of a round can't go where it is meant to; the message says why."""
 
 
-class Remains(NamedTuple):
-    """What a worker that is gone left behind."""
-
-    error_file: Path | None = None
-    """Where it leaves its error; None if the round is not the latest."""
-    kept_error_file: str = ""
-    """The same, if it is there and stays."""
-    stderr_tail: str = ""
-
-
 @dataclass(slots=True)
 class _WorkerFiles:
     error_file: Path
+    fault_file: Path
     stderr: Path | StderrPipe | None = None
     teed: list[FollowedFile] = field(default_factory=list)
-
-    @property
-    def fault_file(self) -> Path:
-        return Path(f"{self.error_file}{context.FAULT_FILE_SUFFIX}")
 
 
 class WorkerOutput:
@@ -83,14 +67,22 @@ class WorkerOutput:
         ``envs``. Raises ``OutputError``.
         """
         self._end_round()
-        before = self.directory.path
         try:
+            before = self.directory.path
             # What a cleaner has removed is made again; elsewhere, if it can't be where it was.
             if self.directory.ensure() != before and not self._is_kept:
                 self._specs = self._make_specs()
             dest = self._specs.reify(envs)
             for rank, env in envs.items():
-                self._workers[round_id, rank] = self._files_of(round_id, rank, env, dest)
+                path = env.get(context.ERROR_FILE) or dest.error_files.get(rank, "")
+                if path in ("", os.devnull):
+                    # Without files users still want to know why a run failed.
+                    folder = self.directory.ensure("errors", str(round_id), str(rank))
+                    path = str(folder / "error.json")
+                env[context.ERROR_FILE] = path
+                faults = Path(path + context.FAULT_FILE_SUFFIX)
+                faults.touch()  # its presence tells the worker to leave the stacks of a crash there
+                self._workers[round_id, rank] = _WorkerFiles(Path(path), faults)
             if self._is_to_be_told:
                 self._is_to_be_told = False
                 log.info("output of the workers is kept", reason=self._specs.root_log_dir)
@@ -99,22 +91,25 @@ class WorkerOutput:
                 rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(round_id, rank, dest))
                 for rank in envs
             }
-        except OSError as error:
-            # Without the number: "[Errno 28]" explains nothing.
-            where = f"{error.filename}: " if error.filename else ""
-            raise OutputError(f"{where}{error.strerror or error}") from error
-        except PrivateDirectoryUnusable as error:
-            raise OutputError(str(error)) from error
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
-            name = type(self._specs).__name__
-            raise OutputError(f"the logs specs {name} failed: {describe(error)}") from error
+            why = f"the logs specs {type(self._specs).__name__} failed: {describe(error)}"
+            if isinstance(error, OSError):  # without the number: "[Errno 28]" explains nothing
+                where = f"{error.filename}: " if error.filename else ""
+                why = f"{where}{error.strerror or error}"
+            elif isinstance(error, PrivateDirectoryUnusable):
+                why = str(error)
+            raise OutputError(why) from error
 
-    def ended(self, round_id: int, local_rank: int) -> Remains:
-        """Return what a worker that is gone left; its last line may be shown unfinished."""
+    def ended(self, round_id: int, local_rank: int) -> tuple[Path | None, str, str]:
+        """Return what a worker that is gone left; its last line may be shown unfinished.
+
+        Its error file, if the round is the latest; that again if it was written and stays; and the
+        last lines of its standard error.
+        """
         worker = self._workers.get((round_id, local_rank))
         if worker is None:
-            return Remains()
+            return None, "", ""
         for file in worker.teed:
             file.finish()
         path, stderr, tail = worker.error_file, worker.stderr, ""
@@ -127,7 +122,7 @@ class WorkerOutput:
                         content.seek(max(0, stderr.stat().st_size - LAST_BYTES_MAX))
                         tail = last_lines(content.read(LAST_BYTES_MAX))
         is_kept = self._is_kept and not path.is_relative_to(self.directory.path)
-        return Remains(path, str(path) if is_kept and path.is_file() else "", tail)
+        return path, str(path) if is_kept and path.is_file() else "", tail
 
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
@@ -136,22 +131,8 @@ class WorkerOutput:
         self._tail.close()
 
     def _make_specs(self) -> LogsSpecs:
-        log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
-        return make_logs_specs(log_dir, self._config)
-
-    def _files_of(
-        self, round_id: int, local_rank: int, env: dict[str, str], dest: LogsDest
-    ) -> _WorkerFiles:
-        path = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
-        if path in ("", os.devnull):
-            # Without files users still want to know why a run failed.
-            folder = self.directory.ensure("errors", str(round_id), str(local_rank))
-            path = str(folder / "error.json")
-        env[context.ERROR_FILE] = path
-        files = _WorkerFiles(Path(path))
-        # Its presence tells the worker to leave the stacks of a crash there.
-        files.fault_file.touch()
-        return files
+        own = str(self.directory.path / "logs")
+        return make_logs_specs(self._config.log_dir if self._is_kept else own, self._config)
 
     def _follow(self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
         config = self._config

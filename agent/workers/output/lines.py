@@ -13,12 +13,13 @@ LAST_LINES_MAX = 50
 LAST_BYTES_MAX = 32 * 1024
 """Most that is kept; more than what fifty lines usually have, and little for a record."""
 
-_TRACEBACK = "Traceback (most recent call last):"
 # torch says so at the beginning of each line once workers are connected.
-_RANK = re.compile(r"^\[rank[0-9]+\]: ?")
+_RANK = re.compile(r"^\[rank[0-9]+\]: ?", re.MULTILINE)
+_TRACEBACK = re.compile(r"^[ \t]*Traceback \(most recent call last\):[ \t]*$", re.MULTILINE)
+_NOT_INDENTED = re.compile(r"^\S.*", re.MULTILINE)
 _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?:: .*)?")
 # These come without the line above, for nothing has run.
-_SYNTAX_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError): .*")
+_SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError): .*", re.MULTILINE)
 
 
 class LineCutter:
@@ -86,10 +87,8 @@ def last_lines(data: bytes) -> str:
 
 def exception_in(text: str) -> str:
     """Return the first line of the exception that the last traceback ends with, "" if none."""
-    lines = [_RANK.sub("", line) for line in text.splitlines()]
-    for index in range(len(lines) - 1, -1, -1):
-        if lines[index].strip() == _TRACEBACK:
-            behind = (line for line in lines[index + 1 :] if line and not line[0].isspace())
-            found = next(behind, "")
-            return found if _EXCEPTION.fullmatch(found) else ""
-    return next((line for line in reversed(lines) if _SYNTAX_ERROR.fullmatch(line)), "")
+    *before, last = _TRACEBACK.split(_RANK.sub("", text))
+    if not before:
+        return "".join(_SYNTAX_ERROR.findall(last)[-1:])
+    found = _NOT_INDENTED.search(last)
+    return found[0] if found and _EXCEPTION.fullmatch(found[0]) else ""

@@ -86,19 +86,12 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """Gives each worker a folder of its own.
-
-    ::
-
-        <log_dir>/<run_id>_<unique>/attempt_<n>/filtered_stdout.log, filtered_stderr.log
-        <log_dir>/<run_id>_<unique>/attempt_<n>/<local_rank>/stdout.log, stderr.log, error.json
+    """Gives each worker a folder, ``<log_dir>/<run_id>_<unique>/attempt_<n>/<local_rank>``.
 
     `n` is the round where an agent tells it, because two rounds may have the same restart count;
-    else it is the restart count.
-
-    `log_dir` is made if missing; NotADirectoryError is raised if it is a file. None: a new private
-    folder among the temporary ones. `os.devnull`: no files at all; whatever is redirected stays on
-    the console. An empty `local_ranks_filter` means all.
+    else it is the restart count. `log_dir` is made if missing; NotADirectoryError is raised if it
+    is a file. None: a new private folder among the temporary ones. `os.devnull`: no files at all;
+    whatever is redirected stays on the console. An empty `local_ranks_filter` means all.
     """
 
     def __init__(
@@ -178,10 +171,10 @@ class DefaultLogsSpecs(LogsSpecs):
         )
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DefaultLogsSpecs):
-            return NotImplemented
         names = ("_log_dir", "_redirects", "_tee", "_local_ranks_filter")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+        return isinstance(other, DefaultLogsSpecs) and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
 
     __hash__ = None  # type: ignore[assignment]  # equal by value, and it may hold maps
 
@@ -195,21 +188,23 @@ def check_name(name: str) -> None:
 def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
     """Return what decides on the files of the workers, made as torchrun makes it.
 
-    Raises `UnknownLogsSpecs`, `LogsSpecsUnusable` or `LogDirectoryUnusable`.
+    Names were checked; see `check_name`. Raises `LogsSpecsUnusable` or `LogDirectoryUnusable`.
     """
-    if isinstance(config.logs_specs, bytes):
-        return _unpickled(config.logs_specs)
+    name: Any = config.logs_specs
     ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
     redirects, tee = Std.from_str(str(config.redirects)), Std.from_str(str(config.tee))
-    if config.logs_specs is None:
+    if name is None:
         try:
             return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
         except OSError as error:
             where = log_dir or tempfile.gettempdir()
             raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
-    name = str(config.logs_specs)
-    check_name(name)
     try:
+        if isinstance(name, bytes):
+            name, path, content = pickle.loads(name)  # noqa: S301 - from the program that launched us
+            # Last: what is ours is found where it was.
+            sys.path.extend(entry for entry in path if entry not in sys.path)
+            return cast("LogsSpecs", pickle.loads(content))  # noqa: S301 - the same
         factory = installed(*GROUPS)[name].load()
         specs = factory(
             log_dir=log_dir,
@@ -236,22 +231,11 @@ def pickled(specs: LogsSpecs) -> bytes:
     return pickle.dumps((type(specs).__name__, list(sys.path), content))
 
 
-def _unpickled(data: bytes) -> LogsSpecs:
-    name, path, content = pickle.loads(data)  # noqa: S301 - from the program that launched us
-    # Last: what is ours is found where it was.
-    sys.path.extend(entry for entry in path if entry not in sys.path)
-    try:
-        return cast("LogsSpecs", pickle.loads(content))  # noqa: S301 - the same
-    except Exception as error:
-        raise LogsSpecsUnusable(name, describe(error)) from error
-
-
 def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:
     """Return `streams` in torch's own type for a class derived from torch's."""
     for base in getattr(factory, "__mro__", ()):
-        if base.__module__.startswith(_TORCH) and (
-            std := getattr(sys.modules.get(base.__module__), "Std", None)
-        ):
+        std = getattr(sys.modules.get(base.__module__), "Std", None)
+        if std and base.__module__.startswith(_TORCH):
             if isinstance(streams, Std):
                 return std(int(streams))
             return {rank: std(int(stream)) for rank, stream in streams.items()}

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from enum import IntFlag
 from typing import TypeAlias
 
-_VALUE = re.compile(r"[0-3]")
 _ENTRY = re.compile(r"([0-9]+):([0-3])")
 
 
@@ -25,7 +24,7 @@ class Std(IntFlag):
 
         Raises ``ValueError`` for anything else, also if a local rank is named twice.
         """
-        if _VALUE.fullmatch(vm):
+        if vm in {"0", "1", "2", "3"}:
             return cls(int(vm))
         streams: dict[int, Std] = {}
         for entry in vm.split(","):

@@ -31,7 +31,7 @@ DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 
 
 class Sink:
-    """A destination that may be slow or gone, and what it has not taken yet, ``pending``.
+    """A destination that may be slow or gone, and what it has not taken yet: add to ``pending``.
 
     Of a descriptor a copy is kept until `close`, at ``fd``; nothing waits for it. A text stream
     without one, as notebooks have, is written to directly and may block.
@@ -61,24 +61,23 @@ class Sink:
         """Whether more should not be added now."""
         return len(self.pending) >= PENDING_BYTES_MAX
 
-    def add(self, data: bytes) -> None:
-        """Append `data`; a destination that is gone loses it silently."""
-        if not self._is_broken:
-            self.pending += data
-
     def flush(self) -> int:
-        """Write what the destination takes now; return how many bytes fewer are pending."""
+        """Write what the destination takes now; return how many bytes fewer are pending.
+
+        A destination that is gone loses all silently.
+        """
         before = len(self.pending)
         try:
-            while self.pending:
+            while self.pending and not self._is_broken:
                 del self.pending[: self._write(self.pending)]
         except BlockingIOError:
             pass
         except (OSError, ValueError) as error:
             # Its reader has gone, or a disk is full: no reason to trouble the workers.
             _LOGGER.debug("the destination of a tee is gone: %s", error)
-            self.pending.clear()
             self._is_broken = True
+        if self._is_broken:
+            self.pending.clear()
         return before - len(self.pending)
 
     def close(self) -> None:
@@ -152,9 +151,9 @@ class FollowedFile:
         os.close(self.fd)
 
     def _emit(self, block: bytes) -> None:
-        self.sinks[0].add(prefixed(block, self.prefix))
+        self.sinks[0].pending += prefixed(block, self.prefix)
         for sink in self.sinks[1:]:
-            sink.add(prefixed(matching(block, self.needles), self.prefix))
+            sink.pending += prefixed(matching(block, self.needles), self.prefix)
 
 
 class StderrPipe:
@@ -209,7 +208,7 @@ class StderrPipe:
             if chunk and self.wait_fds and self._screen >= 0:
                 self._copy_size()  # for whatever it writes next
         for sink in self.sinks:
-            sink.add(chunk)
+            sink.pending += chunk
         return bool(chunk)
 
     def last_lines(self) -> str:

@@ -1,7 +1,6 @@
 """Shell. Shows elsewhere what workers write: lines of their files (the tee), bytes of their pipes.
 
-One thread passes on all that a tail follows. A worker that writes to a file waits for no reader:
-the file is the buffer, and the kernel tells of every write.
+A worker that writes to a file waits for no reader: the file is the buffer.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -88,18 +88,19 @@ class SupervisorClient:
         assert self.pid is None, "a supervisor is running already"
         older_children = list_children() if self._is_subreaper else set()
         pid, connection = self._launch()
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.waitpid, pid, 0)  # It has no workers to end first.
+            undo.callback(_kill, pid)
+            undo.callback(connection.close)
+            pidfd = os.pidfd_open(pid)
+            undo.callback(os.close, pidfd)
             reader, self._writer = await asyncio.open_unix_connection(sock=connection)
-        except BaseException:
-            connection.close()
-            _kill(pid)
-            os.waitpid(pid, 0)  # noqa: ASYNC222 - it has no workers to end first
-            raise
+            undo.pop_all()
         self.pid, self._is_closing = pid, False
         for command in self._queued:
             self.send(command)
         self._queued.clear()
-        self._life = asyncio.create_task(self._attend(pid, reader, older_children))
+        self._life = asyncio.create_task(self._attend(pid, pidfd, reader, older_children))
 
     def send(self, command: Command) -> None:
         """Send a command, without blocking; without a supervisor, to the next one.
@@ -142,11 +143,11 @@ class SupervisorClient:
         self._writer.transport.abort()
 
     async def _attend(
-        self, pid: int, reader: asyncio.StreamReader, older_children: set[int]
+        self, pid: int, pidfd: int, reader: asyncio.StreamReader, older_children: set[int]
     ) -> None:
         """Follow a supervisor to its end, and that of what it has left behind."""
         try:
-            returncode = await self._ended(pid, reader)
+            returncode = await self._ended(pid, pidfd, reader)
             if self._is_subreaper and returncode != 0:  # 0 says that it left nothing.
                 await _end_leftovers(older_children)
             self.pid = None
@@ -155,13 +156,13 @@ class SupervisorClient:
         except Exception as error:  # noqa: BLE001 - of the callback, which has no other caller
             self._on_mistake(error)
 
-    async def _ended(self, pid: int, reader: asyncio.StreamReader) -> int:
+    async def _ended(self, pid: int, pidfd: int, reader: asyncio.StreamReader) -> int:
         """Wait until a supervisor has ended and its last event is delivered; return its code.
 
         Whichever end comes first, the other is waited for only for a bounded time.
         """
         talk = asyncio.create_task(self._listen(pid, reader))
-        exit_ = asyncio.create_task(_exit_of(pid))
+        exit_ = asyncio.create_task(_exit_of(pidfd))
         try:
             await asyncio.wait({talk, exit_}, return_when=asyncio.FIRST_COMPLETED)
             if exit_.done():
@@ -206,22 +207,20 @@ async def _end_leftovers(spared: set[int]) -> None:
         for pid in children:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await _exit_of(pid)
+                    await _exit_of(os.pidfd_open(pid))
             if os.waitpid(pid, os.WNOHANG)[0] == 0:  # noqa: ASYNC222 - does not wait
                 spared.add(pid)  # Stuck in the kernel.
 
 
-async def _exit_of(pid: int) -> None:
-    """Return when a child has ended, without reaping it."""
-    with suppress(ProcessLookupError):  # The program around us has reaped it.
-        pidfd = os.pidfd_open(pid)
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(pidfd, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
+async def _exit_of(pidfd: int) -> None:
+    """Return when a process has ended, without reaping it; closes its descriptor."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 def _kill(pid: int) -> None:

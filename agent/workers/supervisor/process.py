@@ -154,6 +154,7 @@ class Supervisor:
 
     def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
         pids: dict[int, int] = {}
+        failure = None
         try:
             self._is_starting = True
             for worker in command.workers:
@@ -167,12 +168,11 @@ class Supervisor:
                 message=error.strerror or str(error),
                 errno=error.errno or 0,
             )
-            return worker_group.SpawnFinished(pids=pids, failure=failure)
         finally:
             self._is_starting = False
             for fd in {fd for worker in command.workers for fd in worker.fds}:
                 os.close(fd)
-        return worker_group.SpawnFinished(pids=pids)
+        return worker_group.SpawnFinished(pids=pids, failure=failure)
 
     def _reap(self) -> None:
         reaped = _reap_ended()
@@ -211,9 +211,7 @@ def end_everything() -> bool:
 
 
 def serve(
-    agent: socket.socket,
-    agent_pid: int,
-    make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner],
+    agent: socket.socket, agent_pid: int, make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner]
 ) -> int:
     """Make this process the supervisor of an agent, its parent.
 

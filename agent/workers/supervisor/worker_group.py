@@ -96,10 +96,7 @@ class State(Enum):
 
 
 class InvalidTransition(Exception):
-    """An input the machine cannot get in its state: a mistake of our own.
-
-    ``history`` has what came before, oldest first: "STATE Event".
-    """
+    """A mistake of our own; ``history`` has what came before, oldest first: "STATE Event"."""
 
     def __init__(self, state: str, event: object, history: tuple[str, ...]) -> None:
         super().__init__(f"worker group: no {event!r} in {state}; before: {list(history)}")
@@ -124,9 +121,7 @@ class WorkerGroup:
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one input at `now` (monotonic seconds) and return what to do, in order.
 
-        Raises:
-            InvalidTransition: The input is impossible here, such as a start of a new round
-                while processes of an older one are alive.
+        Raises `InvalidTransition`, also for a start while an older round's processes are alive.
         """
         handler = self.TRANSITIONS.get((self.state, type(event)))
         is_idle = self.state is State.IDLE

@@ -14,16 +14,13 @@ from drumbeat.violation import show_value
 # Ages are measured on each host and travel over the network; what is closer
 # together than this can't be put in order honestly.
 CANDIDATE_WINDOW_S = 0.001
-
 # A record is placed by the end of its process. One that hung was found out before,
 # by as much as its agent may take to end it, SIGKILL after SIGTERM included.
 HANG_END_S = 10.0
-
 # Of those that explain a round; a report goes to every agent, the rest is a number.
 CAUSES_SHOWN_MAX = 4
 # Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
-
 # Of a table that is not bounded in bytes: one that an older coordinator kept.
 NO_LIMIT = 1 << 60
 

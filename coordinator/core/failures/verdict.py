@@ -1,23 +1,85 @@
-"""Pure. How a run ended, as all its agents are told, with a report on its last round."""
+"""Pure. Which failures count, and how a run ended, as all its agents are told."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.core.failures.intake import known_failures
-from coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, root_causes
+from coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, room_for, root_causes, unhealed
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import FailureRecord, FailureReport, Verdict, VerdictCause
+from coordinator.core.model import FailureRecord, FailureReport, Round, Verdict, VerdictCause
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import reasons
-from coordinator.core.run.state import RunState
+from coordinator.core.run.records import FailureRecorded, FailuresCounted
+from coordinator.core.run.state import Phase, RunState
 
 # A report goes to every agent, so it holds few records; the rest is a number.
 VICTIMS_SHOWN_MAX = 16
 EARLIER_SHOWN_MAX = 8
 # Of a victim the report needs who and how, not every line.
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
+
+
+def is_wanted(state: RunState, record: FailureRecord, *, incarnations_max: int) -> bool:
+    """Return whether a record is new, of a round there was, and can be told from others."""
+    heard = state.failures_heard
+    if state.phase is Phase.ENDED or record.round_id >= state.next_round_id:
+        return False
+    if record.round_id == state.round_id and record.incarnation not in state.seats:
+        return False  # of a run of this name in an earlier life: its rounds were others
+    if record.incarnation not in heard and len(heard) >= incarnations_max:
+        return False
+    return record.sequence > heard.get(record.incarnation, 0)
+
+
+def taken(
+    state: RunState, record: FailureRecord, *, bytes_max: int
+) -> FailureRecorded | FailuresCounted:
+    """Return what to journal: a record that would be dropped at once is only counted."""
+    held, most = state.failures_bytes, state.failures_kept_max
+    if room_for(state.failures, record, held=held, count_max=most, bytes_max=bytes_max):
+        return FailureRecorded(record=record, bytes_max=bytes_max)
+    return FailuresCounted(heard={record.incarnation: record.sequence}, count=1)
+
+
+def known_failures(state: RunState, members: Membership) -> list[FailureRecord]:
+    """Return the failures that count; in short those whose records are under way. Linear."""
+    heard, known = state.failures_heard, unhealed(state.failures, state.iterations)
+    told = (p.failure for p in members.presences.values() if p.failure is not None)
+    return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]
+
+
+class SilentAtFailure:
+    """Participants not heard since the latest failure, each with the restarts charged meanwhile.
+
+    If one of them turns out to be lost, the failure was perhaps a consequence of that,
+    so its restarts are given back.
+    """
+
+    def __init__(self) -> None:
+        self.charged: dict[str, int] = {}
+
+    def note(
+        self, current: Round, members: Membership, *, since: float | None, charged: int
+    ) -> None:
+        """Note who is silent as a round that failed at ``since`` ends. Linear."""
+        presences = members.presences
+        self.charged = {
+            i: self.charged.get(i, 0) + charged
+            for i in current.seats.keys() & presences.keys()
+            if since is not None and presences[i].silent_since < since
+        }
+
+    def heard(self, incarnation: str) -> None:
+        """Take in that an agent lives."""
+        self.charged.pop(incarnation, None)
+
+    def take_back(self, incarnation: str) -> int | None:
+        """Return the restarts that its loss gives back; ``None`` if it was heard meanwhile."""
+        returned = self.charged.get(incarnation)
+        if returned is not None:
+            self.charged.clear()  # once, for all agents
+        return returned
 
 
 def make_verdict(
@@ -62,10 +124,9 @@ def make_report(
     where: Standings = NOWHERE,
     earlier: Sequence[str] = (),
 ) -> FailureReport | None:
-    """Return the report of a round; ``None`` if nothing is known of it.
+    """Return the report of a round, ``None`` if nothing is known of it.
 
-    ``done`` workers had ended well before; ``where`` is who was where when it failed,
-    ``earlier`` what ended the rounds before.
+    ``where`` is who was where when it failed, ``earlier`` what ended the rounds before.
     """
     of_round = [record for record in records if record.round_id == round_id]
     if not of_round and not where.shown and not earlier:

@@ -1,8 +1,7 @@
 """Pure. One round's restarts in process: when an iteration begins, and how it ends.
 
-What hosts report changes counts here; ``decide`` looks at them and not at the
-report, so that a repeated or lost one changes nothing. A decision takes effect when
-its record has been folded into the state and ``noted``.
+What hosts report changes counts here; ``decide`` looks at them and not at the report, so that
+a repeated or lost one changes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ FAULTS_KEPT_MAX = 64
 WORDED_S = 1.0
 
 Address = tuple[str, int]
+# Returns where rank 0 can listen on an agent's host, or what there is to wait for.
 FindAddress = Callable[[str], Address | Wait | GiveUp]
-"""Returns where rank 0 can listen on an agent's host, or what there is to wait for."""
 
 _wait = partial(Wait, agents_wanted=0)
 
@@ -332,8 +331,7 @@ class Iterations:
         if is_deserted and all(fault.is_exit for fault in leavers):
             return self._completed(now)
         iteration, limit_s = state.next_iteration, self._present_spec().barrier_timeout_s
-        since = None if state.phase is IterationPhase.INTERRUPTED else entry.since
-        until = (self._interrupted_since if since is None else since) + limit_s
+        until = self._barrier_deadline()
         if entry.missing and now < until:
             return self._wait_at(entry, "entered", iteration, until=until, now=now)
         for host in list(entry.missing.values()):
@@ -422,6 +420,12 @@ class Iterations:
         if self._is_in_call() and self.state.spec is not None:
             return self.state.spec
         return self._entry.spec[0] if self._entry.spec is not None else InprocessSpec()
+
+    def _barrier_deadline(self) -> float:
+        since = self._interrupted_since
+        if self.state.phase is not IterationPhase.INTERRUPTED and self._entry.since is not None:
+            since = self._entry.since
+        return since + self._present_spec().barrier_timeout_s
 
 
 def _value(value: object) -> str:

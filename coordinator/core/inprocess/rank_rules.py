@@ -1,10 +1,9 @@
 """Pure. Which rank each worker has in an iteration, and who calls the function.
 
-A worker is a number: its rank at the start of the round. An order is a list of
-such numbers by rank. Rules that move workers are applied first, as they come;
-those that bound the active ones then, so that what they promise holds in the end.
-Source: ``rank_assignment`` of NVIDIA's in-process restart (0.4.1), whose rules have
-the same names; differs: its ``FillGaps`` can give out ranks beyond the new world size.
+A worker is a number: its rank at the start of the round. An order is a list of such numbers by
+rank. Rules that bound the active ones are applied last, so that what they promise holds.
+Source: ``rank_assignment`` of NVIDIA's in-process restart (0.4.1), whose rules have the same
+names; differs: its ``FillGaps`` can give out ranks beyond the new world size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pure. What hosts say of a round's iterations, what the journal keeps, what it folds into.
-
-An iteration is one call of the training function by all workers that take part.
-"""
+"""Pure. What hosts say of a round's iterations, what the journal keeps, what it folds into."""
 
 from __future__ import annotations
 

@@ -13,9 +13,8 @@ from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
 class InProcessRestarts:
     """The in-process restarts of one round. Not thread-safe; one owner calls it.
 
-    ``give_up`` says why no iteration can follow, ``review_at`` when to call ``review``
-    again if nothing happens. A round whose workers do not restart in process never has
-    ``Iterations``: nothing here costs it anything.
+    ``give_up`` says why no iteration can follow, ``review_at`` when to call ``review`` again.
+    A round whose workers do not restart in process has no ``Iterations``, at no cost.
     """
 
     def __init__(self, run: RunContext, current: Round, *, now: float) -> None:

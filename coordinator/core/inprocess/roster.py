@@ -15,15 +15,7 @@ from coordinator.core.inprocess.records import InprocessSpec, IterationPhase, It
 from coordinator.core.model import Round, Seat
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.run.reasons import listed
-from drumbeat.inprocess import (
-    DirectiveKind,
-    InprocessDirective,
-    InprocessSeat,
-    InterruptionKind,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
-)
+from drumbeat import inprocess as values
 
 # Of a fault's text in a reason; the whole is in its failure record.
 FAULT_CHARACTERS_MAX = 300
@@ -35,13 +27,13 @@ class Fault(NamedTuple):
     """What ended an iteration for one worker, or for several of a host at once."""
 
     who: str
-    kind: InterruptionKind
+    kind: values.InterruptionKind
     message: str
 
     @property
     def is_exit(self) -> bool:
         """Whether the worker has ended having failed at nothing."""
-        return self.kind is InterruptionKind.EXITED
+        return self.kind is values.InterruptionKind.EXITED
 
     def __str__(self) -> str:
         return f"{self.who}: {self.kind}{f': {self.message}' if self.message else ''}"
@@ -74,10 +66,9 @@ class Entry(Barrier):
 
 
 class Roster:
-    """Hosts and workers of a round.
+    """Hosts and workers of a round: ``live`` hosts have workers that are not ``gone``.
 
-    ``live`` are hosts with workers that still take part, ``gone`` the workers that
-    do not, ``ranks`` those of the latest iteration by worker, -1 if it had none.
+    ``ranks`` are those of the latest iteration by worker, -1 if it had none.
     """
 
     def __init__(self, current: Round, order: Sequence[int], active_world_size: int) -> None:
@@ -143,7 +134,9 @@ class Roster:
         ranks = self.ranks_of(host)[local_rank:] if host is not None else ()
         return ranks[0] if ranks and ranks[0] >= 0 else None
 
-    def directive_for(self, incarnation: str, state: IterationState) -> InprocessDirective | None:
+    def directive_for(
+        self, incarnation: str, state: IterationState
+    ) -> values.InprocessDirective | None:
         """Return what a host's workers shall do; ``None`` before the first iteration.
 
         Follows from the durable state alone. Linear in the host's workers.
@@ -151,9 +144,9 @@ class Roster:
         host = self.hosts.get(incarnation)
         if host is None or state.phase is IterationPhase.NONE:
             return None
-        kind: DirectiveKind = IterationComplete()
+        kind: values.DirectiveKind = values.IterationComplete()
         if state.phase is IterationPhase.RUNNING:
-            kind = IterationBegin(
+            kind = values.IterationBegin(
                 seats=self.seats_of(host, state),
                 world_size=len(state.order),
                 active_world_size=state.active_world_size,
@@ -161,16 +154,16 @@ class Roster:
                 master_port=state.master_port,
             )
         elif state.phase is IterationPhase.INTERRUPTED:
-            kind = IterationInterrupt(reason=state.reason)
+            kind = values.IterationInterrupt(reason=state.reason)
         ranks = self.ranks_of(host) if state.order else []
-        return InprocessDirective(
+        return values.InprocessDirective(
             round_id=state.round_id,
             iteration=state.iteration,
             kind=kind,
             terminated=tuple(i for i, rank in enumerate(ranks) if rank < 0) if -1 in ranks else (),
         )
 
-    def seats_of(self, host: Seat, state: IterationState) -> tuple[InprocessSeat, ...]:
+    def seats_of(self, host: Seat, state: IterationState) -> tuple[values.InprocessSeat, ...]:
         """Return the places of a host's workers in the latest iteration."""
         seats, active, world = [], state.active_world_size, len(state.order)
         for local_rank, rank in enumerate(self.ranks_of(host)):
@@ -178,11 +171,13 @@ class Roster:
                 active_rank = rank if rank < active else None
                 role = self._role_seats.get(host.rank_first + local_rank)
                 role_rank, role_size = role or (rank, world if active_rank is None else active)
-                seats.append(InprocessSeat(local_rank, rank, active_rank, role_rank, role_size))
+                seats.append(
+                    values.InprocessSeat(local_rank, rank, active_rank, role_rank, role_size)
+                )
         return tuple(seats)
 
     def fault_of(
-        self, worker: int, kind: InterruptionKind, message: str, *, workers: int = 1
+        self, worker: int, kind: values.InterruptionKind, message: str, *, workers: int = 1
     ) -> Fault:
         """Return a fault of a worker, and of ``workers`` of its host in all."""
         who = f"rank {self._rank_of(worker)}" if workers == 1 else f"{workers} workers"

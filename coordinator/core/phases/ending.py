@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
+from coordinator.core.failures.verdict import known_failures
 from coordinator.core.model import Beat
 from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.run import reasons

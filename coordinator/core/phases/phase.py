@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from coordinator.core import effects as fx
 from coordinator.core import model
-from coordinator.core.failures.intake import SilentAtFailure
-from coordinator.core.failures.verdict import make_verdict
+from coordinator.core.failures.verdict import SilentAtFailure, make_verdict
 from coordinator.core.membership.leases import Membership
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.policy import Policy

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain, takewhile
 
 from coordinator.core.effects import Instruct
-from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
+from coordinator.core.failures.verdict import known_failures
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition

@@ -1,8 +1,7 @@
 """Pure. Limits learned from how long things take: between two heartbeats, in each section.
 
-Semantics after ``TimeoutsCalc`` of NVIDIA Resiliency Extension 0.4: the longest
-time that any rank took, times a safety factor of 5, averaged with the earlier
-limit with a weight of 0.5. There the user says when to calculate. Here a number
+Semantics after ``TimeoutsCalc`` of NVIDIA Resiliency Extension 0.4: the longest time of any rank,
+times 5, averaged with the earlier limit by a weight of 0.5. There the user says when; here a number
 of samples has to be there first, a limit has a floor, and within a round it only grows.
 """
 
@@ -11,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-HEARTBEAT = ""
-"""Stands for the name of a section: the time between two heartbeats."""
-
-NAMES_MAX = 65
-"""Names of a run: the heartbeat and as many sections as a worker can tell of, 64."""
+HEARTBEAT = ""  # stands for the name of a section: the time between two heartbeats
+NAMES_MAX = 65  # of a run: the heartbeat and as many sections as a worker can tell of, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

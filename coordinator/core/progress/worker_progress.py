@@ -6,11 +6,10 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+# Of the name of an open timer or section, in UTF-8; enough to recognize it.
 SCOPE_BYTES_MAX = 128
-"""Of the name of an open timer or section, in UTF-8; enough to recognize it."""
-
 # Ranks named in one line; if more are behind, none in particular is.
 BEHIND_SHOWN_MAX = 4
 
@@ -68,18 +67,15 @@ class Standings:
 NOWHERE = Standings()
 
 
+@dataclass(slots=True)
 class Whereabouts:
-    """Where the workers of one host stand in one round: one entry for each local rank.
+    """Where the workers of one host stand in one round, by local rank.
 
-    A worker that the latest message leaves out stays where it was last: who died
-    says no more, and where it died is what the report has to show.
+    One that the latest message leaves out stays where it died: the report has to show that.
     """
 
-    __slots__ = ("_latest", "_round_id")
-
-    def __init__(self) -> None:
-        self._round_id: int | None = None
-        self._latest: dict[int, tuple[WorkerProgress, float]] = {}
+    _round_id: int | None = None
+    _latest: dict[int, tuple[WorkerProgress, float]] = field(default_factory=dict)
 
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
@@ -111,9 +107,8 @@ def most_telling(found: Sequence[Standing], shown_max: int) -> Standings:
 def furthest_behind(found: Sequence[Standing]) -> str:
     """Name who is behind the others, e.g. "rank 3 on b at step 40"; empty if none is.
 
-    Behind are those with the lowest step; if all are equally far, those that are
-    not within the scope in which most of the others are. Of half or more nothing
-    is said.
+    Behind are those with the lowest step; if all are equally far, those that are not within
+    the scope in which most of the others are. Of half or more nothing is said.
     """
     steps = [standing.progress.steps for standing in found]
     counted = [step for step in steps if math.isfinite(step)] or steps

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.core.failures.intake import is_wanted, taken
+from coordinator.core.failures.verdict import is_wanted, taken
 from coordinator.core.membership.admission import numbered, refusal
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import VerdictCause

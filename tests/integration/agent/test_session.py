@@ -23,11 +23,12 @@ from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
-from coordinator.client import reset_limits
+from coordinator.cli import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
 from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2
+from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Scene:
 def spool(tmp_path: Path) -> Iterator[Spool]:
     with closing(PrivateDirectory([str(tmp_path)])) as directory:
         identity = Identity(incarnation="i", host="h", began_at=time.monotonic())
-        made = Spool(directory, "run", identity, is_on_disk=True)
+        made = Spool(directory, CONFIG, identity)
         yield made
         made.close()
 

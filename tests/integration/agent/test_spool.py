@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from agent.session import spool as spool_module
 from agent.session.convert import Identity
 from agent.session.spool import KEPT_S, Entry, Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
+from tests.support.agents import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,7 @@ class Life:
     def __init__(self, place: Path, incarnation: str = "me", run_id: str = "r") -> None:
         self.directory = PrivateDirectory([str(place)])
         identity = Identity(incarnation=incarnation, host="alice")
-        self.spool = Spool(self.directory, run_id, identity, is_on_disk=True)
+        self.spool = Spool(self.directory, replace(CONFIG, run_id=run_id), identity)
 
     def end(self) -> None:
         self.spool.close()
@@ -136,11 +138,13 @@ import os, signal, sys, time
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import Identity
 from agent.session.spool import Spool, Spooled
+from agent.settings.config import AgentConfig, Program
 from drumbeat.v1 import common_pb2, failure_pb2
 
 directory = PrivateDirectory([sys.argv[1]])
 identity = Identity(incarnation="killed", host="alice")
-spool = Spool(directory, "r", identity, is_on_disk=True)
+config = AgentConfig(coordinator="head:1", run_id="r", program=Program("program", "true"))
+spool = Spool(directory, config, identity)
 fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="killed")
 for number in (1, 2):
     record = failure_pb2.FailureRecord(fence=fence, sequence=number, host="alice")
@@ -209,7 +213,8 @@ def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) ->
 
 def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:
     with closing(PrivateDirectory([str(place)])) as directory:
-        spool = Spool(directory, "r", Identity(incarnation="me", host="alice"), is_on_disk=False)
+        config = replace(CONFIG, coordinator=None)
+        spool = Spool(directory, config, Identity(incarnation="me", host="alice"))
         assert not spool.write(spooled(1))
         assert files(place) == []
         spool.close()

@@ -17,7 +17,7 @@ from agent.settings.config import AgentConfig, Program
 from agent.workers import manager as module
 from agent.workers.devices.host import HostDevices
 from agent.workers.manager import Workers
-from agent.workers.output.files import Remains, WorkerOutput
+from agent.workers.output.files import WorkerOutput
 from tests.support.agents import an_assignment
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class StalledOutput:
         self._do("prepare")
         return dict.fromkeys(envs, ("", ""))
 
-    def ended(self, _round_id: int, _local_rank: int) -> Remains:
+    def ended(self, _round_id: int, _local_rank: int) -> tuple[None, str, str]:
         self._do("ended")
-        return Remains()
+        return None, "", ""
 
     def close(self) -> None:
         self._do("close")

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from coordinator import cli as entry
-from coordinator.client import reset_limits
+from coordinator.cli import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
 from drumbeat.v1 import control_pb2, failure_pb2, session_pb2

@@ -11,7 +11,7 @@ from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import Exit
 from agent.core.round_workers import RoundWorkers
 from coordinator.core.effects import Kept
-from coordinator.core.failures.intake import SilentAtFailure, is_wanted
+from coordinator.core.failures.verdict import SilentAtFailure, is_wanted
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
@@ -154,7 +154,7 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """An agent whose workers are done and that is cut off claims success."""
 
     def end(self: AgentCore, error: object) -> None:
-        if self._workers.state.value == GroupState.SUCCEEDED.value:
+        if self.workers.state.value == GroupState.SUCCEEDED.value:
             verdict = Exit(is_success=True, reason="")
             self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:
@@ -173,7 +173,7 @@ def connect_once(original: Callable[..., None]) -> Callable[..., None]:
     """Return a ``_connect`` that only works for the first attempt."""
 
     def connect(self: AgentCore, delay_max_s: float, now: float) -> None:
-        if self._link.attempt == 1:
+        if self.link.attempt == 1:
             original(self, delay_max_s, now)
 
     return connect

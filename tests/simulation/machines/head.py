@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.policy import Policy
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from coordinator.journal.journal import Change
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
-
-RECORD_BYTES_MAX = 256 * 1024
-TEXT_CHARACTERS_MAX = 64 * 1024
-
 
 STRANGER = "stranger"
 
@@ -101,13 +98,7 @@ class Session:
             )
 
         life = self._life
-        event = failure_reported(
-            message,
-            request_id=life.expect(answer),
-            record_bytes_max=RECORD_BYTES_MAX,
-            text_characters_max=TEXT_CHARACTERS_MAX,
-            on_problem=refuse,
-        )
+        event = failure_reported(message, life.expect(answer), Limits(), refuse)
         life.turns.submit(event, now=life.clock.now)
 
     def put(self, effect: fx.Push | fx.Reject) -> None:

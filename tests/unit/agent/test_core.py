@@ -98,7 +98,7 @@ def test_it_stands_by_when_it_is_told_to() -> None:
     story = AgentStory().connected()
     waiting = desired(Standby(reason="1 of 2 agents", time_left_s=9.0))
     assert story.feed(waiting) == []
-    assert story.core.situation().desired == waiting.state
+    assert story.core.desired == waiting.state
 
 
 def test_a_round_from_its_assignment_to_success() -> None:

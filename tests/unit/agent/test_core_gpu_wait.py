@@ -52,7 +52,7 @@ class Agent:
         self.core.start(now=self.now)
         self.give(PortReserved(port=5000))
         pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
-        self.give(SessionWelcomed(attempt=self.core._link.attempt, pace=pace))
+        self.give(SessionWelcomed(attempt=self.core.link.attempt, pace=pace))
 
     def give(self, event: Event) -> list[fx.Effect]:
         effects = self.core.handle(event, now=self.now)
@@ -60,7 +60,7 @@ class Agent:
         return effects
 
     def want(self, state: Assignment | Standby | Stop | Exit) -> list[fx.Effect]:
-        return self.give(DirectiveReceived(attempt=self.core._link.attempt, state=state))
+        return self.give(DirectiveReceived(attempt=self.core.link.attempt, state=state))
 
     def run(self, round_id: int) -> None:
         """Bring a first round to life."""
@@ -93,7 +93,7 @@ def test_the_first_round_waits_for_nothing() -> None:
 
 def test_the_next_round_waits_for_the_memory_of_the_last_one() -> None:
     agent = waiting_agent()
-    assert agent.core._workers.state is GroupState.IDLE
+    assert agent.core.workers.state is GroupState.IDLE
     effects = agent.give(GpuMemoryFree())
     assert kinds(effects) == [fx.StartRound]
     assert fx.StartRound(assignment=a_round(1)) in effects

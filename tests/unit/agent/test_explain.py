@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain import (
+from agent.workers.failures.exit_status import (
     EXPLANATION_CHARACTERS_MAX,
     Evidence,
     KernelLine,
     MemoryGroup,
     explain,
+    signal_within,
 )
 
 MIB = 1024 * 1024

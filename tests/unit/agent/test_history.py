@@ -35,9 +35,9 @@ class Told:
     def __init__(self, *, workers: int = 2) -> None:
         self.core = AgentCore(dataclasses.replace(CONFIG, nproc_per_node=workers))
         self.now = NOW
-        self.history = History(host="b", local_world_size=workers, now=self.now)
+        self.history = History(self.core, host="b", local_world_size=workers, now=self.now)
         effects = self.core.start(now=self.now, master_port=PORT)
-        assert self.history.saw(None, effects, self.core.situation(), now=self.now) == []
+        assert self.history.saw(None, effects, now=self.now) == []
 
     def feed(self, *events: Event) -> list[str]:
         """Hand events over; return what was said, details aside."""
@@ -47,7 +47,7 @@ class Told:
         found: list[Line] = []
         for event in events:
             effects = self.core.handle(event, now=self.now)
-            found += self.history.saw(event, effects, self.core.situation(), now=self.now)
+            found += self.history.saw(event, effects, now=self.now)
         return found
 
     def wait(self, seconds: float) -> list[str]:

@@ -402,7 +402,7 @@ def test_flakiness(remaining: int, allowed: int, is_failed: bool, percent: int) 
 
 def operations(story: Watched) -> dict[str, Callable[[int], None]]:
     """What may happen to an agent, for either of its workers."""
-    running = story.core._workers.assignment
+    running = story.core.workers.assignment
     round_id = running.round_id if running is not None else 0
 
     def assign(_: int) -> None:
@@ -410,11 +410,11 @@ def operations(story: Watched) -> dict[str, Callable[[int], None]]:
         story.want(a_round(story.latest), after_s=1)
 
     def gone(_: int) -> None:
-        if story.core._workers.state in {"SUCCEEDED", "FAILED", "STOPPING"}:
+        if story.core.workers.state in {"SUCCEEDED", "FAILED", "STOPPING"}:
             story.gone(round_id)
 
     def stopped(rank: int) -> None:
-        if story.core._workers.is_stopping:
+        if story.core.workers.is_stopping:
             story.exit(rank, -15, round_id, is_stopped=True)
 
     def fenced(_: int) -> None:

@@ -50,7 +50,7 @@ class Server:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("coordinator.shell.server.run", self.run)
-            patch.setattr("coordinator.client.reset_limits", self.reset)
+            patch.setattr("coordinator.cli.reset_limits", self.reset)
             return cli.main(argv)
 
 

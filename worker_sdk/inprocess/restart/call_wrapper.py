@@ -42,13 +42,11 @@ class Plan(NamedTuple):
 
     def prepare(self, state: State) -> None:
         """Run the hooks that come before the function."""
-        if self.initialize is not None:
-            call_with(self.initialize, state, None)
-        if self.health_check is not None:
-            try:
-                call_with(self.health_check, state, None)
-            except Exception as error:
-                raise HealthCheckError(f"not healthy before the function: {error}") from error
+        call_with(self.initialize, state, None)
+        try:
+            call_with(self.health_check, state, None)
+        except Exception as error:
+            raise HealthCheckError(f"not healthy before the function: {error}") from error
 
 
 class Link:
@@ -56,23 +54,23 @@ class Link:
 
     def __init__(self, attachment: Attachment, limits: BoardLimits) -> None:
         self.attachment, self.limits = attachment, limits
-        self.iteration = 0
-        """The next one; it goes on from call to call."""
-        self.is_ended = self._is_greeted = False
+        self.iteration = -1
+        """The next one, below 0 before the agent has said it; it goes on from call to call."""
+        self.is_ended = False
         self._lock = threading.Lock()
 
     def begin(self) -> None:
         """Learn where this process begins: it may not be the first one of its worker."""
         if self.is_ended:
             raise RestartError("this worker has ended its part in this round")
-        if self._is_greeted:
+        if self.iteration >= 0:
             return
         greeted = self.attachment.greeting(GREETING_TIMEOUT_S)
         if greeted is None:
             raise RestartError(f"the agent did not answer within {GREETING_TIMEOUT_S:g} s")
         if greeted.left:
             raise RestartError(f"this worker can't restart in process any more: {greeted.left}")
-        self.iteration, self._is_greeted = greeted.next_iteration, True
+        self.iteration = greeted.next_iteration
 
     def send_step(self, step: worker_pb2.WorkerStep, *, is_last: bool = False) -> None:
         """Send a step, unless the last one was sent; the process may end right after that."""
@@ -113,10 +111,6 @@ class CallWrapper:
         """
         return self._atomic
 
-    def invoke(self, function: partial[Any]) -> Any:
-        """Call ``function``, with this object where it takes it."""
-        return with_instance(function, self)()
-
 
 class Current:
     """What this process has; a forked child has neither."""
@@ -142,4 +136,4 @@ def run_once(plan: Plan, function: partial[Any]) -> Any:
     size = first.world_size
     state = replace(first, active_rank=first.rank, active_world_size=size, mode=Mode.ACTIVE)
     plan.prepare(state)
-    return CallWrapper(state, Atomic(lambda _: None)).invoke(function)
+    return with_instance(function, CallWrapper(state, Atomic(lambda _: None)))()

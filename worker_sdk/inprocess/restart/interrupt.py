@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
@@ -27,10 +27,10 @@ class Interrupter:
     One per process at a time; made and closed by the main thread. ``on_raised`` is called there
     when the exception is raised, ``on_dropped`` by any thread when it is gone: unless ``run`` was
     left by then, the user's code stopped it. Both may interrupt anything, so they are reentrant.
+    Raises ``RuntimeError`` if no signal is left for the handler.
     """
 
     def __init__(self, on_raised: Callable[[], None], on_dropped: Callable[[], None]) -> None:
-        """Install the handler; raises ``RuntimeError`` if no signal is left for it."""
         self.reason: str | None = None
         """Why the main thread shall leave; ``None``: it need not. Written by the monitor."""
         self._is_open = False
@@ -41,8 +41,7 @@ class Interrupter:
         self._previous = signal.signal(self._signal, lambda _, frame: self.interrupt(frame))
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
         self._hook = sys.unraisablehook
-        # Kept, because each access to a method makes another object of it.
-        self._our_hook = sys.unraisablehook = self._note_unraisable
+        sys.unraisablehook = self._note_unraisable
 
     def run(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Return what ``function`` returned, and what it raised; for the main thread."""
@@ -76,7 +75,7 @@ class Interrupter:
 
     def close(self) -> None:
         """Restore what was before; nothing may be sent any more."""
-        if sys.unraisablehook is self._our_hook:
+        if sys.unraisablehook == self._note_unraisable:
             sys.unraisablehook = self._hook
         # Ignored in between: this forgets one that may be pending still.
         signal.signal(self._signal, signal.SIG_IGN)
@@ -89,7 +88,20 @@ class Interrupter:
             self._hook(unraisable)
 
 
-UNINTERRUPTIBLE: set[CodeType] = {Interrupter.run.__code__}
+def _import_locking() -> set[CodeType]:
+    """Code of the interpreter that takes the import lock and gives it back.
+
+    Left amid it, the main thread would keep that lock: no other could import or fork any more.
+    """
+    importing = vars(sys.modules["_frozen_importlib"])
+    context = vars(importing.get("_ImportLockContext", object)).values()
+    found = [importing.get("_get_module_lock"), *context]
+    codes = {each.__code__ for each in found if isinstance(each, FunctionType)}
+    inner = {const for code in codes for const in code.co_consts if isinstance(const, CodeType)}
+    return codes | inner
+
+
+UNINTERRUPTIBLE: set[CodeType] = {Interrupter.run.__code__, *_import_locking()}
 """Code in whose own frames nothing is raised."""
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.binding import Bindings, Cpu, bind_workers, format_cpu_list
+from agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list
 from agent.workers.devices.host import read_topology
 from tests.support.sysfs import a_machine
 
@@ -19,9 +19,9 @@ def bound(
 ) -> list[str]:
     """The CPUs of each worker as the kernel writes them; there are no notes."""
     size = len(nodes) if workers is None else workers
-    bindings = bind_workers(topology, nodes, local_world_size=size, mode=mode)
-    assert bindings.notes == ()
-    return [format_cpu_list(cpus) for cpus in bindings.cpus.values()]
+    cpus_of, notes = bind_workers(topology, nodes, local_world_size=size, mode=mode)
+    assert notes == []
+    return [format_cpu_list(cpus) for cpus in cpus_of.values()]
 
 
 @pytest.fixture
@@ -91,17 +91,15 @@ def test_where_the_system_knows_one_node_it_is_the_gpus(tmp_path: Path) -> None:
 
 
 def test_a_gpu_whose_node_is_unknown_leaves_its_worker_unbound(machine: tuple[Cpu, ...]) -> None:
-    bindings = bind_workers(machine, [None, 1], local_world_size=2, mode=NumaMode.NODE)
-    assert list(bindings.cpus) == [1]
-    assert bindings.notes == (
-        "worker 0 not bound: the system does not know the NUMA node of GPU 0",
-    )
+    cpus_of, notes = bind_workers(machine, [None, 1], local_world_size=2, mode=NumaMode.NODE)
+    assert list(cpus_of) == [1]
+    assert notes == ["worker 0 not bound: the system does not know the NUMA node of GPU 0"]
 
 
 def test_a_worker_without_a_gpu_is_unbound(machine: tuple[Cpu, ...]) -> None:
-    bindings = bind_workers(machine, [1], local_world_size=2, mode=NumaMode.NODE)
-    assert list(bindings.cpus) == [0]
-    assert bindings.notes == ("worker 1 not bound: it has no GPU of its own (1 visible)",)
+    cpus_of, notes = bind_workers(machine, [1], local_world_size=2, mode=NumaMode.NODE)
+    assert list(cpus_of) == [0]
+    assert notes == ["worker 1 not bound: it has no GPU of its own (1 visible)"]
 
 
 @pytest.mark.parametrize("mode", NumaMode)
@@ -110,20 +108,18 @@ def test_a_node_of_which_nothing_is_allowed_leaves_its_workers_unbound(
 ) -> None:
     a_machine(tmp_path)
     topology = read_topology(frozenset({0}), root=tmp_path)
-    bindings = bind_workers(topology, [1, 1, 0], local_world_size=3, mode=mode)
-    assert bindings == Bindings(
-        cpus={2: (0,)},
-        notes=("workers 0, 1 not bound: this process may use no CPU of NUMA node 1",),
-    )
+    cpus_of, notes = bind_workers(topology, [1, 1, 0], local_world_size=3, mode=mode)
+    assert cpus_of == {2: (0,)}
+    assert notes == ["workers 0, 1 not bound: this process may use no CPU of NUMA node 1"]
 
 
 def test_too_few_cores_to_be_alone_on_bind_nobody_of_that_node(tmp_path: Path) -> None:
     """Two threads of one core are not two cores."""
     a_machine(tmp_path)
     topology = read_topology(frozenset({0, 16, 4}), root=tmp_path)
-    bindings = bind_workers(topology, [0, 0, 1], local_world_size=3, mode=NumaMode.EXCLUSIVE)
-    assert bindings.cpus == {2: (4,)}
-    [note] = bindings.notes
+    cpus_of, notes = bind_workers(topology, [0, 0, 1], local_world_size=3, mode=NumaMode.EXCLUSIVE)
+    assert cpus_of == {2: (4,)}
+    [note] = notes
     assert note.startswith("workers 0, 1 not bound: NUMA node 0 has 1 physical cores for 2 workers")
 
 
@@ -131,7 +127,7 @@ def test_too_few_cores_to_be_alone_on_bind_nobody_of_that_node(tmp_path: Path) -
 def test_without_gpus_nothing_happens_and_nothing_is_said(
     machine: tuple[Cpu, ...], mode: NumaMode
 ) -> None:
-    assert bind_workers(machine, [], local_world_size=4, mode=mode) == Bindings(cpus={})
+    assert bind_workers(machine, [], local_world_size=4, mode=mode) == ({}, [])
 
 
 @st.composite
@@ -165,22 +161,22 @@ def test_whatever_the_machine(
     topology: tuple[Cpu, ...], gpu_nodes: list[int | None], workers: int, mode: NumaMode
 ) -> None:
     """Goal: every binding is allowed, near and not empty, and every unbound worker is explained."""
-    bindings = bind_workers(topology, gpu_nodes, local_world_size=workers, mode=mode)
+    cpus_of, notes = bind_workers(topology, gpu_nodes, local_world_size=workers, mode=mode)
     allowed = {cpu.index for cpu in topology}
     by_index = {cpu.index: cpu for cpu in topology}
-    assert set(bindings.cpus) <= set(range(min(workers, len(gpu_nodes))))
-    assert (len(bindings.cpus) == workers or not gpu_nodes) == (not bindings.notes)
-    for rank, cpus in bindings.cpus.items():
+    assert set(cpus_of) <= set(range(min(workers, len(gpu_nodes))))
+    assert (len(cpus_of) == workers or not gpu_nodes) == (not notes)
+    for rank, cpus in cpus_of.items():
         assert cpus
         assert list(cpus) == sorted(set(cpus))
         assert set(cpus) <= allowed
         if mode is not NumaMode.SOCKET and gpu_nodes[rank] is not None:
             assert {by_index[cpu].node for cpu in cpus} == {gpu_nodes[rank]}
     if mode is NumaMode.EXCLUSIVE:
-        cores = [{by_index[cpu].core for cpu in cpus} for cpus in bindings.cpus.values()]
+        cores = [{by_index[cpu].core for cpu in cpus} for cpus in cpus_of.values()]
         assert sum(map(len, cores)) == len(set().union(*cores))
     if mode is NumaMode.CORE_COMPLEX:
-        assert all(len({by_index[c].cache for c in cpus}) == 1 for cpus in bindings.cpus.values())
+        assert all(len({by_index[c].cache for c in cpus}) == 1 for cpus in cpus_of.values())
 
 
 @given(topology=topologies(), node=st.integers(0, 3), workers=st.integers(1, 6))
@@ -188,7 +184,7 @@ def test_narrower_modes_stay_within_wider_ones(
     topology: tuple[Cpu, ...], node: int, workers: int
 ) -> None:
     of = {
-        mode: bind_workers(topology, [node] * workers, local_world_size=workers, mode=mode).cpus
+        mode: bind_workers(topology, [node] * workers, local_world_size=workers, mode=mode)[0]
         for mode in NumaMode
     }
     assert set(of[NumaMode.NODE]) == set(of[NumaMode.SOCKET]) == set(of[NumaMode.CORE_COMPLEX])

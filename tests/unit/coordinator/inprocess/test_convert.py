@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from coordinator.config import Limits
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
 from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
@@ -215,13 +216,7 @@ def a_record(**fields: Any) -> session_pb2.ReportFailuresRequest:
 
 
 def read(message: session_pb2.ReportFailuresRequest) -> Any:
-    return failure_reported(
-        message,
-        request_id=1,
-        record_bytes_max=10**6,
-        text_characters_max=100,
-        on_problem=refuse,
-    ).record
+    return failure_reported(message, 1, Limits(failure_message_bytes_max=100), refuse).record
 
 
 def test_a_record_keeps_what_it_did_to_which_iteration_both_ways() -> None:

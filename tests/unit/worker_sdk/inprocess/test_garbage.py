@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import MS, wait_until_sync
-from worker_sdk.inprocess.restart import garbage
+from worker_sdk.inprocess.restart import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,41 +35,41 @@ def _nothing_left_out() -> Iterator[None]:
 
 def test_garbage_is_freed() -> None:
     thing = weakref.ref(Thing())
-    garbage.collect()
+    call.collect()
     assert thing() is None
 
 
 def test_older_objects_are_left_out_until_the_end() -> None:
     older = Thing()
-    with garbage.older_objects_left_out():
+    with call.older_objects_left_out():
         assert gc.get_freeze_count() > 0
         newer = weakref.ref(Thing())
         left = weakref.ref(older)
         del older
-        garbage.collect()
+        call.collect()
         assert newer() is None
         assert left() is not None
     assert gc.get_freeze_count() == 0
-    garbage.collect()
+    call.collect()
     assert left() is None
 
 
 def test_what_was_garbage_before_is_not_kept() -> None:
     thing = weakref.ref(Thing())
-    with garbage.older_objects_left_out():
+    with call.older_objects_left_out():
         assert thing() is None
 
 
 def test_what_the_program_has_left_out_itself_stays_so() -> None:
     gc.freeze()
     count = gc.get_freeze_count()
-    with garbage.older_objects_left_out():
+    with call.older_objects_left_out():
         assert gc.get_freeze_count() == count
     assert gc.get_freeze_count() == count
 
 
 def test_an_exception_ends_it_too() -> None:
-    with pytest.raises(KeyboardInterrupt), garbage.older_objects_left_out():
+    with pytest.raises(KeyboardInterrupt), call.older_objects_left_out():
         raise KeyboardInterrupt
     assert gc.get_freeze_count() == 0
 
@@ -118,7 +118,7 @@ def test_a_loader_whose_processes_do_not_end_is_freed_at_once(
     monkeypatch.setattr(torch_data._utils, "MP_STATUS_CHECK_INTERVAL", 40.0)
     remains, pids = a_loader_is_interrupted(is_cycle=is_cycle)
     begun = time.monotonic()
-    garbage.free(remains)
+    call.free(remains)
     assert time.monotonic() - begun < 10_000 * MS, "torch waits so long, for each of them"
     wait_until_sync(lambda: not pids & {each.pid for each in active_children()}, 10_000 * MS)
     assert torch_data._utils.MP_STATUS_CHECK_INTERVAL == 40.0, "of other loaders"
@@ -137,5 +137,5 @@ def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:
         del thing
         error.args = ()
         error.__cause__ = error
-        garbage.free([error])
+        call.free([error])
     assert freed() is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _imp
+import importlib
 import os
 import signal
 import sys
@@ -15,6 +17,7 @@ import pytest
 from tests.support.calls import WAIT_S, Noted, later
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
+from worker_sdk.inprocess.restart.interrupt import Interrupter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -296,3 +299,30 @@ def test_a_forked_child_is_not_held_up_by_the_procedure(make_world: Callable[...
 
     assert train() == 1
     assert codes == [7]
+
+
+def test_an_import_that_is_interrupted_keeps_no_lock() -> None:
+    """Else no other thread could import or fork any more. Method: a signal at its worst instant."""
+    interrupter = Interrupter(lambda: None, lambda: None)
+    interrupter.reason = "stop"
+    struck: list[str] = []
+
+    def strike(frame: Any, event: str, called: object) -> None:
+        if event == "c_return" and called is _imp.acquire_lock:
+            struck.append(frame.f_code.co_name)
+            interrupter.interrupt(frame)
+
+    def import_one() -> None:
+        sys.setprofile(strike)
+        try:
+            sys.modules.pop("colorsys", None)
+            importlib.import_module("colorsys")
+        finally:
+            sys.setprofile(None)
+
+    try:
+        assert interrupter.run(import_one) == (None, None)
+        assert "_get_module_lock" in struck
+        assert not _imp.lock_held()
+    finally:
+        interrupter.close()

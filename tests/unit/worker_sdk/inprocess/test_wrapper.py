@@ -113,8 +113,7 @@ def test_rules_go_in_the_order_in_which_they_are_applied() -> None:
     assert (rules[2].active_max, rules[3].active_divisor) == (6, 4)
     allowed = rules[0].groups.allowed
     assert [n for n in range(8 * len(allowed)) if allowed[n // 8] & (1 << n % 8)] == [2, 9]
-    state = State(rank=0, world_size=9)
-    assert ranks.group_of(wrapper._plan.rules, state) == "k"
+    assert groups.group_of(State(rank=0, world_size=9)) == "k"
 
 
 def test_a_group_is_named_by_a_function_of_the_state_and_cut() -> None:
