@@ -94,10 +94,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 
 
 class EventQueue(OrderedDict[object, Event]):
-    """Events in the order in which they came.
-
-    A worker's step is state and takes the place of an earlier one: one that talks fills one place.
-    """
+    """Events in the order in which they came; a worker's step takes the place of an earlier one."""
 
     def put(self, event: Event) -> None:
         """Add an event at the end, or put a step where an earlier one waits."""
