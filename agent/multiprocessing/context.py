@@ -257,11 +257,10 @@ class PContext(ABC):
         self._client.send(command)
         try:
             self._start_tail()
-            loop = self._loop = asyncio.new_event_loop()
+            self._loop = asyncio.new_event_loop()
             # A daemon: a launcher that just exits ends its workers too, by its end.
-            thread = threading.Thread(
-                target=self._run, args=(loop,), name=f"{self.name} workers", daemon=True
-            )
+            what, name = partial(self._run, self._loop), f"{self.name} workers"
+            thread = threading.Thread(target=what, name=name, daemon=True)
             thread.start()
         except BaseException:
             connection.close()

@@ -155,9 +155,12 @@ def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socke
     ours, theirs = socket.socketpair()
     util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
 
+    def make_spawner(handlers: Mapping[int, Any]) -> ForkSpawner:
+        return ForkSpawner(processes, theirs, os.pidfd_open(launcher_pid), handlers)
+
     def supervise() -> int:
         ours.close()
-        return serve(theirs, launcher_pid, partial(ForkSpawner, processes, theirs, launcher_pid))
+        return serve(theirs, launcher_pid, make_spawner)
 
     with theirs:
         return _fork(supervise), ours
@@ -169,12 +172,8 @@ class ForkSpawner:
 
     processes: Sequence[BaseProcess]
     connection: socket.socket
-    launcher_pid: int
-    handlers: Mapping[int, Any]
-    """Dispositions of signals that the workers are to have."""
-
-    def __post_init__(self) -> None:
-        self.launcher_fd = os.pidfd_open(self.launcher_pid)
+    launcher_fd: int
+    handlers: Mapping[int, Any]  # dispositions of signals that the workers are to have
 
     def __call__(self, _command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of the worker, when it leads its own session; may raise."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,10 +19,7 @@ JOBS_MAX = 10_000  # that wait: many times what the exits of one host's workers 
 
 
 class FilesStalled(Exception):
-    """File work did not end in time, in seconds; it may still be done later."""
-
-    def __str__(self) -> str:
-        return f"the file system did not answer within {self.args[0]:g} s"
+    """File work did not end in time; it may still be done later."""
 
 
 class FileThread:
@@ -32,12 +29,12 @@ class FileThread:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._pending = 0
-        self._overdue = 0
+        self._overdue: set[asyncio.Future[Any]] = set()
 
     @property
     def is_stalled(self) -> bool:
         """Whether some work is still not done although its time is over."""
-        return self._overdue > 0
+        return bool(self._overdue)
 
     async def run(self, work: Callable[[], T], *, timeout_s: float) -> T:
         """Return what ``work`` returns; ``FilesStalled`` if it is late or too much waits."""
@@ -45,9 +42,9 @@ class FileThread:
             await asyncio.wait({done}, timeout=timeout_s)
             if done.done():
                 return done.result()
-            self._overdue += 1
-            done.add_done_callback(self._on_late)
-        raise FilesStalled(timeout_s)
+            self._overdue.add(done)
+            done.add_done_callback(self._overdue.discard)
+        raise FilesStalled(f"the file system did not answer within {timeout_s:g} s")
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T] | None:
         """Have ``work`` done, whenever that is; ``None`` if too much waits already."""
@@ -87,6 +84,3 @@ class FileThread:
         self._pending -= 1
         if not done.done():
             finish()
-
-    def _on_late(self, _done: object) -> None:
-        self._overdue -= 1

@@ -13,8 +13,8 @@ from worker_sdk import errors
 
 log = structlog.get_logger()
 
+# For the workers alone, unless they are among those that end the agent.
 FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-"""For the workers alone, unless they are among those that end the agent."""
 
 
 def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:

@@ -21,8 +21,7 @@ from agent.workers.output import logs
 from agent.workers.supervisor.process import find_program
 
 OWN_STARTER = "drumbeat_commands"
-PYTHON_VARIABLE = "PYTHON_EXEC"
-"""Variable by which torchrun takes the interpreter of the workers."""
+PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
 
 
 def check_host(config: AgentConfig) -> AgentConfig:

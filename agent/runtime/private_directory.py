@@ -67,8 +67,7 @@ class PrivateDirectory:
             path = self.path
         for name in names:
             path /= name
-            with suppress(FileExistsError):
-                path.mkdir(mode=0o700)
+            path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def collect(self, is_wanted: Callable[[Path], bool]) -> None:
@@ -107,8 +106,7 @@ class PrivateDirectory:
     def _make_again(self) -> tuple[Path, int]:
         # What has made it meanwhile is at most a worker of ours that had something to say.
         with suppress(OSError):
-            with suppress(FileExistsError):
-                self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=0o700, exist_ok=True)
             if _is_ours(self.path) and (lock := _hold(self.path, is_own=True)) is not None:
                 return self.path, lock
         return self._make_somewhere()

@@ -329,12 +329,10 @@ class LaunchConfig(JobSettings):
     min_nodes: int = field(metadata=_OF_JOB["min_nodes"])
     max_nodes: int = field(metadata=_OF_JOB["max_nodes"])
     nproc_per_node: int = field(metadata=_OF_JOB["nproc_per_node"])
+    # As for ``agent join``, but torch's default for programs.
     max_restarts: int = field(default=3, kw_only=True, metadata=_OF_JOB["max_restarts"])
-    """As for ``agent join``, but torch's default for programs."""
-    monitor_interval: float = field(default=0.1, kw_only=True)
-    """No meaning: the end of a worker is told, not looked for."""
-    start_method: str = field(default="spawn", kw_only=True)
-    """Only "spawn": every worker is a new interpreter."""
+    monitor_interval: float = field(default=0.1, kw_only=True)  # no meaning: ends are told
+    start_method: str = field(default="spawn", kw_only=True)  # allowed is nothing else
 
     def __post_init__(self) -> None:
         values, violations = settings.read_settings(self)

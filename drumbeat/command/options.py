@@ -8,7 +8,7 @@ cut short as long as no other option begins so, and an environment variable
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -19,8 +19,6 @@ from drumbeat.format import printable
 
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Source(IntEnum):
@@ -142,7 +140,7 @@ def log_level(level: str, *, is_quiet: bool) -> str:
     return max(level, "warning", key=LOG_LEVELS.__getitem__) if is_quiet else level
 
 
-def version_option(program: str) -> Callable[[F], F]:
+def version_option(program: str) -> Callable[[Callable[..., Any]], Any]:
     """Declare ``--version``: the program and the release of the distribution."""
     message, about = f"{program}, drumbeat %(version)s", "Show the release and exit."
     return click.version_option(package_name="drumbeat", message=message, help=about)
