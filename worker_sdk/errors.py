@@ -32,13 +32,16 @@ MESSAGE_BYTES_MAX = 64 * 1024
 STACK_BYTES_MAX = 64 * 1024
 FILE_BYTES_MAX = 1024 * 1024
 
-NO_ERROR_FILE = "<N/A>"
-"""What stands for the error file of a process that left none."""
+NO_ERROR_FILE = "<N/A>"  # for a process that left none
 
 _LEFT_OUT = "\n… (left out) …\n"
 
+# Process by the error file that it took for its own: a forked child inherits the entry.
 _owners: dict[str, int] = {}
-"""Process by the error file that it took for its own: a forked child inherits the entry."""
+
+# What the one fault handler of this process writes to, if not to the standard error: under an
+# agent a file beside the error file, which the agent repeats on its own standard error.
+_fault_file: list[int] = []
 
 
 class ErrorHandler:
@@ -168,14 +171,6 @@ def _write(path: str, content: dict[str, Any]) -> None:
         write(path, content)
     except (OSError, RecursionError, ValueError) as error:
         log.warning("an error could not be written to %s: %s", path, error)
-
-
-_fault_file: list[int] = []
-"""What the one fault handler of this process writes to, if not to the standard error.
-
-Under an agent a file beside the error file, which the agent repeats on the standard error that it
-shares with its workers.
-"""
 
 
 def enable_faults(error_file: str | None) -> None:

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from agent.errors import ProcessFailure
 from agent.multiprocessing.signals import HANDLERS, SignalException
 from agent.workers.output.logs import LogsSpecs
-from agent.workers.output.tail import STALL_S, Tail
+from agent.workers.output.tail import Tail
 from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
@@ -92,14 +92,13 @@ class PContext(ABC):
         self.stdouts, self.stderrs = self._logs.stdouts, self._logs.stderrs
         self._check_ranks(stdouts=self.stdouts, stderrs=self.stderrs)
         self.error_files = self._logs.error_files
-        self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
         self._filters = (duplicate_stdout_filters or [], duplicate_stderr_filters or [])
         self._files = ExitStack()  # open until the workers have ended
         self.filtered_stdout = self._opened(self._logs.filtered_stdout, self._filters[0])
         self.filtered_stderr = self._opened(self._logs.filtered_stderr, self._filters[1])
         self._is_started = False
-        self._tail: Tail | None = None
+        self._tail = Tail()
         self._result: RunProcsResult | None = None
         self._mistake: BaseException | None = None
         # Of the callers that wait: each has a descriptor that is readable after a change.
@@ -225,9 +224,7 @@ class PContext(ABC):
                     os.eventfd_read(wakeup)
         except SignalException:
             # A launcher that is told to end does not wait for a console that takes nothing.
-            self.tee_stall_s = 0.0
-            if self._tail is not None:
-                self._tail.hurry()
+            self._tail.hurry()
             raise
         finally:
             with HANDLERS.held():
@@ -279,7 +276,6 @@ class PContext(ABC):
             for rank, path in paths.items():
                 if path == os.devnull or stream is None:
                     continue
-                self._tail = self._tail or Tail()
                 self._tail.add(
                     path,
                     _destination(stream),
@@ -307,8 +303,7 @@ class PContext(ABC):
         result = RunProcsResult(stdouts=self.stdouts, stderrs=self.stderrs)
         try:
             loop.run_until_complete(self._serve())
-            if self._tail is not None:
-                self._tail.close(self.tee_stall_s)
+            self._tail.close()
             if len(self._exit_codes) == self.nprocs and not self._failures and not self._victims:
                 values = self._take_return_values()
                 result.return_values = {} if self._failures else values

@@ -25,7 +25,7 @@ from agent.core import events as ev
 from agent.errors import UnknownEventHandler
 from agent.runtime.installation import installed
 from agent.settings.config import AgentConfig
-from agent.telemetry.items import Event, EventHandler, Item, Metric
+from agent.telemetry import Event, EventHandler, Item, Metric
 from agent.telemetry.observer import Observer
 from drumbeat.format import describe
 
@@ -35,15 +35,9 @@ GROUP = "drumbeat.event_handlers"
 NULL, JSON_LINES = "null", "jsonl"
 BUILT_IN = (NULL, "console", JSON_LINES)
 
-FILE_BYTES_MAX = 64 * 1024 * 1024
-"""Size of the file of ``JsonLinesHandler``; at it the file is renamed to ``<path>.1``."""
-
-QUEUE_MAX = 10_000
-"""Items that wait for the handler; more are dropped and counted."""
-
-CLOSE_TIMEOUT_S = 2.0
-"""How long the end of an agent waits for its handler to take what is left."""
-
+FILE_BYTES_MAX = 64 * 1024 * 1024  # at which ``JsonLinesHandler`` renames its file
+QUEUE_MAX = 10_000  # items that wait for the handler; more are dropped and counted
+CLOSE_TIMEOUT_S = 2.0  # how long the end of an agent waits for its handler to take what is left
 DROPPED = "telemetry.dropped"
 
 Factory = Callable[[], EventHandler]
@@ -118,10 +112,10 @@ class JsonLinesHandler(ConsoleHandler):
         """Append a line; return False if it belongs into a new file."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            status, is_at_path = os.fstat(self._file), False
+            status, there = os.fstat(self._file), None
             with suppress(FileNotFoundError):
-                is_at_path = os.path.samestat(status, os.stat(self._path))  # noqa: PTH116
-            if not is_at_path:
+                there = os.stat(self._path)  # noqa: PTH116
+            if there is None or not os.path.samestat(status, there):
                 return False
             if status.st_size and status.st_size + len(data) > self._bytes_max:
                 os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - no Path is held

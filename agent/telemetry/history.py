@@ -19,15 +19,10 @@ from agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
 
-HOLD_S = 1.0
-"""How long the line of a failed worker waits for what the coordinator decides about it."""
-
-FAILURES_TOLD_MAX = 4
-"""Workers of one host that fail together and get a line each; the rest is a number."""
-
+HOLD_S = 1.0  # how long the line of a failed worker waits for what the coordinator decides about it
+FAILURES_TOLD_MAX = 4  # of one host that fail together and get a line each; the rest is a number
+# How long after the beginning of a wait it is told, in seconds; at last at steps of the last.
 TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""How long after the beginning of a wait it is told, in seconds; at last at steps of the last."""
-
 SIGINT = 2
 
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
@@ -45,9 +40,7 @@ _OF_ASSIGNMENT = (
 )  # fmt: skip
 
 
-class _Standing(NamedTuple):
-    """What of the core's state an event changes."""
-
+class _Standing(NamedTuple):  # what of the core's state an event changes
     is_connected: bool
     was_connected: bool
     desired: DesiredState
@@ -95,9 +88,9 @@ class History:
 
     def next_deadline(self) -> float | None:
         """Return when there is something to say even if nothing happens."""
-        held = self._held_since + HOLD_S if self._held else None
-        instants = (held, self._wait_due_at)
-        return min((instant for instant in instants if instant is not None), default=None)
+        held_until = [self._held_since + HOLD_S] if self._held else []
+        wait_due = [] if self._wait_due_at is None else [self._wait_due_at]
+        return min(held_until + wait_due, default=None)
 
     def saw(
         self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float
@@ -125,15 +118,9 @@ class History:
     # What happened.
 
     def _read_standing(self) -> _Standing:
-        link, workers = self._core.link, self._core.workers
-        return _Standing(
-            is_connected=link.is_open,
-            was_connected=link.was_open,
-            desired=self._core.desired,
-            is_ending=self._core.ending is not None,
-            is_stopping=workers.is_stopping,
-            workers_alive=workers.workers_alive,
-        )
+        core, link, workers = self._core, self._core.link, self._core.workers
+        of_workers = core.ending is not None, workers.is_stopping, workers.workers_alive
+        return _Standing(link.is_open, link.was_open, core.desired, *of_workers)
 
     def _on_connection(self, before: _Standing, current: _Standing) -> None:
         if before.is_connected and not current.is_connected:

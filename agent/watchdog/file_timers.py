@@ -26,6 +26,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from types import UnionType
 from typing import NamedTuple
@@ -75,8 +76,8 @@ class FileTimers:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
+        # What workers need to find the FIFO.
         self.environment = {FILE_TIMER_ENABLE: "1", FILE_TIMER_PATH: str(path)}
-        """What workers need to find the FIFO."""
         self._submit = submit
         self._worker_with = worker_with
         self._wall_clock = wall_clock
@@ -152,19 +153,17 @@ class FileTimers:
         return len(data) == READ_BYTES
 
     def _pass_on(self, request: FileTimerRequest) -> None:
-        scope, signum = request.scope, request.signal
-        worker, pid = self._worker_with(request.pid), 0
+        scope, signum, pid = request.scope, request.signal, 0
+        try:
+            owners = ((pid, self._worker_with(pid)) for pid in lineage(request.pid))
+            owner_pid, worker = next(filter(itemgetter(1), owners), (0, None))
+        except OSError:
+            return  # it has gone
         if worker is None:
-            try:
-                owners = map(self._worker_with, lineage(request.pid))
-                worker = next((owner for owner in owners if owner is not None), None)
-            except OSError:
-                return  # it has gone
-            if worker is None:
-                why = f"process {request.pid} is not below a worker"
-                self._warn("a file timer is not watched", why)
-                return
-            # Processes of one worker do not know of each other's names.
+            why = f"process {request.pid} is not below a worker"
+            self._warn("a file timer is not watched", why)
+            return
+        if owner_pid != request.pid:  # processes of one worker do not know of each other's names
             pid, scope = request.pid, f"{scope} (process {request.pid})"
         if request.expires_at is None:
             self._submit(msg.TimerReleased(worker=worker, scope=scope))

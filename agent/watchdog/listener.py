@@ -23,8 +23,6 @@ log = structlog.get_logger()
 
 CONNECTIONS_MAX = 4096 * 4  # workers have one each; further ones are closed
 ACCEPT_PAUSE_S = 0.5  # without a descriptor left, the next connection is accepted so much later
-_BACKLOG = 1024
-_PIECE_BYTES = 64 * 1024
 
 
 class Listener:
@@ -40,7 +38,7 @@ class Listener:
         try:
             self._socket.setblocking(False)
             self._socket.bind(str(self.path))
-            self._socket.listen(_BACKLOG)
+            self._socket.listen(1024)
             self._place = self.path.stat()
         except OSError:
             self._socket.close()
@@ -121,7 +119,7 @@ class Listener:
 
 
 async def _pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(_PIECE_BYTES):
+    while data := await source.read(64 * 1024):
         sink.write(data)
         await sink.drain()
     with suppress(OSError):

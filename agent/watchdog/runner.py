@@ -32,8 +32,6 @@ from worker_sdk import context
 
 log = structlog.get_logger()
 
-BEAT_INTERVAL_MAX_S = 1.0  # how often a runtime shows that it lives, at the least
-BEATS_PER_TIMEOUT = 4  # signs of life that are due within the longest time without one
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
 BLAMED_WITHIN_S = 30.0  # a worker that ends so soon after a signal for a hang ends because of it
 
@@ -87,8 +85,9 @@ class Watchdog:
         environment: Mapping[str, str],
     ) -> None:
         self._timers_max = policy.timers_max
+        # A runtime shows that it lives each second, and 4 times within the longest time without.
         longest_s = math.inf if policy.runtime_timeout_s is None else policy.runtime_timeout_s
-        self._beat_interval_s = min(BEAT_INTERVAL_MAX_S, longest_s / BEATS_PER_TIMEOUT)
+        self._beat_interval_s = min(1.0, longest_s / 4)
         self._directory = directory
         self._send_signal = send_signal
         self._on_event = on_event
@@ -108,21 +107,27 @@ class Watchdog:
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self._forget()
+        self.ended()
+        self._workers.clear()
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         env: dict[int, dict[str, str]] = {local_rank: {} for local_rank in local_ranks}
         try:
             directory = self._directory.ensure()
-            listener = self._ensure_listener(directory)
+            if self._listener is not None and not self._listener.is_in(directory):
+                # A cleaner took its socket away, and no worker is left that is connected.
+                self._spawn(self._listener.close())
+                self._listener = None
+            listener = self._listener = self._listener or Listener(directory, self)
             for key in (WorkerKey(round_id, local_rank) for local_rank in env):
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s)
                 self._tokens[board.directory.name] = key
                 self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
-            self._forget()
+            self.ended()
+            self._workers.clear()
             return env
         shared = self._serve_file_timers(directory)
         for key, worker in self._workers.items():
@@ -149,10 +154,6 @@ class Watchdog:
             self._listen(worker)
         if self._file_timers is not None:
             self._file_timers.resume()
-
-    def _forget(self) -> None:
-        self.ended()
-        self._workers.clear()
 
     def stopping(self, round_id: int | None = None) -> None:
         """Watch no worker of a round any more, for this agent stops it; None: of any round."""
@@ -221,21 +222,19 @@ class Watchdog:
         self._watched(key)
         return key
 
-    def submit(self, call: msg.Call) -> None:
-        """Take a call. Raises ``WorkerIsGone``, ``TooManyTimers``."""
-        known = self._watched(call.worker).known
-        if isinstance(call, msg.TimerAcquired) and known and not known.may_acquire(call.scope):
-            raise msg.TooManyTimers(self._timers_max)
-        self._feed(call)
-
-    def sync(self, key: WorkerKey) -> None:
-        """Take note of all that the worker's board says. Raises ``WorkerIsGone``."""
-        self._read_board(self._watched(key))
-
-    def step(self, step: WorkerStep) -> None:
-        """Take note of how far a worker is in an iteration. Raises ``WorkerIsGone``."""
-        self._watched(step.worker)
-        self._on_event(step)
+    def submit(self, call: msg.Call | msg.ReadBoard | WorkerStep) -> None:
+        """Take what a worker tells. Raises ``WorkerIsGone``, ``TooManyTimers``."""
+        worker = self._watched(call.worker)
+        match call:
+            case WorkerStep():
+                self._on_event(call)
+            case msg.ReadBoard():
+                self._read_board(worker)
+            case msg.TimerAcquired() if worker.known and not worker.known.may_acquire(call.scope):
+                why = f"{self._timers_max} timers are open"
+                raise msg.TooManyTimers("RESOURCE_EXHAUSTED", why)
+            case _:
+                self._feed(call)
 
     def _watched(self, key: WorkerKey) -> _Worker:
         worker = self._workers.get(key)
@@ -353,14 +352,6 @@ class Watchdog:
         self._unwatch(worker)
         worker.pid = 0  # another process may get its number
         worker.board.close()
-
-    def _ensure_listener(self, directory: Path) -> Listener:
-        if self._listener is not None and not self._listener.is_in(directory):
-            # A cleaner took its socket away, and no worker is left that is connected.
-            self._spawn(self._listener.close())
-            self._listener = None
-        self._listener = self._listener or Listener(directory, self)
-        return self._listener
 
     def _serve_file_timers(self, directory: Path) -> dict[str, str]:
         """Return what tells workers where torch's file timers are served; nothing if nowhere."""

@@ -23,15 +23,11 @@ from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 
 SCOPE_BYTES_MAX = 512
-MESSAGE_BYTES_MAX = 80 * 1024
-"""A traceback of 64 KiB fits in, with all that goes with it."""
 GREETING_TIMEOUT_S = 10.0
-CALLS_MAX = 4096 * 4
-"""Calls and streams of all workers at once; more are refused with RESOURCE_EXHAUSTED."""
-
-_SCHEME = "bearer "
+CALLS_MAX = 4096 * 4  # and streams, of all workers; more are refused with RESOURCE_EXHAUSTED
 _OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # A traceback of 64 KiB fits in, with all that goes with it.
+    ("grpc.max_receive_message_length", 80 * 1024),
     ("grpc.max_metadata_size", 16 * 1024),
 ]
 
@@ -39,19 +35,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Calls(Protocol):
-    """Takes the calls of workers; each may raise ``Refusal``."""
+    """Takes what workers tell; each may raise ``Refusal``."""
 
     async def authenticate(self, token: str) -> msg.WorkerKey:
         """Return whose token it is, once that worker is known to run."""
 
-    def submit(self, call: msg.Call) -> None:
+    def submit(self, call: msg.Call | msg.ReadBoard | WorkerStep) -> None:
         """Take a call in."""
-
-    def sync(self, key: msg.WorkerKey) -> None:
-        """Take note of all that the worker's board says."""
-
-    def step(self, step: WorkerStep) -> None:
-        """Take note of how far the worker is in an iteration."""
 
 
 class _Stream:
@@ -65,16 +55,16 @@ class _Stream:
         self.refusal: msg.Refusal | None = None
         self.news = asyncio.Event()
         self._context = context
-        self._reading: asyncio.Future[Any] | None = None
+        self.reading: asyncio.Future[Any] | None = None
 
     async def next(self, *, is_greeted: bool = True) -> worker_pb2.AttachRequest | None:
         """Return the next message, None at the end; raises the refusal.
 
         Once the worker is greeted, orders are written meanwhile.
         """
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._context.read())
-            self._reading.add_done_callback(lambda _: self.news.set())
+        if self.reading is None:
+            self.reading = asyncio.ensure_future(self._context.read())
+            self.reading.add_done_callback(lambda _: self.news.set())
         while True:
             self.news.clear()
             if self.refusal is not None:
@@ -82,18 +72,14 @@ class _Stream:
             if is_greeted and self.order is not None:
                 order, self.order = self.order, None
                 await self.write(order=order_message(order))
-            elif self._reading.done():
-                message, self._reading = self._reading.result(), None
+            elif self.reading.done():
+                message, self.reading = self.reading.result(), None
                 return message if isinstance(message, worker_pb2.AttachRequest) else None
             else:
                 await self.news.wait()
 
     async def write(self, **answer: Any) -> None:
         await self._context.write(worker_pb2.AttachResponse(**answer))
-
-    def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
@@ -179,7 +165,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 await self._greet(key, stream)
                 await self._converse(key, stream)
             finally:
-                stream.close()
+                if stream.reading is not None:
+                    stream.reading.cancel()
                 if self._streams.get(key) is stream:
                     del self._streams[key]
 
@@ -208,14 +195,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         while (request := await stream.next()) is not None:
             match request.WhichOneof("kind"):
                 case "sync":
-                    self._calls.sync(key)
+                    self._calls.submit(msg.ReadBoard(worker=key))
                     synced = max(synced, request.sync.sequence)
                     await stream.write(synced=worker_pb2.Synced(sequence=synced))
                 case "step":
-                    step = step_from(request.step, key)
-                    if step is not None:
+                    if (step := step_from(request.step, key)) is not None:
                         self._steps[key] = step
-                        self._calls.step(step)
+                        self._calls.submit(step)
                 case "greeting":
                     raise InvalidField("kind", "greeting", "one greeting")
                 case _:
@@ -228,8 +214,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             # Pairs in every version; the kind of mapping differs.
             for name, value in context.invocation_metadata() or ():
                 text = value if isinstance(value, str) else value.decode("utf-8", "replace")
-                if name == "authorization" and text[: len(_SCHEME)].lower() == _SCHEME:
-                    yield await self._calls.authenticate(text[len(_SCHEME) :].strip())
+                scheme, _, token = text.partition(" ")
+                if name == "authorization" and scheme.lower() == "bearer":
+                    yield await self._calls.authenticate(token.strip())
                     return
             why = "metadata: there is no `authorization: Bearer <token>`"
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)

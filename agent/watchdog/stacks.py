@@ -11,7 +11,8 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,11 +45,6 @@ class _Status(NamedTuple):
     blocked: int
     pending: int
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs; one whose first thread has ended may have others."""
-        return self.state not in "ZX" or self.threads > 1
-
 
 async def take_evidence(
     worker_pid: int, stacks_fd: int, *, owner_pid: int = 0, stack_signal: int = 0, timeout_s: float
@@ -63,19 +59,21 @@ async def take_evidence(
         pid = worker_pid
     if (worker := _status(worker_pid)) is None:
         return Evidence(notes="the worker's process is gone", is_alive=False)
+    # One whose first thread has ended may have others.
+    is_alive = worker.state not in "ZX" or worker.threads > 1
     if (status := _status(pid)) is None:
-        return Evidence(notes=f"process {pid} is gone", is_alive=worker.is_alive)
+        return Evidence(notes=f"process {pid} is gone", is_alive=is_alive)
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
     if not owner_pid or not stack_signal:
         why = "the worker does not use the SDK, or offers none"
     elif not why and not is_traced:
         try:
-            with _held(pid) as process:
-                why = _why_not_ours(pid, worker_pid)
-                if not why:
-                    taken = _take_stacks(process, pid, status, stacks_fd, stack_signal, timeout_s)
-                    stacks, why = await taken
+            with FileIO(os.pidfd_open(pid)) as process:  # its number may come to mean another
+                if not (why := _why_not_ours(pid, worker_pid)):
+                    stacks, why = await _take_stacks(
+                        process.fileno(), pid, status, stacks_fd, stack_signal, timeout_s
+                    )
         except OSError as error:
             why = f"process {pid} can't be signalled: {error.strerror}"
     if why and not is_traced:
@@ -85,7 +83,7 @@ async def take_evidence(
         notes=notes,
         is_traced=is_traced,
         is_stopped="T" in (status.state, worker.state),
-        is_alive=worker.is_alive,
+        is_alive=is_alive,
     )
 
 
@@ -111,16 +109,6 @@ async def _take_stacks(
     finally:
         os.close(fd)
     return text, "" if text else f"none came within {timeout_s:g} s"
-
-
-@contextmanager
-def _held(pid: int) -> Iterator[int]:
-    """A descriptor of a process, whose number may come to mean another. Raises ``OSError``."""
-    process = os.pidfd_open(pid)
-    try:
-        yield process
-    finally:
-        os.close(process)
 
 
 async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) -> str:
@@ -183,9 +171,9 @@ def is_below(pid: int, worker_pid: int) -> bool:
 def signal_below(pid: int, worker_pid: int, signum: int) -> None:
     """Send a signal to a process below a worker; one that has gone does not get it."""
     try:
-        with _held(pid) as process:
+        with FileIO(os.pidfd_open(pid)) as process:
             if is_below(pid, worker_pid):
-                signal.pidfd_send_signal(process, signum)
+                signal.pidfd_send_signal(process.fileno(), signum)
     except ProcessLookupError:
         pass
     except OSError as error:

@@ -22,9 +22,9 @@ from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
 from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
-from agent.workers.failures.error_file import read_error_file, read_faults
+from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
 from agent.workers.failures.evidence import Explainer
-from agent.workers.failures.exit_status import describe_ending
+from agent.workers.failures.exit_status import Evidence, describe_ending
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
 from agent.workers.supervisor import messages
@@ -214,9 +214,9 @@ class Workers:
             match news:
                 case int(returncode):
                     self.watchdog.ended()
-                    why = ""
+                    why, ended = "", Evidence(exit_code=returncode)
                     with suppress(FilesStalled):
-                        why = await self._read_files(partial(self._explainer.explain, returncode))
+                        why = await self._read_files(partial(self._explainer.explain, ended))
                     ending = describe_ending(returncode)
                     self._submit(ev.SupervisorDied(ending=ending, explanation=why))
                     return
@@ -255,17 +255,21 @@ class Workers:
             # Python writes them to one place only, and users look for them here.
             write_text(f"{printable(stacks)}\n")
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
-        if error is None and is_python and (what := exception_in(stderr_tail)):
+        if error is None and not stacks and is_python and (what := exception_in(stderr_tail)):
             error = messages.WorkerError(message=what)
         why = BECAUSE_IT_HUNG
         if exited.hang is None:
-            code, pid, is_stopped = exited.exit_code, exited.pid, exited.is_stopped
-            why = self._explainer.explain(
-                code, pid, is_stopped=is_stopped, error=error, stacks=stacks
+            ended = Evidence(
+                exit_code=exited.exit_code,
+                pid=exited.pid,
+                is_stopped=exited.is_stopped,
+                has_error=error is not None,
+                has_stacks=bool(stacks),
             )
+            why = self._explainer.explain(ended)
         return replace(
             exited,
-            error=error,
+            error=with_stacks(error, stacks),
             explanation=why,
             stderr_tail=stderr_tail,
             error_file=kept_error_file,

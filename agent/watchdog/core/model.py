@@ -206,9 +206,6 @@ class Warn:
 Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | Warn
 
 
-# Refusals of calls.
-
-
 class Refusal(Exception):
     """A call is not for this agent to take; ``status`` as gRPC names it, ``why`` for its author."""
 
@@ -226,6 +223,3 @@ class WorkerIsGone(Refusal):
 
 class TooManyTimers(Refusal):
     """The worker has as many timers open as one may."""
-
-    def __init__(self, timers_max: int) -> None:
-        super().__init__("RESOURCE_EXHAUSTED", f"{timers_max} timers are open")

@@ -153,8 +153,7 @@ class WatchdogCore:
         found = worker.investigation
         if found is not None and found.stage is not Stage.CONFIRMED:
             return
-        expired = worker.expired(now)
-        if expired:
+        if expired := worker.expired(now):
             # One process at a time, for each has stacks and signals of its own.
             pid = (expired if found is None else found.expired)[0].pid
             expired = [armed for armed in expired if armed.pid == pid]
@@ -179,7 +178,7 @@ class WatchdogCore:
         if not evidence.is_alive:
             worker.investigation = None
             for armed in found.expired:
-                worker.forget(armed)
+                worker.release(armed.slot.name, armed)
             if not found.expired[0].pid:
                 del self.workers[worker.key]  # before the news of its end
         elif evidence.is_stopped and not evidence.is_traced:
@@ -203,7 +202,7 @@ class WatchdogCore:
             # A process below the worker is judged once only: it ends, or has got the signal
             # that it asked for.
             if armed.pid or not armed.is_deadly:
-                worker.forget(armed)
+                worker.release(armed.slot.name, armed)
             armed.due = math.inf
         if not deadly:
             return

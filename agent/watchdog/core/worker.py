@@ -117,15 +117,10 @@ class Worker:
         """Whether there is room for a timer of this name."""
         return scope in self._calls or len(self._calls) < self._policy.timers_max
 
-    def release(self, scope: str) -> None:
-        """Forget a timer, if it is there."""
-        self._calls.pop(scope, None)
-
-    def forget(self, armed: Armed) -> None:
-        """Let go of a limit of which nothing more follows."""
-        armed.due = math.inf
-        if self._calls.get(armed.slot.name) is armed:
-            self.release(armed.slot.name)
+    def release(self, scope: str, acquired: Armed | None = None) -> None:
+        """Forget a timer of a call, if it is there; only ``acquired``, if that is given."""
+        if acquired in (None, self._calls.get(scope)):
+            self._calls.pop(scope, None)
 
     def heartbeat(self, step: int | None, *, now: float) -> None:
         """Note progress that came by a call."""
@@ -143,10 +138,7 @@ class Worker:
         certain, else a watchdog that is always late would never notice anything.
         """
         self._stalled = (awake_at, now)
-        runs: list[Armed | Investigation] = [*self.limits()]
-        if self.investigation is not None:
-            runs.append(self.investigation)
-        for each in runs:
+        for each in (*self.limits(), *([self.investigation] if self.investigation else ())):
             each.due += now - (due_at if each.is_graced else min(due_at, awake_at))
             each.is_graced = True
 
@@ -160,8 +152,7 @@ class Worker:
 
     def next(self) -> float:
         """Return when something is to be done about it."""
-        found = self.investigation
-        return self.look_at if found is None else min(self.look_at, found.due)
+        return min(self.look_at, self.investigation.due if self.investigation else math.inf)
 
     def observed(self) -> dict[str, Tally]:
         """Return how often and how long at most: of each section, and "" between heartbeats."""

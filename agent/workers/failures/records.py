@@ -61,7 +61,6 @@ def not_started(assignment: Assignment, event: WorkerStartFailed, *, now: float)
 
 
 def _message(error: WorkerError, exit_code: int) -> str:
-    """Return the message; if it is that of a process further in, with how that one ended."""
     code = error.error_code
     # A launcher in between has said it already, and ended in a way of its own.
     if not code or code == exit_code or _INNERMOST in error.message:

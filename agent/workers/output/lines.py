@@ -6,12 +6,9 @@ Works on blocks of many lines at once: work for each single line makes following
 import re
 from collections.abc import Sequence
 
-LINE_BYTES_MAX = 1024 * 1024
-"""Longest unfinished line that is kept; of a longer one each part becomes a line."""
-
+LINE_BYTES_MAX = 1024 * 1024  # of an unfinished line; of a longer one each part becomes a line
 LAST_LINES_MAX = 50
-LAST_BYTES_MAX = 32 * 1024
-"""Most that is kept; more than what fifty lines usually have, and little for a record."""
+LAST_BYTES_MAX = 32 * 1024  # more than what fifty lines usually have, and little for a record
 
 # torch says so at the beginning of each line once workers are connected.
 _RANK = re.compile(r"^\[rank[0-9]+\]: ?", re.MULTILINE)

@@ -26,29 +26,25 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-CONSOLE = ""
-"""In place of a path: the stream stays what it is in the launcher."""
-
-GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
-"""Of two with one name the later is meant."""
-
+CONSOLE = ""  # in place of a path: the stream stays what it is in the launcher
+GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")  # of two with one name the later is meant
 _TORCH = "torch.distributed.elastic.multiprocessing"
 
 
 @dataclass
 class LogsDest:
-    """Files of each worker, by local rank."""
+    """Files of each worker, by local rank; "" leaves an output on the console.
+
+    ``tee_stdouts`` are those of ``stdouts`` that are shown on the console as well,
+    ``filtered_stdout`` takes the selected lines of all of them; so for standard error.
+    """
 
     stdouts: dict[int, str] = field(default_factory=dict)
-    """File that takes the standard output; "" leaves it on the console."""
     stderrs: dict[int, str] = field(default_factory=dict)
     tee_stdouts: dict[int, str] = field(default_factory=dict)
-    """Those of `stdouts` that are shown on the console as well."""
     tee_stderrs: dict[int, str] = field(default_factory=dict)
     error_files: dict[int, str] = field(default_factory=dict)
-    """Where a worker records the error it dies of."""
     filtered_stdout: str = ""
-    """File for the selected lines of all `tee_stdouts`."""
     filtered_stderr: str = ""
 
 

@@ -295,7 +295,7 @@ async def test_a_process_that_is_not_below_a_worker_is_told(scene: Scene) -> Non
 
 async def test_a_timer_too_many_is_told_once(scene: Scene) -> None:
     with capture_logs() as logs:
-        scene.refusal = TooManyTimers(1024)
+        scene.refusal = TooManyTimers("RESOURCE_EXHAUSTED", "1024 timers are open")
         scene.write(line("a", WALL + 60), line("b", WALL + 60))
         await wait_until(lambda: logs, WAIT_S)
     assert [entry["reason"] for entry in logs] == ["1024 timers are open"]
