@@ -79,11 +79,9 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
         finally:
             await driver.close()
         if (cause := cause_of(finish)) is not None:
-            files = FileThread()
             tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
-            with suppress(FilesStalled):
+            with closing(FileThread()) as files, suppress(FilesStalled):
                 await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
-            files.close()
         if config.outcome_file is not None:
             write_outcome(config.outcome_file, driver.recorder.outcome(finish))
         if finish.error is not None:

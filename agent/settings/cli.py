@@ -68,11 +68,10 @@ def agent() -> None:
 def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     """Join a training run with this machine and start its workers.
 
-    SCRIPT and everything after it belong to the workers. Options may be spelled
-    with '_' in place of '-', and cut short while they stay unique. A DURATION is a
-    number of seconds, or has a unit: 500ms, 30s, 1.5m, 2h. Without --coordinator
-    and with one machine, --standalone is understood. Command lines of torchrun and
-    its PET_* variables work, too; ours count first.
+    SCRIPT and everything after it belong to the workers. Options may be spelled with '_' in place
+    of '-', and cut short while they stay unique. A DURATION is a number of seconds, or has a unit:
+    500ms, 30s, 1.5m, 2h. Without --coordinator and with one machine, --standalone is understood.
+    Command lines of torchrun and its PET_* variables work, too; ours count first.
     """
     # Imported here: neither --help nor a mistake of spelling needs it.
     from agent.runtime import preflight  # noqa: PLC0415

@@ -10,7 +10,6 @@ from drumbeat.command.settings import Kind, number, one_of, text
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
-RESTARTS_MAX = 1_000_000  # practically endless, and still far from the end of the protocol's field
 LABELS_MAX = 64  # what an agent says of itself stays small
 
 # Signals that end an agent unless it is told otherwise are torchrun's; the others are those that
@@ -124,7 +123,7 @@ NODES = number(1, AGENTS_MAX)
 NNODES = Kind(
     f"N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}", str, _parse_nnodes, metavar="MIN[:MAX]"
 )
-RESTARTS = number(0, RESTARTS_MAX)
+RESTARTS = number(0, 1_000_000)  # practically endless, and far from the protocol's own end
 NUMA = one_of([mode.value for mode in NumaMode])
 RUN_ID = text(
     "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; not '.' or '..'",

@@ -114,8 +114,9 @@ class Workers:
         """Do what the core wants of the workers."""
         match effect:
             case fx.StartSupervisor():
-                if not effect.is_command_kept:
-                    self._forget_commands()
+                if not effect.is_command_kept:  # the core has counted its workers as lost
+                    self._abandon_start()
+                    self._supervisor.forget()
                 self._spawn(self.start(effect.delay_s))
             case fx.AwaitGpuMemory():
                 self._spawn(self._await_gpu_memory())
@@ -134,11 +135,6 @@ class Workers:
                     self._preparation.add_done_callback(lambda _: self._supervisor.send(effect))
             case fx.WorkerOrder():
                 self.watchdog.order(effect)
-
-    def _forget_commands(self) -> None:
-        """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
-        self._abandon_start()
-        self._supervisor.forget()
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""
@@ -198,7 +194,7 @@ class Workers:
         self._submit(ev.GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:
-        self._forget_commands()
+        self._abandon_start()
         self._hear(returncode)
 
     def _hear(self, news: messages.SupervisorEvent | int) -> None:

@@ -193,10 +193,10 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.25, 1.0, 5.0, 30.0]))
     def time_passes(self, seconds: float) -> None:
         end = self.now + seconds
-        while (deadline := self.group.next_deadline()) is not None and deadline <= end:
+        while (deadline := self.group.deadline) is not None and deadline <= end:
             self.now = max(self.now, deadline)
             self.reap()
-            if self.group.next_deadline() == deadline:
+            if self.group.deadline == deadline:
                 self.deliver(DeadlineReached(pids=tuple(sorted(self.alive))))
         self.now = end
         self.reap()

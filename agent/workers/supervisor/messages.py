@@ -29,8 +29,7 @@ class WorkerStart:
     args: tuple[str, ...] = ()  # after the common command line
     stdout: str = ""  # file that takes its standard output, emptied first; "" leaves it as it is
     stderr: str = ""
-    fds: tuple[int, ...] = ()
-    """Descriptors of the supervisor that it inherits; the supervisor closes them."""
+    fds: tuple[int, ...] = ()  # of the supervisor, which closes them: the worker inherits them
 
     def __post_init__(self) -> None:
         if any(not 0 <= cpu < CPUS_MAX for cpu in self.cpus):
@@ -81,10 +80,7 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillWorkers:
-    """SIGKILL everything at once; answered by `WorkersStopped` of the newest round.
-
-    Before any round was started, that is round `worker_group.NO_ROUND`.
-    """
+    """SIGKILL everything at once; answered by `WorkersStopped` of the newest round, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +90,7 @@ class SignalWorkers:
     round_id: int
     signum: int
     local_rank: int | None = None  # the only worker to get it, unless it has ended
-    is_for_group: bool = False
-    """Whether it goes to the worker's process group, not to the worker alone."""
+    is_for_group: bool = False  # whether it goes to the worker's process group, not to it alone
 
     def __post_init__(self) -> None:
         if not is_signal(self.signum):
@@ -129,8 +124,7 @@ class WorkerError:
 
     message: str
     traceback: str = ""
-    error_code: int | None = None
-    """Exit code of the process that failed, if that is one within the worker."""
+    error_code: int | None = None  # of the process that failed, if that is one within the worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +146,10 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStopped:
-    """Nothing of the round is alive, descendants included; answers a stop or kill.
-
-    ``stuck_pids`` did not even die of SIGKILL within `worker_group.KILL_WAIT_S`.
-    """
+    """Nothing of the round is alive, descendants included; answers a stop or kill."""
 
     round_id: int
-    stuck_pids: tuple[int, ...] = ()
+    stuck_pids: tuple[int, ...] = ()  # not dead of SIGKILL within `worker_group.KILL_WAIT_S`
 
 
 Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers

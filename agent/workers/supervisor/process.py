@@ -106,7 +106,7 @@ class Supervisor:
                     self._dispatch(worker_group.DeadlineReached(pids=list_remaining()))
 
     def _timeout_s(self) -> float | None:
-        deadline = self._group.next_deadline()
+        deadline = self._group.deadline
         if deadline is None:
             return None
         return min(max(0.0, deadline - time.monotonic()), _POLL_S_MAX)

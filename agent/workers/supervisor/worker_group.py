@@ -52,7 +52,7 @@ class ChildrenReaped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
-    """The instant of `WorkerGroup.next_deadline` has come; ``pids`` are all descendants left."""
+    """The instant of `WorkerGroup.deadline` has come; ``pids`` are all descendants left."""
 
     pids: tuple[int, ...]
 
@@ -89,8 +89,7 @@ class State(Enum):
     RUNNING = "running"  # processes of the round may be alive: waits for exits and for a stop
     STOPPING = "stopping"  # the workers got a signal: waits for them to end, or for the deadline
     KILLING = "killing"  # everything got SIGKILL: waits until nothing is left, or for the deadline
-    STUCK = "stuck"
-    """Some processes outlived SIGKILL and were reported: waits for them to go after all."""
+    STUCK = "stuck"  # some processes outlived SIGKILL, which was told: waits for them to go
 
 
 class InvalidTransition(Exception):
@@ -113,7 +112,8 @@ class WorkerGroup:
         self._spawned = SpawnFinished(pids={})
         self._ranks_alive: dict[int, int] = {}
         self._signal: int | None = None
-        self._deadline: float | None = None
+        # When `DeadlineReached` is due, in monotonic seconds.
+        self.deadline: float | None = None
         self._history: deque[str] = deque(maxlen=HISTORY_MAX)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -137,16 +137,12 @@ class WorkerGroup:
                 return []
         return handler(self, event, now)
 
-    def next_deadline(self) -> float | None:
-        """Return when `DeadlineReached` is due (monotonic seconds), or None."""
-        return self._deadline
-
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         is_timed = self.state in (State.STOPPING, State.KILLING)
-        assert self._deadline is None or is_timed, f"a deadline in {self.state}"
+        assert self.deadline is None or is_timed, f"a deadline in {self.state}"
         if self.state is State.STOPPING:
-            assert self._deadline is not None, "a stop without a deadline"
+            assert self.deadline is not None, "a stop without a deadline"
             assert self._ranks_alive, "a stop that waits for no worker"
         if self.state in (State.IDLE, State.STARTING):
             assert not self._ranks_alive, f"workers {self._ranks_alive} are alive in {self.state}"
@@ -179,7 +175,7 @@ class WorkerGroup:
             return self._on_kill(event, now)
         deadline = now + event.timeout_s
         self.state = State.STOPPING
-        self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+        self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
         if event.signum == self._signal:
             # Many programs take a second SIGTERM as "give up the clean end".
             return []
@@ -189,7 +185,7 @@ class WorkerGroup:
 
     def _on_kill(self, _event: Event, now: float) -> list[Effect]:
         self.state = State.KILLING
-        self._deadline = now + KILL_WAIT_S
+        self.deadline = now + KILL_WAIT_S
         return [messages.KillWorkers()]
 
     def _on_signal(self, event: messages.SignalWorkers, _now: float) -> list[Effect]:
@@ -225,15 +221,15 @@ class WorkerGroup:
                 # What a process forked while the others were being killed shows up only now.
                 effects.append(messages.KillWorkers())
         if not event.is_any_left:
-            self.state, self._deadline = State.IDLE, None
+            self.state, self.deadline = State.IDLE, None
         return effects
 
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[Effect]:
-        if self._deadline is None or now < self._deadline:
+        if self.deadline is None or now < self.deadline:
             return []
         if self.state is State.STOPPING:
             return self._on_kill(event, now)
-        self.state, self._deadline = State.STUCK, None
+        self.state, self.deadline = State.STUCK, None
         return [messages.WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
 
     def _answer(self, _event: Event, _now: float) -> list[Effect]:

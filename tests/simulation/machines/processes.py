@@ -88,15 +88,15 @@ class Supervisor:
             for effect in effects:
                 self._clock.note(self.actor.name, "  ->", effect)
                 events.extend(self._execute(effect))
-        due = self.group.next_deadline()
+        due = self.group.deadline
         if due is not None:
             self._clock.at(due, self.actor, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        due = self.group.next_deadline()
+        due = self.group.deadline
         if due is not None and due <= self._clock.now:
             self._reap()
-            if self.group.next_deadline() == due:
+            if self.group.deadline == due:
                 pids = tuple(process.pid for process in self._alive())
                 self._dispatch(worker_group.DeadlineReached(pids=pids))
 

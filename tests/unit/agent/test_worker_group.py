@@ -74,7 +74,7 @@ class Machine:
     @property
     def deadline(self) -> float | None:
         """Seconds from now."""
-        deadline = self.group.next_deadline()
+        deadline = self.group.deadline
         return None if deadline is None else deadline - self.now
 
 
