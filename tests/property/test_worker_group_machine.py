@@ -127,6 +127,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.reap()
         if self.alive:
             return
+        self.reap()  # what a kill has ended that came with the first
         self.round_id += 1
         self.spawn_count, self.fails_at = 0, fails_at
         before = set(self.alive)

@@ -80,7 +80,7 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillWorkers:
-    """SIGKILL everything at once; answered by `WorkersStopped` of the newest round, if any."""
+    """SIGKILL everything at once; answered by `WorkersStopped` of the last round or `NO_ROUND`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
