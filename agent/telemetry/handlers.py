@@ -50,10 +50,7 @@ def check_name(name: str) -> None:
 
 
 def factory(name: str, file: str | None) -> Factory | None:
-    """Return what makes the handler of a checked name; ``None`` for ``null``.
-
-    ``file`` is the absolute path of the file of ``jsonl``.
-    """
+    """Return what makes a handler of a checked name, None for ``null``; ``file`` is absolute."""
     if name == JSON_LINES:
         assert file is not None, "checked with the configuration"
         return lambda: JsonLinesHandler(file)

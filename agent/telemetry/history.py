@@ -1,7 +1,6 @@
 """Pure. What an agent says on its console: one line an event, said once; a wait ever more rarely.
 
-It sees every event of the core with the effects that answered it and where the core then
-stands. It decides nothing: without it the agent does exactly the same.
+It decides nothing: without it the agent does exactly the same.
 """
 
 import itertools
