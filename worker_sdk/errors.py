@@ -45,9 +45,9 @@ _fault_file: list[int] = []
 
 
 class ErrorHandler:
-    """Writes what went wrong into the file that ``TORCHELASTIC_ERROR_FILE`` names.
+    """Writes what went wrong into the file that ``TORCHELASTIC_ERROR_FILE`` names, if it is set.
 
-    Without that variable, nothing. May be subclassed, for ``initialize`` and ``record_exception``.
+    May be subclassed, for ``initialize`` and ``record_exception``.
     """
 
     def _get_error_file_path(self) -> str | None:
@@ -285,12 +285,11 @@ def write(path: str, content: dict[str, Any]) -> None:
 
 def bounded(text: str, bytes_max: int) -> str:
     """Return ``text`` without lone surrogates, its middle left out if it is too long."""
-    if len(text) <= bytes_max:
-        encoded = text.encode("utf-8", "backslashreplace")
-        if len(encoded) <= bytes_max:
-            return encoded.decode()
-    half = (bytes_max - len(_LEFT_OUT.encode())) // 2
     # Cut before it is encoded as well: the text may be many times the limit.
+    encoded = text[: bytes_max + 1].encode("utf-8", "backslashreplace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    half = (bytes_max - len(_LEFT_OUT.encode())) // 2
     head = text[:half].encode("utf-8", "backslashreplace")[:half]
     tail = text[-half:].encode("utf-8", "backslashreplace")[-half:]
     return head.decode("utf-8", "ignore") + _LEFT_OUT + tail.decode("utf-8", "ignore")

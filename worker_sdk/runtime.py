@@ -132,8 +132,7 @@ def _come_alive(board: Board, directory: str) -> None:
         args = (board, STATE.stop)
         threading.Thread(target=_beat, args=args, name="drumbeat", daemon=True).start()
         board.words[layout.BEAT_AT] = monotonic_ns()
-    except RuntimeError as error:
-        # Without a first sign of life none is expected.
+    except RuntimeError as error:  # without a first sign of life none is expected
         log.info("this process gives no signs of life: %s", error)
     board.words[layout.OWNER_PID] = os.getpid()
     board.kick()

@@ -13,9 +13,8 @@ import threading
 import time
 from typing import NamedTuple
 
+# How long the main thread has to stand still for a look whether it is at a prompt.
 IDLE_S = 0.002
-"""How long the main thread has to stand still for a look whether it is at a prompt."""
-
 _BYTES_MAX = 1024 * 1024
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)

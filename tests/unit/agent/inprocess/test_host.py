@@ -369,24 +369,6 @@ def test_who_is_being_stopped_ends_as_it_was_asked_to() -> None:
     assert not story.host.is_on
 
 
-def test_all_are_lost_with_their_supervisor() -> None:
-    story = Story().running()
-    story.feed(leaves(1, 0, message="mine"))
-    assert story.host.is_excused(0)
-    faults = [story.host.lost(rank, "it died", now=105.0) for rank in (0, 1)]
-    story.settle()
-    assert [fault.interruption.message for fault in faults if fault] == ["it died", "mine"]
-    assert story.at == (0, S.INTERRUPTED)
-    assert len(story.report.terminated) == 2
-
-
-def test_after_the_call_the_death_of_the_supervisor_is_a_failure() -> None:
-    story = Story().running()
-    story.feed(leaves(1, 0), a_complete(0))
-    assert [story.host.is_excused(rank) for rank in (0, 1)] == [False, True]
-    assert story.host.lost(0, "it died", now=105.0) is None
-
-
 # Workers that are given up.
 
 
