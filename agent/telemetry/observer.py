@@ -1,8 +1,4 @@
-"""Pure. What an agent's doings mean for telemetry: events and metrics, and nothing else.
-
-An observer sees every event of the core with the effects that answered it. It
-decides nothing: without it the agent does exactly the same.
-"""
+"""Pure. What an agent's doings mean for telemetry: events and metrics. It decides nothing."""
 
 import json
 from collections.abc import Sequence
@@ -51,10 +47,7 @@ class _Round:
 
 
 class Observer:
-    """Turns what an agent's core sees and does into events and metrics.
-
-    ``epoch_s`` is what to add to the monotonic clock to get seconds since 1970.
-    """
+    """Makes events and metrics of what a core sees and does; ``now + epoch_s`` is since 1970."""
 
     def __init__(self, config: AgentConfig, *, host: str, epoch_s: float, now: float) -> None:
         self._config = config

@@ -29,7 +29,6 @@ LOG_BYTES_MAX = (
 LOG_LINES_MAX = 200
 _RECORD_BYTES_MAX = 8192  # the longest record of /dev/kmsg; a shorter read of one fails
 _FILE_BYTES_MAX = 64 * 1024
-
 _PREFIX = re.compile(r"\d+,\d+,\d+,[^;]*;")
 _OOM_KILL = re.compile(r"[Kk]illed process (\d{1,9})\b")
 _PROCESS = re.compile(r"(?:\bpid\b[ =:'\"]*|\bprocess |\[)(\d{1,9})\b")

@@ -70,10 +70,7 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files of the workers with these environments, by local rank.
-
-        May add to `envs` what a worker has to know of its files.
-        """
+        """Return the files of workers with these environments, by local rank; may add to `envs`."""
 
     @property
     @abstractmethod
@@ -114,10 +111,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the folders, emptied if they exist, and return the files in them.
-
-        Sets ``TORCHELASTIC_ERROR_FILE`` in each of `envs`.
-        """
+        """Make the folders, emptied if they exist; set ``TORCHELASTIC_ERROR_FILE`` in `envs`."""
         shown = dict.fromkeys(range(len(envs)), CONSOLE)
         if self._log_dir == os.devnull:
             for env in envs.values():
