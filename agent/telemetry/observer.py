@@ -172,7 +172,7 @@ class Observer:
 
     def _end_if_over(self, current: _Round, event: ev.Event | None) -> None:
         round_id, state = current.assignment.round_id, current.state()
-        is_gone = isinstance(event, ev.SupervisorDied) or (
+        is_gone = (isinstance(event, ev.SupervisorDied) and event.has_lived) or (
             isinstance(event, ev.WorkersStopped) and event.round_id == round_id
         )
         if not current.is_told and (is_gone or state is WorkerState.SUCCEEDED):

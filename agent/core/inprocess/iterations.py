@@ -145,8 +145,7 @@ class HostIterations:
             self._notices.failed(worker.local_rank, stacks, now=at)
             return self._leave(worker, worker.interruption_by(event), at=at)
         ending = f"it ended outside of an iteration: {describe_exit(event.exit_code)}"
-        notice = worker.interruption(InterruptionKind.TERMINATED, ending)
-        worker.left = worker.left or shortened(notice)
+        worker.left = worker.left or worker.interruption(InterruptionKind.TERMINATED, ending)
         return None
 
     @property
