@@ -141,9 +141,9 @@ class Watchdog:
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
-        workers = [self._workers.get(WorkerKey(round_id, local_rank)) for local_rank in pids]
         # Not those that are known, or were stopped meanwhile.
-        started = [worker for worker in workers if worker and not worker.begun.is_set()]
+        new = [each for each in self._workers_of(round_id) if not each.begun.is_set()]
+        started = [worker for worker in new if worker.key.local_rank in pids]
         for worker in started:
             worker.pid, worker.is_watched = pids[worker.key.local_rank], True
             worker.begun.set()

@@ -207,9 +207,7 @@ class WatchdogCore:
         if not deadly:
             return
         signum, pid, grace_s = deadly[0].slot.signal, deadly[0].pid, self._policy.kill_grace_s
-        if pid:
-            signum = SIGKILL if signum is None else signum
-        elif signum is None:
+        if signum is None:  # of the worker itself: who names another process names a signal
             graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
             signum, grace_s = SIGTERM, min(grace_s, *graces, math.inf)
             if evidence.is_stopped:  # it would not even notice SIGTERM
