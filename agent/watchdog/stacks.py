@@ -213,8 +213,7 @@ def _describe(pid: int, status: _Status) -> str:
         waits_in = (_PROC / str(pid) / "wchan").read_text("utf-8", "replace").strip()
         if waits_in not in ("", "0"):
             text += f", its first thread waits in {waits_in}"
-        kernel = (_PROC / str(pid) / "stack").read_text("utf-8", "replace").splitlines()
-        if kernel:
+        if kernel := (_PROC / str(pid) / "stack").read_text("utf-8", "replace").splitlines():
             calls = (line.rpartition(" ")[2] for line in kernel[:_KERNEL_STACK_LINES_MAX])
             text += f", kernel stack: {' < '.join(calls)}"
     return text
