@@ -22,15 +22,13 @@ __all__ = [
     "section",
 ]
 
-_OF_ERRORS = ("ErrorHandler", "get_error_handler", "record")
-
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
     def __getattr__(name: str) -> object:
         """Load what was asked for. Python calls this once per name."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = "errors" if name in _OF_ERRORS else "timers"
+        home = "errors" if name in {"ErrorHandler", "get_error_handler", "record"} else "timers"
         found = getattr(import_module(f"worker_sdk.{home}"), name)
         globals()[name] = found
         return found

@@ -29,11 +29,9 @@ ROUND = "DRUMBEAT_ROUND"
 
 WORKER_SOCKET = "DRUMBEAT_WORKER_SOCKET"
 WORKER_TOKEN = "DRUMBEAT_WORKER_TOKEN"  # noqa: S105 - a name
-WORKER_DIR = "DRUMBEAT_WORKER_DIR"
-"""The worker's private directory: its board and two FIFOs, see ``worker_sdk.board.layout``."""
+WORKER_DIR = "DRUMBEAT_WORKER_DIR"  # its board and two FIFOs: see ``worker_sdk.board.layout``
 FILE_TIMER_ENABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
 FILE_TIMER_PATH = "TORCHELASTIC_TIMER_FILE"
 
+# After the name of the error file: where Python's fault handler writes if an agent has made it.
 FAULT_FILE_SUFFIX = ".faulthandler"
-"""Appended to the name of the error file: where Python's fault handler writes if the
-file is there. An agent makes it, empty, and reads it."""

@@ -32,19 +32,22 @@ MESSAGE_BYTES_MAX = 64 * 1024
 STACK_BYTES_MAX = 64 * 1024
 FILE_BYTES_MAX = 1024 * 1024
 
-NO_ERROR_FILE = "<N/A>"
-"""What stands for the error file of a process that left none."""
+NO_ERROR_FILE = "<N/A>"  # for a process that left none
 
 _LEFT_OUT = "\n… (left out) …\n"
 
+# Process by the error file that it took for its own: a forked child inherits the entry.
 _owners: dict[str, int] = {}
-"""Process by the error file that it took for its own: a forked child inherits the entry."""
+
+# What the one fault handler of this process writes to, if not to the standard error: under an
+# agent a file beside the error file, which the agent repeats on its own standard error.
+_fault_file: list[int] = []
 
 
 class ErrorHandler:
-    """Writes what went wrong into the file that ``TORCHELASTIC_ERROR_FILE`` names.
+    """Writes what went wrong into the file that ``TORCHELASTIC_ERROR_FILE`` names, if it is set.
 
-    Without that variable, nothing. May be subclassed, for ``initialize`` and ``record_exception``.
+    May be subclassed, for ``initialize`` and ``record_exception``.
     """
 
     def _get_error_file_path(self) -> str | None:
@@ -170,14 +173,6 @@ def _write(path: str, content: dict[str, Any]) -> None:
         log.warning("an error could not be written to %s: %s", path, error)
 
 
-_fault_file: list[int] = []
-"""What the one fault handler of this process writes to, if not to the standard error.
-
-Under an agent a file beside the error file, which the agent repeats on the standard error that it
-shares with its workers.
-"""
-
-
 def enable_faults(error_file: str | None) -> None:
     """Have stacks written on a fatal signal, beside ``error_file`` if given. Never raises."""
     opened = []
@@ -290,12 +285,11 @@ def write(path: str, content: dict[str, Any]) -> None:
 
 def bounded(text: str, bytes_max: int) -> str:
     """Return ``text`` without lone surrogates, its middle left out if it is too long."""
-    if len(text) <= bytes_max:
-        encoded = text.encode("utf-8", "backslashreplace")
-        if len(encoded) <= bytes_max:
-            return encoded.decode()
-    half = (bytes_max - len(_LEFT_OUT.encode())) // 2
     # Cut before it is encoded as well: the text may be many times the limit.
+    encoded = text[: bytes_max + 1].encode("utf-8", "backslashreplace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    half = (bytes_max - len(_LEFT_OUT.encode())) // 2
     head = text[:half].encode("utf-8", "backslashreplace")[:half]
     tail = text[-half:].encode("utf-8", "backslashreplace")[-half:]
     return head.decode("utf-8", "ignore") + _LEFT_OUT + tail.decode("utf-8", "ignore")

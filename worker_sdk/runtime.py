@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from worker_sdk import context
 from worker_sdk.board import layout
-from worker_sdk.board.board import Board, BoardTaken, BoardUnusable, claim, open_file
+from worker_sdk.board.board import Board, claim, open_file
 from worker_sdk.interpreter.main_thread import has_debugger, is_at_prompt
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ log = logging.getLogger("worker_sdk")
 BEAT_INTERVAL_S, BEAT_INTERVAL_MIN_S, BEAT_INTERVAL_MAX_S = 1.0, 0.01, 60.0
 
 PROMPT_LOOK_S = 0.25  # how soon the agent knows that the main thread is at a debugger's prompt
-
-# From the highest real-time signal downwards, the first that is not in use is taken.
-STACK_SIGNALS_TRIED = 8
+STACK_SIGNALS_TRIED = 8  # from the highest real-time signal downwards
 
 
 class _State:
@@ -42,7 +40,7 @@ class _State:
         self.board: Board | None = None
         self.attachment: Attachment | None = None
         self.lock = threading.RLock()
-        self.is_starting = self.is_registered = False
+        self.is_starting = False
         self.stop = threading.Event()
         self.stacks: int | None = None
         self.stack_signal = 0
@@ -62,13 +60,15 @@ def start() -> Board:
             return Board()
         STATE.is_starting = True
         try:
-            is_exiting = _register_hooks()
             directory = os.environ.get(context.WORKER_DIR, "")
             board = _claimed(directory)
             if board.is_watched:
                 _come_alive(board, directory)
             STATE.board = board
-            if is_exiting:
+            try:
+                # Before the interpreter waits for other threads, where that can be had.
+                getattr(threading, "_register_atexit", atexit.register)(_note_exit)
+            except RuntimeError:  # its end has begun
                 _note_exit()
             return board
         finally:
@@ -104,7 +104,6 @@ def clear_scopes() -> None:
 
 
 def _claimed(directory: str) -> Board:
-    """Return the worker's board, or say why it is not for this process and return one unread."""
     # Loaded, with a parent, in the processes that it made.
     multiprocessing = sys.modules.get("multiprocessing.process")
     if not directory:
@@ -114,9 +113,9 @@ def _claimed(directory: str) -> Board:
     else:
         try:
             return claim(directory)
-        except BoardTaken:
+        except BlockingIOError:
             log.info("another process of this worker is watched, this one is not")
-        except BoardUnusable as error:
+        except (OSError, ValueError) as error:
             log.warning("timers, sections and heartbeats are not watched: %s", error)
     return Board()
 
@@ -133,8 +132,7 @@ def _come_alive(board: Board, directory: str) -> None:
         args = (board, STATE.stop)
         threading.Thread(target=_beat, args=args, name="drumbeat", daemon=True).start()
         board.words[layout.BEAT_AT] = monotonic_ns()
-    except RuntimeError as error:
-        # Without a first sign of life none is expected.
+    except RuntimeError as error:  # without a first sign of life none is expected
         log.info("this process gives no signs of life: %s", error)
     board.words[layout.OWNER_PID] = os.getpid()
     board.kick()
@@ -169,21 +167,6 @@ def _beat(board: Board, stop: threading.Event) -> None:
             return
 
 
-def _register_hooks() -> bool:
-    """Have forks and the interpreter's end noticed, once; return whether that has begun."""
-    if STATE.is_registered:
-        return False
-    STATE.is_registered = True
-    os.register_at_fork(after_in_child=_leave_to_parent)
-    # Before the interpreter waits for other threads, where that can be had.
-    register = getattr(threading, "_register_atexit", atexit.register)
-    try:
-        register(_note_exit)
-    except RuntimeError:
-        return True
-    return False
-
-
 def _note_exit() -> None:
     board = STATE.board
     if board is not None and not board.words[layout.EXITING_AT]:
@@ -203,6 +186,9 @@ def _leave_to_parent() -> None:
     STATE.stop = threading.Event()
     if STATE.board is not None:
         give_up(STATE.board)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def give_up(board: Board) -> None:

@@ -47,6 +47,7 @@ AFTER_MAX_S = 1e9  # longer limits, of more than thirty years, are taken for thi
 CONFIRM_TIMEOUT_S = 5.0  # the longest wait for the agent to confirm a timer
 PLACES_KEPT = 1024  # places in the code whose names are remembered
 STEP_MAX = 2**63 - 1
+_DURATIONS = timedelta | SupportsFloat | SupportsIndex
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -321,18 +322,14 @@ def duration_ns(field: str, value: object, alternatives: str = "") -> int:
     if (type(value) is float or type(value) is int) and 0 < value < AFTER_MAX_S:
         return int(value * 1e9) or 1
     allowed = f", {alternatives}" if alternatives else ""
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, bool | str | bytes) or not isinstance(
-        value, SupportsFloat | SupportsIndex
-    ):
+    # numpy's texts can be converted as well.
+    if isinstance(value, bool | str | bytes) or not isinstance(value, _DURATIONS):
         kinds = "a number of seconds or a timedelta"
         raise TypeError(f"{field} is {value!r}; it must be {kinds}{allowed}")
-    else:
-        try:
-            seconds = float(value)
-        except OverflowError:
-            seconds = AFTER_MAX_S if value > 0 else -1.0  # type: ignore[operator]
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except OverflowError:
+        seconds = AFTER_MAX_S if value > 0 else -1.0  # type: ignore[operator]
     if not 0 < seconds < float("inf"):
         raise ValueError(f"{field} is {value!r}; it must be finite and above 0{allowed}")
     return max(int(min(seconds, AFTER_MAX_S) * 1e9), 1)

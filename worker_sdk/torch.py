@@ -19,16 +19,9 @@ from torch.distributed.elastic import timer
 
 from worker_sdk.timers import acquire, release
 
-AFTER_MIN_S = 1e-6
-"""What has expired before it was acquired, expires after this."""
-
 
 class TimerClient(timer.TimerClient):  # type: ignore[misc] # torch is not there for mypy
-    """Gives torch's timers to the agent.
-
-    The wall clock time at which they end is made a duration at once: a clock that is set later
-    changes nothing.
-    """
+    """Gives torch's timers to the agent. Setting the wall clock changes nothing afterwards."""
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Start the timer, or start it again. See ``worker_sdk.acquire``.
@@ -37,8 +30,8 @@ class TimerClient(timer.TimerClient):  # type: ignore[misc] # torch is not there
         """
         if expiration_time < 0 or math.isinf(expiration_time):
             release(scope_id)
-            return
-        acquire(scope_id, max(expiration_time - time.time(), AFTER_MIN_S))
+        else:  # what has expired already does so at once
+            acquire(scope_id, max(expiration_time - time.time(), 1e-6))
 
     def release(self, scope_id: str) -> None:
         """End the timer; harmless if there is none."""

@@ -10,8 +10,9 @@ from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import NO_ROUND, Assignment, Beat, Failure, GroupState
 from agent.settings.config import AgentConfig
 from agent.workers.failures import records
+from agent.workers.supervisor.messages import WorkerError
 
-SIGTERM = 15
+SIGTERM, SIGKILL = 15, 9
 
 _TRANSITIONS: dict[GroupState, tuple[GroupState, ...]] = {
     GroupState.IDLE: (GroupState.STARTING,),
@@ -83,9 +84,10 @@ class RoundWorkers:
     def started(self, event: ev.WorkersStarted) -> None:
         """Note that all workers run."""
         self._has_ever_run = True
-        if self._current(event.round_id) is not None and self.state is GroupState.STARTING:
-            self._enter(GroupState.RUNNING)
-        self.inprocess.started(event.round_id, event.pids)
+        if self._current(event.round_id) is not None:
+            if self.state is GroupState.STARTING:
+                self._enter(GroupState.RUNNING)
+            self.inprocess.started(event.pids)
 
     def start_failed(self, event: ev.WorkerStartFailed, *, now: float) -> list[fx.Effect]:
         """Note that a worker, and those after it, could not be started."""
@@ -109,13 +111,14 @@ class RoundWorkers:
 
     def exited(self, event: ev.WorkerExited) -> list[fx.Effect]:
         """Take in a worker's end; if it is a failure, write it down and stop the others."""
-        # The end of one that did something to an iteration is neither good nor bad for the group.
-        fault, assignment = self.inprocess.exited(event), self._current(event.round_id)
+        assignment = self._current(event.round_id)
         if assignment is None or event.local_rank not in self._alive:
             return []
-        self._has_ever_run = True
+        # The end of one that did something to an iteration is neither good nor bad for the group.
+        fault = self.inprocess.exited(event)
         self._alive.discard(event.local_rank)
         if self.state is GroupState.STARTING:
+            self._has_ever_run = True
             self._enter(GroupState.RUNNING)
         is_good = event.exit_code == 0 and event.hang is None
         if fault is None:
@@ -133,15 +136,26 @@ class RoundWorkers:
         """Take in that all processes have ended with their supervisor."""
         if (assignment := self.assignment) is None:
             return []
-        effects: list[fx.Effect] = []
-        lost = [] if self.is_stopping else sorted(self._alive)
-        if not all(map(self.inprocess.is_excused, lost)):
+        if self.state is GroupState.STARTING:
             self._enter(GroupState.FAILED)
-        self.stopped(assignment.round_id)
+        effects: list[fx.Effect] = []
+        why = f"the agent's supervisor {event.ending}; its workers were killed with it"
+        lost, self._has_processes = () if self.is_stopping else sorted(self._alive), False
         for local_rank in lost:
-            fault = self.inprocess.lost(local_rank, records.killed_with_it(event), now=now)
-            failure = records.killed_with_supervisor(assignment, local_rank, event, fault, now=now)
-            effects.append(self._write(failure))
+            worker = self.inprocess.workers[local_rank]
+            end = ev.WorkerExited(
+                round_id=assignment.round_id,
+                local_rank=local_rank,
+                pid=worker.pid,
+                exit_code=-SIGKILL,
+                is_stopped=False,
+                ended_at=now,
+                # What it has said itself tells more.
+                error=None if worker.fault else WorkerError(message=why),
+                explanation=event.explanation,
+            )
+            effects += self.exited(end)
+        self.stopped(assignment.round_id)
         return effects
 
     def stopped(self, round_id: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from agent.errors import ProcessFailure
 from agent.multiprocessing.signals import HANDLERS, SignalException
 from agent.workers.output.logs import LogsSpecs
-from agent.workers.output.tail import STALL_S, Tail
+from agent.workers.output.tail import Tail
 from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
@@ -77,10 +77,8 @@ class PContext(ABC):
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
         if numa_options is not None:
-            raise ValueError(
-                f"numa_options: {numa_options!r} is not supported, allowed is None; "
-                f"start the workers through numactl instead"
-            )
+            hint = "allowed is None; start the workers through numactl instead"
+            raise ValueError(f"numa_options: {numa_options!r} is not supported, {hint}")
         self.name, self.entrypoint, self.args, self.envs = name, entrypoint, args, envs
         self.nprocs = len(args)
         self._check_ranks(args=args, envs=envs)
@@ -92,14 +90,14 @@ class PContext(ABC):
         self.stdouts, self.stderrs = self._logs.stdouts, self._logs.stderrs
         self._check_ranks(stdouts=self.stdouts, stderrs=self.stderrs)
         self.error_files = self._logs.error_files
-        self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
         self._filters = (duplicate_stdout_filters or [], duplicate_stderr_filters or [])
         self._files = ExitStack()  # open until the workers have ended
-        self.filtered_stdout = self._opened(self._logs.filtered_stdout, self._filters[0])
-        self.filtered_stderr = self._opened(self._logs.filtered_stderr, self._filters[1])
+        out, err = self._filters
+        self.filtered_stdout = self._opened(self._logs.filtered_stdout) if out else None
+        self.filtered_stderr = self._opened(self._logs.filtered_stderr) if err else None
         self._is_started = False
-        self._tail: Tail | None = None
+        self._tail = Tail()
         self._result: RunProcsResult | None = None
         self._mistake: BaseException | None = None
         # Of the callers that wait: each has a descriptor that is readable after a change.
@@ -132,9 +130,8 @@ class PContext(ABC):
         ``TORCHELASTIC_SIGNALS_TO_HANDLE`` names) raise `SignalException` from now until the
         workers have ended or been closed, out of all methods too.
 
-        Raises:
-            ValueError: They were started already, or the command is impossible.
-            OSError: A worker cannot be started; call `close` for the others.
+        Raises ``ValueError`` if they were started already or the command is impossible, and
+        ``OSError`` if a worker cannot be started; call `close` for the others.
         """
         if self._is_started:
             raise ValueError("the workers were started already, allowed is once")
@@ -225,9 +222,7 @@ class PContext(ABC):
                     os.eventfd_read(wakeup)
         except SignalException:
             # A launcher that is told to end does not wait for a console that takes nothing.
-            self.tee_stall_s = 0.0
-            if self._tail is not None:
-                self._tail.hurry()
+            self._tail.hurry()
             raise
         finally:
             with HANDLERS.held():
@@ -279,7 +274,6 @@ class PContext(ABC):
             for rank, path in paths.items():
                 if path == os.devnull or stream is None:
                     continue
-                self._tail = self._tail or Tail()
                 self._tail.add(
                     path,
                     _destination(stream),
@@ -288,9 +282,7 @@ class PContext(ABC):
                     filtered=None if filtered is None else _destination(filtered),
                 )
 
-    def _opened(self, path: str, filters: list[str]) -> TextIO | None:
-        if not filters:
-            return None
+    def _opened(self, path: str) -> TextIO:
         return self._files.enter_context(open(path, "w", errors="replace", buffering=1))  # noqa: PTH123
 
     def _end(self, result: RunProcsResult) -> None:
@@ -307,8 +299,7 @@ class PContext(ABC):
         result = RunProcsResult(stdouts=self.stdouts, stderrs=self.stderrs)
         try:
             loop.run_until_complete(self._serve())
-            if self._tail is not None:
-                self._tail.close(self.tee_stall_s)
+            self._tail.close()
             if len(self._exit_codes) == self.nprocs and not self._failures and not self._victims:
                 values = self._take_return_values()
                 result.return_values = {} if self._failures else values
@@ -342,11 +333,9 @@ class PContext(ABC):
                 self._on_exit(event.local_rank, event.exit_code, is_stopped=event.is_stopped)
             case messages.WorkersStopped():
                 if event.stuck_pids:
-                    _LOGGER.error(
-                        "processes %s do not even end of SIGKILL, probably because of a "
-                        "device; this host may have to be restarted",
-                        list(event.stuck_pids),
-                    )
+                    why = "probably because of a device; this host may have to be restarted"
+                    stuck = list(event.stuck_pids)
+                    _LOGGER.error("processes %s do not even end of SIGKILL, %s", stuck, why)
                 self._over.set()
         self._notify()
 

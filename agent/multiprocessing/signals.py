@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from worker_sdk.context import SIGNALS_TO_HANDLE
+
 _LOGGER = logging.getLogger(__name__)
 
-SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
@@ -38,15 +39,15 @@ class _Handlers:
             _LOGGER.warning("workers are not started by the main thread: signals are left alone")
             return
         self._users.add(id(user))
-        for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
+        for name in os.environ.get(SIGNALS_TO_HANDLE, SIGNALS_DEFAULT).split(","):
             number = getattr(signal, name.strip(), None)
             if not isinstance(number, signal.Signals):
-                _LOGGER.warning("%s: there is no signal %r", SIGNALS_VARIABLE, name)
+                _LOGGER.warning("%s: there is no signal %r", SIGNALS_TO_HANDLE, name)
             elif not self.is_ours(signal.getsignal(number)):  # left by another thread's `uninstall`
                 try:
                     self._previous[number] = signal.signal(number, self._on_signal)
                 except (OSError, ValueError) as error:
-                    _LOGGER.warning("%s: %s cannot be handled: %s", SIGNALS_VARIABLE, name, error)
+                    _LOGGER.warning("%s: %s cannot be handled: %s", SIGNALS_TO_HANDLE, name, error)
 
     def uninstall(self, user: object) -> None:
         """Undo an `install`; after the last one `restore_unused` puts the former handlers back."""

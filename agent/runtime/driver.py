@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 
@@ -14,10 +16,16 @@ import structlog
 
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
-from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
+from agent.core.events import (
+    DeadlineReached,
+    Event,
+    PortReserved,
+    SignalReceived,
+    SuspendRequested,
+    WorkerStep,
+)
 from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.parent import cause_of, take_signals, tell_launcher
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import Identity, failure_message
@@ -34,14 +42,18 @@ from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
+from agent.workers.supervisor.messages import WorkerError
 from agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
+from worker_sdk import errors
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
 
 # How long a goodbye, or a message to the launcher, may take: nothing here depends on it.
 GOODBYE_TIMEOUT_S = 1.0
+# For the workers alone, unless they are among those that end the agent.
+FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
 def run(config: AgentConfig) -> int:
@@ -82,10 +94,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 
 
 class EventQueue(OrderedDict[object, Event]):
-    """Events in the order in which they came.
-
-    A worker's step is state and takes the place of an earlier one: one that talks fills one place.
-    """
+    """Events in the order in which they came; a worker's step takes the place of an earlier one."""
 
     def put(self, event: Event) -> None:
         """Add an event at the end, or put a step where an earlier one waits."""
@@ -240,3 +249,42 @@ class Driver:
             # Without one this agent can't lead a round; it can still take part.
             log.warning("no port reserved", reason=error.strerror)
             return 0
+
+
+def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
+    """Turn signals into events of the running loop; those with ``names`` end the agent."""
+    add = asyncio.get_running_loop().add_signal_handler
+    handled = {signal.Signals[name] for name in names}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by ``nohup``
+        handled.discard(signal.SIGHUP)
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:  # where a terminal controls jobs
+        add(signal.SIGTSTP, submit, SuspendRequested())
+    for signum in handled:
+        add(signum, submit, SignalReceived(signum=signum))
+    for signum in FORWARDED - handled:
+        add(signum, submit, SignalReceived(signum=signum, is_for_workers=True))
+
+
+def cause_of(finish: fx.Finish) -> WorkerError | None:
+    """Return the agent's own error or the run's root cause; of several, the first."""
+    if finish.error is not None:
+        return WorkerError(message=str(finish.error))
+    if finish.report is None or not finish.report.root_causes:
+        return None
+    worker = finish.report.root_causes[0]
+    return WorkerError(
+        message=worker.message or f"{worker.headline} recorded no error",
+        traceback=worker.traceback,
+        # An interruption that the worker survived has none.
+        error_code=None if worker.is_survived else worker.exit_code,
+    )
+
+
+def tell_launcher(path: str | None, cause: WorkerError) -> None:
+    """Leave ``cause`` in this process's own error file, if it has one; a failure is logged."""
+    content = errors.compose(cause.message, stack=cause.traceback, error_code=cause.error_code)
+    try:
+        if path is not None:
+            errors.write(path, content)
+    except OSError as error:
+        log.warning("launcher not told", reason=f"{path}: {error.strerror}")

@@ -25,11 +25,9 @@ PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of th
 
 
 def check_host(config: AgentConfig) -> AgentConfig:
-    """Make sure that a configuration can be carried out here, else raise ``UsageError``.
-
-    The files that it names are made.
-    """
-    devices = inherited_environment().get(VISIBLE_DEVICES, "")
+    """Make the files that a configuration names; ``UsageError`` if it can't be carried out."""
+    environment = inherited_environment()
+    devices, search_path = environment.get(VISIBLE_DEVICES, ""), environment.get("PATH")
     if config.virtual_local_rank and 0 < len(entries(devices)) < config.nproc_per_node:
         raise UsageError(
             f"--virtual-local-rank: {config.nproc_per_node} workers need a GPU each, but "
@@ -39,7 +37,17 @@ def check_host(config: AgentConfig) -> AgentConfig:
     handlers.check_name(config.event_handler)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
-    _check_program(config)
+    kind, target, _ = config.program
+    is_own_python = config.python == sys.executable
+    match kind:
+        case "program":
+            check_program(target, search_path=search_path)
+        case "script":
+            check_script(target)
+        case "module" if is_own_python:  # another one has places of its own
+            check_module(target)
+    if kind in ("script", "module") and not is_own_python:
+        check_program(config.python, search_path=search_path, named_by=PYTHON_VARIABLE)
     # Last, so that a command line with another mistake leaves no file or directory behind.
     event_log, log_dir = config.event_log_file, config.log_dir
     if event_log is not None:
@@ -52,21 +60,6 @@ def check_host(config: AgentConfig) -> AgentConfig:
     if log_dir is not None:
         log_dir = prepare_log_dir(log_dir)
     return dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
-
-
-def _check_program(config: AgentConfig) -> None:
-    kind, target, _ = config.program
-    search_path = inherited_environment().get("PATH")
-    is_own_python = config.python == sys.executable
-    match kind:
-        case "program":
-            check_program(target, search_path=search_path)
-        case "script":
-            check_script(target)
-        case "module" if is_own_python:  # another one has places of its own
-            check_module(target)
-    if kind in ("script", "module") and not is_own_python:
-        check_program(config.python, search_path=search_path, named_by=PYTHON_VARIABLE)
 
 
 def count_workers(word: str) -> int:
@@ -146,10 +139,7 @@ def _looks_elsewhere(spec: ModuleSpec) -> bool:
 
 
 def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
-    """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
-
-    ``named_by`` is the variable that names it. Raises ``ScriptNotFound``.
-    """
+    """Make sure that ``program`` can be executed, which the variable ``named_by`` may name."""
     if why := find_program(program, search_path)[1]:
         raise ScriptNotFound(program, why + (f" (of {named_by})" if named_by else ""))
 

@@ -1,8 +1,6 @@
 """Shell. The command line of ``agent``: options to a checked configuration.
 
-The options are torchrun's in meaning and spelling wherever drumbeat has the
-same thing. Everything from the first argument that is not an option on belongs
-to the workers.
+The options are torchrun's in meaning and spelling wherever drumbeat has the same thing.
 """
 
 import os
@@ -130,10 +128,7 @@ def _program_of(params: dict[str, Any]) -> Program:
 
 
 def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]) -> int:
-    """Read the command line, set up the log and run; return the exit code.
-
-    ``run`` takes part in the run until it is over, and returns the exit code.
-    """
+    """Read the command line, set up the log and ``run`` to the end; return its exit code."""
 
     def do(config: AgentConfig) -> int:
         # Imported here: it costs more than all of --help, which needs no log.

@@ -41,11 +41,6 @@ class Program(NamedTuple):
     args: tuple[str, ...] = ()  # of a function those of the interpreter that runs it
 
     @property
-    def script(self) -> str | None:
-        """Path of the Python script, None if it is something else."""
-        return self.target if self.kind == "script" else None
-
-    @property
     def title(self) -> str:
         """It with its arguments, without the interpreter."""
         if self.kind == "function":
@@ -53,11 +48,7 @@ class Program(NamedTuple):
         return " ".join(("-m",) * (self.kind == "module") + (self.target, *self.args))
 
     def command(self, python: str) -> tuple[str, ...]:
-        """Return the argument vector of a worker.
-
-        Python writes unbuffered (``-u``), so that the last lines of a worker that is
-        killed are not lost.
-        """
+        """Return a worker's argument vector; by ``-u`` one that is killed loses no last lines."""
         if self.kind == "function":
             return (python, "-P", "-u", *self.args)
         interpreter = {"script": (python, "-u"), "module": (python, "-u", "-m")}

@@ -98,13 +98,10 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]
                 "--coordinator HOST:PORT joins a coordinator that runs elsewhere"
             )
         return None
+    hint = "start 'coordinator serve' on any host and name it to all: --coordinator HOST:PORT"
     if not endpoint:
-        raise UsageError(
-            "--coordinator is missing: several machines (--nnodes) meet at a coordinator",
-            "start 'coordinator serve' on any host, and give its address to all of them: "
-            "--coordinator HOST:PORT",
-        )
-    hint = "start 'coordinator serve' on any host and name it: --coordinator HOST:PORT"
+        problem = "--coordinator is missing: several machines (--nnodes) meet at a coordinator"
+        raise UsageError(problem, hint)
     if (params["rdzv_backend"] or "").startswith("etcd"):
         problem = f"--rdzv-endpoint {endpoint} is that of etcd, which is not used here"
         raise UsageError(problem, hint)

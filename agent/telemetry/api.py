@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from agent.errors import ProcessFailure
 
 PORT_MAX = 65535
-UNASSIGNED = -1
-"""A rank or a size before there is a round."""
+UNASSIGNED = -1  # a rank or a size before there is a round
 
 
 class WorkerState(StrEnum):
@@ -59,19 +58,18 @@ class WorkerSpec:
     local_addr: str | None = None
 
     def __post_init__(self) -> None:
-        is_one = self.fn is None or self.entrypoint is None
         rules = (
             ("role", bool(self.role), "a name"),
             ("local_world_size", self.local_world_size >= 1, "1 to inf workers"),
             ("max_restarts", self.max_restarts >= 0, "0 to inf restarts"),
             ("master_port", 0 <= (self.master_port or 0) <= PORT_MAX, f"0 to {PORT_MAX}"),
             ("monitor_interval", self.monitor_interval > 0, "more than 0 s"),
-            ("fn", is_one, "either fn or entrypoint, not both"),
+            ("fn", self.fn is None or self.entrypoint is None, "either fn or entrypoint, not both"),
             ("entrypoint", bool(self.fn or self.entrypoint), "a function or a program"),
         )
-        broken = [(name, allowed) for name, is_met, allowed in rules if not is_met]
-        if violations := tuple(Violation(name, getattr(self, name), what) for name, what in broken):
-            raise InvalidConfiguration(violations)
+        broken = [(name, getattr(self, name), what) for name, is_met, what in rules if not is_met]
+        if broken:
+            raise InvalidConfiguration(tuple(Violation(*each) for each in broken))
         if self.fn is not None:
             object.__setattr__(self, "entrypoint", self.fn)
 

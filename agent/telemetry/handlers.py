@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Full, Queue
 from threading import Thread
 from typing import Any, cast
@@ -25,28 +26,19 @@ from agent.core import events as ev
 from agent.errors import UnknownEventHandler
 from agent.runtime.installation import installed
 from agent.settings.config import AgentConfig
-from agent.telemetry.items import Event, EventHandler, Item, Metric
+from agent.telemetry import Event, EventHandler, Item, Metric
 from agent.telemetry.observer import Observer
 from drumbeat.format import describe
 
 log = structlog.get_logger()
 
 GROUP = "drumbeat.event_handlers"
-NULL, JSON_LINES = "null", "jsonl"
-BUILT_IN = (NULL, "console", JSON_LINES)
+BUILT_IN = NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
 
-FILE_BYTES_MAX = 64 * 1024 * 1024
-"""Size of the file of ``JsonLinesHandler``; at it the file is renamed to ``<path>.1``."""
-
-QUEUE_MAX = 10_000
-"""Items that wait for the handler; more are dropped and counted."""
-
-CLOSE_TIMEOUT_S = 2.0
-"""How long the end of an agent waits for its handler to take what is left."""
-
+FILE_BYTES_MAX = 64 * 1024 * 1024  # at which ``JsonLinesHandler`` renames its file
+QUEUE_MAX = 10_000  # items that wait for the handler; more are dropped and counted
+CLOSE_TIMEOUT_S = 2.0  # how long the end of an agent waits for its handler to take what is left
 DROPPED = "telemetry.dropped"
-
-Factory = Callable[[], EventHandler]
 
 
 def check_name(name: str) -> None:
@@ -55,17 +47,12 @@ def check_name(name: str) -> None:
         _find(name)
 
 
-def factory(name: str, file: str | None) -> Factory | None:
-    """Return what makes the handler of a checked name; ``None`` for ``null``.
-
-    ``file`` is the absolute path of the file of ``jsonl``.
-    """
+def make_handler(name: str, file: str | None) -> EventHandler:
+    """Return a new handler of a checked name other than ``null``; ``file`` is that of ``jsonl``."""
     if name == JSON_LINES:
         assert file is not None, "checked with the configuration"
-        return lambda: JsonLinesHandler(file)
-    if name in BUILT_IN:
-        return None if name == NULL else ConsoleHandler
-    return lambda: cast("EventHandler", _find(name).load()())
+        return JsonLinesHandler(file)
+    return ConsoleHandler() if name == CONSOLE else cast("EventHandler", _find(name).load()())
 
 
 def _find(name: str) -> Any:
@@ -118,10 +105,10 @@ class JsonLinesHandler(ConsoleHandler):
         """Append a line; return False if it belongs into a new file."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            status, is_at_path = os.fstat(self._file), False
+            status, there = os.fstat(self._file), None
             with suppress(FileNotFoundError):
-                is_at_path = os.path.samestat(status, os.stat(self._path))  # noqa: PTH116
-            if not is_at_path:
+                there = os.stat(self._path)  # noqa: PTH116
+            if there is None or not os.path.samestat(status, there):
                 return False
             if status.st_size and status.st_size + len(data) > self._bytes_max:
                 os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - no Path is held
@@ -148,10 +135,10 @@ class Telemetry:
     """The telemetry of one agent. Costs nothing without a handler."""
 
     def __init__(self, config: AgentConfig, *, host: str) -> None:
-        make = factory(config.event_handler, config.event_log_file)
+        make = partial(make_handler, config.event_handler, config.event_log_file)
         now = time.monotonic()
         self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
-        self._relay = None if make is None else Relay(make)
+        self._relay = None if config.event_handler == NULL else Relay(make)
 
     def saw(self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float) -> None:
         """Pass on what follows from an event and the core's answer to it."""
@@ -171,7 +158,7 @@ class Relay:
     handler that raised.
     """
 
-    def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, make: Callable[[], EventHandler], *, queue_max: int = QUEUE_MAX) -> None:
         self.dropped = self.failed = 0
         self._queue: Queue[Item | None] = Queue(queue_max)
         # A daemon: a handler that never returns must not keep the process alive.
@@ -198,7 +185,7 @@ class Relay:
             reason = f"{missing}, {left} not taken within {timeout_s:g} s"
             log.warning("telemetry incomplete", reason=reason)
 
-    def _run(self, make: Factory) -> None:
+    def _run(self, make: Callable[[], EventHandler]) -> None:
         try:
             handler = make()
         except Exception as error:  # noqa: BLE001 - foreign code, of which training is independent

@@ -1,7 +1,6 @@
 """Pure. What an agent says on its console: one line an event, said once; a wait ever more rarely.
 
-It sees every event of the core with the effects that answered it and where the core then
-stands. It decides nothing: without it the agent does exactly the same.
+It decides nothing: without it the agent does exactly the same.
 """
 
 import itertools
@@ -19,15 +18,10 @@ from agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
 
-HOLD_S = 1.0
-"""How long the line of a failed worker waits for what the coordinator decides about it."""
-
-FAILURES_TOLD_MAX = 4
-"""Workers of one host that fail together and get a line each; the rest is a number."""
-
+HOLD_S = 1.0  # how long the line of a failed worker waits for what the coordinator decides about it
+FAILURES_TOLD_MAX = 4  # of one host that fail together and get a line each; the rest is a number
+# How long after the beginning of a wait it is told, in seconds; at last at steps of the last.
 TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""How long after the beginning of a wait it is told, in seconds; at last at steps of the last."""
-
 SIGINT = 2
 
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
@@ -45,9 +39,7 @@ _OF_ASSIGNMENT = (
 )  # fmt: skip
 
 
-class _Standing(NamedTuple):
-    """What of the core's state an event changes."""
-
+class _Standing(NamedTuple):  # what of the core's state an event changes
     is_connected: bool
     was_connected: bool
     desired: DesiredState
@@ -95,9 +87,9 @@ class History:
 
     def next_deadline(self) -> float | None:
         """Return when there is something to say even if nothing happens."""
-        held = self._held_since + HOLD_S if self._held else None
-        instants = (held, self._wait_due_at)
-        return min((instant for instant in instants if instant is not None), default=None)
+        held_until = [self._held_since + HOLD_S] if self._held else []
+        wait_due = [] if self._wait_due_at is None else [self._wait_due_at]
+        return min(held_until + wait_due, default=None)
 
     def saw(
         self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float
@@ -125,15 +117,9 @@ class History:
     # What happened.
 
     def _read_standing(self) -> _Standing:
-        link, workers = self._core.link, self._core.workers
-        return _Standing(
-            is_connected=link.is_open,
-            was_connected=link.was_open,
-            desired=self._core.desired,
-            is_ending=self._core.ending is not None,
-            is_stopping=workers.is_stopping,
-            workers_alive=workers.workers_alive,
-        )
+        core, link, workers = self._core, self._core.link, self._core.workers
+        of_workers = core.ending is not None, workers.is_stopping, workers.workers_alive
+        return _Standing(link.is_open, link.was_open, core.desired, *of_workers)
 
     def _on_connection(self, before: _Standing, current: _Standing) -> None:
         if before.is_connected and not current.is_connected:
@@ -283,12 +269,11 @@ class History:
     def _review_wait(self, what: str, text: str) -> None:
         """Say what is waited for if that is due; ``what`` tells one wait from another."""
         if what != self._awaited:
-            self._awaited, self._has_told_wait, self._wait_due_at = what, False, None
-            if what:
-                rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
-                began_at, steps = self._now, itertools.chain(TOLD_AFTER_S, rest)
-                self._wait_schedule = (began_at + after_s for after_s in steps)
-                self._wait_due_at = next(self._wait_schedule)
+            self._awaited, self._has_told_wait, began_at = what, False, self._now
+            rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
+            steps = itertools.chain(TOLD_AFTER_S, rest) if what else ()
+            self._wait_schedule = (began_at + after_s for after_s in steps)
+            self._wait_due_at = next(self._wait_schedule, None)
         if self._wait_due_at is not None and self._now >= self._wait_due_at:
             self._has_told_wait = True
             self._wait_due_at = next(at for at in self._wait_schedule if at > self._now)

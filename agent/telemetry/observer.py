@@ -1,8 +1,4 @@
-"""Pure. What an agent's doings mean for telemetry: events and metrics, and nothing else.
-
-An observer sees every event of the core with the effects that answered it. It
-decides nothing: without it the agent does exactly the same.
-"""
+"""Pure. What an agent's doings mean for telemetry: events and metrics. It decides nothing."""
 
 import json
 from collections.abc import Sequence
@@ -14,13 +10,12 @@ from agent.core import events as ev
 from agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
 from agent.core.model import NO_ROUND, Assignment, DesiredState, Exit, Failure, Standby
 from agent.settings.config import AgentConfig
+from agent.telemetry import Event, EventSource, Item, Metric, Value
 from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
-from agent.telemetry.items import Event, EventSource, Item, Metric, Value
 from agent.workers.failures.exit_status import describe_ending
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 
 _Metadata = dict[str, Value]
-
 
 # How a worker ended: by itself with 0 or badly, also if it could not be started; or by the agent,
 # also if that did not start it because another could not be.
@@ -29,8 +24,6 @@ Status = Literal["SUCCEEDED", "FAILED", "TERMINATED"]
 
 @dataclass(slots=True)
 class _Round:
-    """One round of this host, as it is seen so far."""
-
     assignment: Assignment
     group: WorkerGroup
     exits: dict[int, ev.WorkerExited] = field(default_factory=dict)
@@ -47,7 +40,6 @@ class _Round:
         return "TERMINATED"
 
     def state(self) -> WorkerState:
-        """Return what became of this host's workers, as a unit."""
         found = {self.status(worker.local_rank) for worker in self.group.workers}
         if "FAILED" in found:
             return WorkerState.FAILED
@@ -55,10 +47,7 @@ class _Round:
 
 
 class Observer:
-    """Turns what an agent's core sees and does into events and metrics.
-
-    ``epoch_s`` is what to add to the monotonic clock to get seconds since 1970.
-    """
+    """Makes events and metrics of what a core sees and does; ``now + epoch_s`` is since 1970."""
 
     def __init__(self, config: AgentConfig, *, host: str, epoch_s: float, now: float) -> None:
         self._config = config
@@ -149,15 +138,10 @@ class Observer:
                 if directive.round_id != self._interrupted_key[0]:
                     return
                 self._has_restarted_in_process = True
-                metadata: _Metadata = {
-                    **self._whose,
-                    "state": "RESTARTED",
-                    "round_id": directive.round_id,
-                    "iteration": directive.iteration,
-                    "duration_ms": round((self._now - since) * 1000, 3),
-                    "reason": reason,
-                }
-                self._put_event("agent.inprocess.RESTARTED", metadata)
+                metadata: _Metadata = {"state": "RESTARTED", "round_id": directive.round_id}
+                metadata |= {"iteration": directive.iteration, "reason": reason}
+                metadata["duration_ms"] = round((self._now - since) * 1000, 3)
+                self._put_event("agent.inprocess.RESTARTED", self._whose | metadata)
 
     def _on_failure(self, failure: Failure) -> None:
         current = self._current(failure.round_id)
@@ -179,7 +163,6 @@ class Observer:
                 self._put_end(effect)
 
     def _current(self, round_id: int) -> _Round | None:
-        """Return the round of this host's workers if it has that id."""
         current = self._round
         return current if current is not None and current.assignment.round_id == round_id else None
 

@@ -22,9 +22,9 @@ from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
 from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
-from agent.workers.failures.error_file import read_error_file, read_faults
+from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
 from agent.workers.failures.evidence import Explainer
-from agent.workers.failures.exit_status import describe_ending
+from agent.workers.failures.exit_status import Evidence, describe_ending
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
 from agent.workers.supervisor import messages
@@ -48,10 +48,7 @@ BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
 
 class Workers:
-    """Starts and stops workers through a supervisor; what happens goes to ``on_event``.
-
-    A mistake of our own on the way there goes to ``on_mistake``.
-    """
+    """Starts and stops workers through a supervisor; mistakes of our own go to ``on_mistake``."""
 
     def __init__(
         self,
@@ -80,7 +77,8 @@ class Workers:
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
             )
-        self._explainer = Explainer(config.program.script)
+        program = config.program
+        self._explainer = Explainer(program.target if program.kind == "script" else None)
         self._supervisor = SupervisorClient(
             on_event=self._hear, on_death=self._on_supervisor_death, on_mistake=on_mistake
         )
@@ -171,10 +169,9 @@ class Workers:
         except (OutputError, FilesStalled) as error:
             self._preparation = None
             is_log_dir = isinstance(error, FilesStalled) and config.log_dir is not None
-            message = f"--log-dir {config.log_dir}: {error}" if is_log_dir else str(error)
-            self._submit(
-                messages.WorkerStartFailed(round_id=round_id, local_rank=0, message=message)
-            )
+            why = f"--log-dir {config.log_dir}: {error}" if is_log_dir else str(error)
+            failed = messages.WorkerStartFailed(round_id=round_id, local_rank=0, message=why)
+            self._submit(failed)
             return
         for local_rank, env in self.watchdog.prepare(round_id, envs).items():
             envs[local_rank].update(env)
@@ -214,9 +211,9 @@ class Workers:
             match news:
                 case int(returncode):
                     self.watchdog.ended()
-                    why = ""
+                    why, ended = "", Evidence(exit_code=returncode)
                     with suppress(FilesStalled):
-                        why = await self._read_files(partial(self._explainer.explain, returncode))
+                        why = await self._read_files(partial(self._explainer.explain, ended))
                     ending = describe_ending(returncode)
                     self._submit(ev.SupervisorDied(ending=ending, explanation=why))
                     return
@@ -249,27 +246,25 @@ class Workers:
 
     def _read_remains(self, exited: messages.WorkerExited) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
-        path, kept_error_file, stderr_tail = self._output.ended(exited.round_id, exited.local_rank)
+        path, kept, tail = self._output.ended(exited.round_id, exited.local_rank)
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
             # Python writes them to one place only, and users look for them here.
             write_text(f"{printable(stacks)}\n")
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
-        if error is None and is_python and (what := exception_in(stderr_tail)):
+        if error is None and not stacks and is_python and (what := exception_in(tail)):
             error = messages.WorkerError(message=what)
-        why = BECAUSE_IT_HUNG
-        if exited.hang is None:
-            code, pid, is_stopped = exited.exit_code, exited.pid, exited.is_stopped
-            why = self._explainer.explain(
-                code, pid, is_stopped=is_stopped, error=error, stacks=stacks
-            )
-        return replace(
-            exited,
-            error=error,
-            explanation=why,
-            stderr_tail=stderr_tail,
-            error_file=kept_error_file,
+        told = replace(exited, error=with_stacks(error, stacks), stderr_tail=tail, error_file=kept)
+        if exited.hang is not None:
+            return replace(told, explanation=BECAUSE_IT_HUNG)
+        ended = Evidence(
+            exit_code=exited.exit_code,
+            pid=exited.pid,
+            is_stopped=exited.is_stopped,
+            has_error=error is not None,
+            has_stacks=bool(stacks),
         )
+        return replace(told, explanation=self._explainer.explain(ended))
 
 
 def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:

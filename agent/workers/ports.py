@@ -1,8 +1,7 @@
 """Shell. Ports held for the rounds this agent leads.
 
-A bound socket that does not listen, with ``SO_REUSEADDR``, keeps others from
-binding the port and from being given it, while the store of rank 0 (which sets
-the same option) can bind and listen. So no process takes the port in between.
+A bound socket that does not listen, with ``SO_REUSEADDR``, keeps others from binding the port and
+from being given it, while the store of rank 0 (which sets the same option) can bind and listen.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ class Ports:
         self._sockets: dict[int, socket.socket] = {}
 
     def reserve(self) -> int:
-        """Hold a port that is free on every address, of both families where the host has both.
-
-        Raises ``OSError`` if the host has none left.
-        """
+        """Hold a port free on every address of each family; ``OSError`` if there is none left."""
         is_dual = socket.has_dualstack_ipv6()
         holder = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
         try:

@@ -328,7 +328,7 @@ def test_a_full_console_does_not_hold_up_the_result(
     with os.fdopen(write_fd, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         context = start("sh", sh("yes | head -c 1000000"), tee=Std.OUT)
-        context.tee_stall_s = 0.1
+        context._tail.stall_s = 0.1
         result = ended(context)
         monkeypatch.undo()
     os.close(read_fd)
@@ -342,10 +342,10 @@ def test_a_signal_to_end_does_not_wait_for_a_full_console(
     with os.fdopen(write_fd, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         context = start("sh", sh("yes | head -c 1000000"), tee=Std.OUT)
-        context.tee_stall_s = 100 * DEADLINE_S
+        context._tail.stall_s = 100 * DEADLINE_S
 
         def end_launcher() -> None:
-            wait_until_sync(lambda: context._tail and context._tail._is_closing, DEADLINE_S)
+            wait_until_sync(lambda: context._tail._is_closing, DEADLINE_S)
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
         thread = threading.Thread(target=end_launcher)

@@ -55,7 +55,7 @@ def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
         write(stderr.path, b"line %d\nend" % rank)
         assert stderr.last_lines() == f"line {rank}\nend"
         assert stderr.last_lines() == f"line {rank}\nend"
-    tail.close(DEADLINE_S)
+    tail.close()
     assert os.read(pipe[0], 4096) == b"line 0\nend"
     assert list(tmp_path.iterdir()) == []
 
@@ -66,7 +66,7 @@ def test_rounds_follow_one_another(tmp_path: Path, pipe: tuple[int, int]) -> Non
         stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
         write(stderr.path, b"round %d\n" % number)
         stderr.finish()
-    tail.close(DEADLINE_S)
+    tail.close()
     assert os.read(pipe[0], 4096) == b"round 0\nround 1\nround 2\n"
 
 
@@ -85,7 +85,7 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
     assert received == data
     writer.join()
     assert stderr.last_lines() == "\n".join(f"{number:07}" for number in range(999_950, 1_000_000))
-    tail.close(DEADLINE_S)
+    tail.close()
 
 
 def test_a_worker_that_is_not_shown_waits_for_no_reader(
@@ -95,7 +95,7 @@ def test_a_worker_that_is_not_shown_waits_for_no_reader(
     stderr = opened(tail, tmp_path, 0, pipe[1], shown=False)
     write(stderr.path, b"x" * 20_000_000)
     assert len(stderr.last_lines()) == LAST_BYTES_MAX
-    tail.close(DEADLINE_S)
+    tail.close()
 
 
 def test_a_destination_that_takes_nothing_is_given_up(
@@ -105,7 +105,8 @@ def test_a_destination_that_takes_nothing_is_given_up(
     stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
     write(stderr.path, b"x" * 500_000)
     assert stderr.last_lines().endswith("xxx")
-    tail.close(10 * MS)
+    tail.stall_s = 10 * MS
+    tail.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,7 +116,7 @@ def test_a_destination_that_is_gone_holds_no_worker_up(tmp_path: Path) -> None:
     stderr = opened(tail, tmp_path, 0, write_fd, shown=True)
     os.close(read_fd)
     write(stderr.path, b"x" * 20_000_000)
-    tail.close(DEADLINE_S)
+    tail.close()
     os.close(write_fd)
 
 
@@ -124,4 +125,4 @@ def test_what_cannot_be_shown_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         opened(tail, tmp_path, 0, 987, shown=True)
     assert list(tmp_path.iterdir()) == []
-    tail.close(DEADLINE_S)
+    tail.close()

@@ -139,7 +139,8 @@ def test_a_full_pipe_holds_up_neither_the_writer_nor_the_caller(
     assert isinstance(source, streams.FollowedFile)
     assert source.position <= 2 * streams.PENDING_BYTES_MAX  # the rest waits in the file
     began = time.monotonic()
-    following.close(stall_s=0.1)
+    following.stall_s = 0.1
+    following.close()
     assert time.monotonic() - began < DEADLINE_S
 
 
@@ -151,7 +152,8 @@ def test_another_destination_does_not_suffer_from_a_full_one(tmp_path: Path, unr
         shell("yes | head -c 5000000", tmp_path / "out")
         shell("echo here", tmp_path / "err")
         wait_until_sync(lambda: reader.data == b"here\n", DEADLINE_S)
-        following.close(stall_s=0)
+        following.stall_s = 0
+        following.close()
 
 
 def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
     following.add(str(tmp_path / "a"), write_fd)
     os.close(write_fd)
     shell("yes | head -c 3000000", tmp_path / "a")
-    closer = threading.Thread(target=following.close, args=(DEADLINE_S,))
+    closer = threading.Thread(target=following.close)
     closer.start()
     taken = 0
     while chunk := os.read(read_fd, 65536):

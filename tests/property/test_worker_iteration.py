@@ -118,10 +118,10 @@ class IterationMachine(RuleBasedStateMachine):
         self.deliver(Order(-1, Word.LOST))
         assert self.core.phase not in (Phase.ENTERING, Phase.COMPLETED), "it waits for ever"
 
-    @precondition(lambda self: self.core.next_deadline() is not None)
+    @precondition(lambda self: self.core.deadline is not None)
     @rule()
     def time_passes(self) -> None:
-        due = self.core.next_deadline()
+        due = self.core.deadline
         assert due is not None
         assert RETRY_FIRST_S <= due - self.now <= CLEANUP_S
         self.now, before = due, self.raises

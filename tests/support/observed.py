@@ -9,7 +9,7 @@ from agent.core.agent import AgentCore
 from agent.core.effects import StartRound
 from agent.core.model import Assignment, Exit, Pace, Standby
 from agent.settings.config import AgentConfig, Program
-from agent.telemetry.items import Event, Item, Metric
+from agent.telemetry import Event, Item, Metric
 from agent.telemetry.observer import Observer
 
 START = 100.0

@@ -46,14 +46,6 @@ _SINCE_BYTE = (SLOTS_FROM + layout.SLOT_SINCE) * layout.WORD_BYTES
 _SLOT_BYTES = SLOT_WORDS * layout.WORD_BYTES
 
 
-class BoardUnusable(Exception):
-    """There is no board this process could use; the message says why."""
-
-
-class BoardTaken(Exception):
-    """Another process of the worker has the board."""
-
-
 class Thread:
     """What one thread holds open: its slots, the latest last, and how many are sections."""
 
@@ -167,23 +159,22 @@ class Board:
     def note_section(self, name: str, took_ns: int) -> None:
         """Remember how long a section took."""
         numbers = self._section_numbers
-        number = numbers.get(name)
-        if number is None:
-            if len(numbers) >= layout.SECTIONS_MAX:
-                return
+        is_new = name not in numbers
+        if is_new and len(numbers) < layout.SECTIONS_MAX:
             # Of two threads with the same new name one wins, and a number stays unused.
-            number = numbers.setdefault(name, next(self._fresh_sections))
-            if number >= layout.SECTIONS_MAX:
-                return
+            numbers.setdefault(name, next(self._fresh_sections))
+        number = numbers.get(name, layout.SECTIONS_MAX)
+        if number >= layout.SECTIONS_MAX:
+            return
+        if is_new:
             at = layout.name_bytes(layout.SECTION_NAMES_FROM_BYTE, number)
             self.raw[at] = layout.encode_name(name)
             if self.words[layout.SECTIONS_USED] <= number:
                 self.words[layout.SECTIONS_USED] = number + 1
-        if number < layout.SECTIONS_MAX:
-            longest = layout.section_word(number, layout.SECTION_MAX)
-            if self.words[longest] < took_ns:  # noqa: PLR1730 - a call would let others in
-                self.words[longest] = took_ns
-            self.words[layout.section_word(number, layout.SECTION_COUNT)] += 1
+        longest = layout.section_word(number, layout.SECTION_MAX)
+        if self.words[longest] < took_ns:  # noqa: PLR1730 - a call would let others in
+            self.words[longest] = took_ns
+        self.words[layout.section_word(number, layout.SECTION_COUNT)] += 1
 
     def kick(self) -> None:
         """Ask the agent to look now. Never blocks, never fails."""
@@ -231,27 +222,24 @@ def has_lock() -> bool:
 
 
 def claim(directory: str) -> Board:
-    """Make the worker's board this process's own, all but its name. Raises ``BoardUnusable``."""
+    """Make the worker's board this process's own, all but its name.
+
+    Raises ``BlockingIOError`` if another process has it, else ``OSError`` or ``ValueError``.
+    """
     if not has_lock():
-        raise BoardUnusable("this Python runs threads without its global lock (PYTHON_GIL=0)")
+        raise ValueError("this Python runs threads without its global lock (PYTHON_GIL=0)")
     with contextlib.ExitStack() as opened:
-        try:
-            board = open_file(directory, layout.BOARD_FILE)
-            opened.callback(os.close, board)
-            try:
-                fcntl.lockf(board, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError) as error:
-                raise BoardTaken from error
-            if os.fstat(board).st_size != layout.BOARD_BYTES:
-                raise BoardUnusable(f"{directory}: its board has another size")
-            page = mmap.mmap(board, layout.BOARD_BYTES)
-            words = memoryview(page).cast("q")
-            if (found := words[layout.VERSION_WORD]) != layout.VERSION:
-                why = f"its board is of version {found}, not {layout.VERSION}"
-                raise BoardUnusable(f"{directory}: {why}")
-            kick = open_file(directory, layout.KICK_FILE)
-        except OSError as error:
-            raise BoardUnusable(f"{directory}: {error}") from error
+        board = open_file(directory, layout.BOARD_FILE)
+        opened.callback(os.close, board)
+        fcntl.lockf(board, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(board).st_size != layout.BOARD_BYTES:
+            raise ValueError(f"{directory}: its board has another size")
+        page = mmap.mmap(board, layout.BOARD_BYTES)
+        words = memoryview(page).cast("q")
+        if (found := words[layout.VERSION_WORD]) != layout.VERSION:
+            why = f"its board is of version {found}, not {layout.VERSION}"
+            raise ValueError(f"{directory}: {why}")
+        kick = open_file(directory, layout.KICK_FILE)
         opened.pop_all()
     # What an earlier owner left, its name first.
     words[layout.OWNER_PID] = 0

@@ -47,38 +47,26 @@ __all__ = [
     "Wrapper",
 ]  # fmt: skip
 
-_HOME_OF = {
-    "abort": "Abort AbortTorchDistributed",
-    "compose": "Compose",
-    "exception": "FaultCounterExceeded HealthCheckError RankShouldRestart RestartAbort"
-    " RestartError TimeoutError",
-    "finalize": "Finalize ThreadedFinalize",
-    "health_check": "CudaHealthCheck FaultCounter FaultCounterExceeded HealthCheck",
-    "initialize": "Initialize RetryController",
-    "rank_assignment": "ActivateAllRanks ActiveWorldSizeDivisibleBy FillGaps"
-    " FilterCountGroupedByKey MaxActiveWorldSize RankAssignment RankFilter ShiftRanks"
-    " WorldSizeDivisibleBy",
-    "rank_filter": "ActiveWorldSizeDivisibleBy MaxActiveWorldSize RankFilter",
-    "wrap": "CallWrapper Wrapper",
+_HOME_OF: dict[str, tuple[type, ...]] = {
+    "abort": (Abort,),
+    "compose": (Compose,),
+    "exception": (RankShouldRestart, RestartAbort, RestartError),
+    "finalize": (Finalize,),
+    "health_check": (HealthCheck, FaultCounterExceeded),
+    "initialize": (Initialize,),
+    "rank_assignment": (RankAssignment,),
+    "rank_filter": (RankFilter,),
+    "wrap": (CallWrapper, Wrapper),
 }
-"""Modules of nvidia-resiliency-ext, and the names here that are in them there."""
-_NOT_HERE = frozenset({
-    "AbortTransformerEngine", "Completion", "InternalError", "Layer", "LayerFlag",
-    "RankDiscarded", "Terminate", "Tree", "attribution", "completion", "monitor_process",
-    "monitor_thread", "nested_restarter", "progress_watchdog", "sibling_monitor", "store",
-    "terminate",
-})  # fmt: skip
-"""What is there and has no counterpart."""
+"""Modules of nvidia-resiliency-ext, and what is in them there: these classes and their kinds."""
 
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
     def __getattr__(name: str) -> object:
         """Say what to write instead of a name that users know from elsewhere."""
-        hint = ""
-        if name in _HOME_OF:
-            flat = ", ".join(f"inprocess.{found}" for found in _HOME_OF[name].split())
-            hint = f"; names are flat here: {flat}"
-        elif name in _NOT_HERE:
-            hint = "; docs/inprocess.md, Differences, says what to write instead"
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        hint = "docs/inprocess.md, Differences, has what nvidia-resiliency-ext names otherwise"
+        if kinds := _HOME_OF.get(name):
+            found = [each for each in __all__ if issubclass(globals()[each], kinds)]
+            hint = f"names are flat here: {', '.join(f'inprocess.{each}' for each in found)}"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}")

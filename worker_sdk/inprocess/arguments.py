@@ -13,9 +13,7 @@ from worker_sdk.timers import duration_ns
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-Duration = timedelta | float
-"""A ``timedelta``, or seconds."""
-
+Duration = timedelta | float  # a number is in seconds
 DURATION_MAX_S = 365 * 24 * 3600.0
 
 # Durations of a `Wrapper`: the left one must be below the right one.

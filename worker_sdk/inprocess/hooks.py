@@ -16,8 +16,7 @@ from worker_sdk.inprocess import errors
 from worker_sdk.inprocess.arguments import Duration, call_with, count, seconds
 from worker_sdk.inprocess.state import State, local_rank
 
-_SUBCLASSABLE = 1 << 10
-"""``Py_TPFLAGS_BASETYPE``; the class of plain functions does not have it."""
+_SUBCLASSABLE = 1 << 10  # `Py_TPFLAGS_BASETYPE`; the class of plain functions does not have it
 
 
 class Hook(abc.ABC):

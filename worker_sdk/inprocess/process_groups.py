@@ -27,14 +27,11 @@ log = logging.getLogger("worker_sdk")
 
 CONNECT_TIMEOUT_S = 1.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.002, 0.05
-STORE_TIMEOUT = timedelta(minutes=30)
-"""As torch's; that of the group counts, if it has one."""
+STORE_TIMEOUT = timedelta(minutes=30)  # as torch's; that of the group counts, if it has one
+LIBRARIES = ("libtorch", "libgloo")  # names of libraries that have gloo's code begin like this
 
-LIBRARIES = ("libtorch", "libgloo")
-"""Where gloo's code is: names of libraries begin like this."""
-
+# How long messages may be under way. Those to a host that is gone are so for ever.
 QUIET_WITHIN_S = 0.5
-"""How long messages may be under way. Those to a host that is gone are so for ever."""
 QUIET_CHECK_S = 0.001
 QUIET_CHECKS = 2  # in a row: the kernel does not tell when the last byte has gone
 # Bytes not read, and not sent (SIOCOUTQNSD; SIOCOUTQ has those that are not acknowledged yet).
@@ -170,13 +167,11 @@ def _wait_for_store(host: str, port: int, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     wait_s = RETRY_FIRST_S
     while time.monotonic() < deadline:
-        try:
+        with contextlib.suppress(OSError):
             socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
-        except OSError:
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, RETRY_MAX_S)
-        else:
             return
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, RETRY_MAX_S)
 
 
 def shut_down_gloo() -> int:
@@ -309,7 +304,6 @@ def _wait_until_quiet(connections: list[socket.socket]) -> None:
 
 
 def _is_busy(connection: socket.socket) -> bool:
-    """Return whether there are bytes that were not read, or not sent."""
     try:
         connection.getpeername()
         return any(any(fcntl.ioctl(connection, queue, bytes(4))) for queue in _QUEUES)

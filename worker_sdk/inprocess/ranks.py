@@ -137,11 +137,11 @@ def rules_of(
                 f" coordinator, which runs no code of the user's. Allowed: {_ALLOWED}"
             )
     kinds = [type(rule) for rule in rules]
-    has_groups = FilterCountGroupedByKey in kinds
     if kinds.count(FilterCountGroupedByKey) > 1:
         raise ValueError("rank_assignment may hold one FilterCountGroupedByKey, not several")
-    after = kinds[kinds.index(FilterCountGroupedByKey) :] if has_groups else kinds
-    if not {ShiftRanks, FillGaps} & set(after):
+    if FilterCountGroupedByKey in kinds:
+        kinds = kinds[kinds.index(FilterCountGroupedByKey) :]
+    if not {ShiftRanks, FillGaps} & set(kinds):
         raise ValueError(
             "rank_assignment must hold ShiftRanks or FillGaps, applied after"
             " FilterCountGroupedByKey (in Compose: to the left of it)"

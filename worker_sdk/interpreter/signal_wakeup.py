@@ -17,12 +17,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-WAIT_MAX_S = 24 * 3600.0
-"""The longest wait at once; callers that have not seen their event wait again."""
-
-LOOK_AGAIN_S = 1.0
-"""The longest wait at once where no descriptor is left for signals."""
-
+WAIT_MAX_S = 24 * 3600.0  # at once; callers that have not seen their event wait again
+LOOK_AGAIN_S = 1.0  # the longest wait at once where no descriptor is left for signals
 _BYTES_MAX = 64 * 1024
 
 _set_quietly = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)

@@ -47,7 +47,7 @@ class HostIterations:
     def begin_round(self, round_id: int) -> None:
         """Forget everything but a directive of this very round, which may be ahead of us."""
         self._round_id = round_id
-        self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
+        self.workers = [Worker(local_rank=rank) for rank in range(self._size)]
         self._has_started = self._is_stopping = self.has_failed = False
         self._dismissed_until: float | None = None
         self._notices = RestartNotices(round_id)
@@ -58,17 +58,16 @@ class HostIterations:
         self.report: InprocessReport | None = None
         self._follow()
 
-    def started(self, round_id: int, pids: Mapping[int, int]) -> None:
+    def started(self, pids: Mapping[int, int]) -> None:
         """Note that all workers of the round run."""
-        if round_id == self._round_id:
-            self._has_started = True
-            for worker in self._workers:
-                worker.pid = pids.get(worker.local_rank, 0)
+        self._has_started = True
+        for worker in self.workers:
+            worker.pid = pids.get(worker.local_rank, 0)
 
     def stopping(self) -> None:
         """Note that all workers are being stopped: they are told nothing more."""
         self._is_stopping = True
-        for worker in self._workers:
+        for worker in self.workers:
             worker.kill_at = None
 
     def dismiss(self, reason: str, *, now: float) -> list[fx.Effect] | None:
@@ -76,9 +75,9 @@ class HostIterations:
 
         ``None``: all are to be stopped now, because one does something else or their time is up.
         """
-        alive, effects = [w for w in self._workers if not w.is_gone], list[fx.Effect]()
+        alive, effects = [w for w in self.workers if not w.is_gone], list[fx.Effect]()
         if self._dismissed_until is None:
-            waiting = [w for w in alive if w.takes_part and w.phase in _WAITING]
+            waiting = [w for w in alive if w.left is None and w.phase in _WAITING]
             ending = [w for w in alive if w.has_exited or (w.fault and w.has_said_so)]
             if not self.is_on or len(waiting) + len(ending) < len(alive):
                 return None
@@ -96,7 +95,7 @@ class HostIterations:
         iteration = directive.iteration
         if isinstance(directive.kind, IterationComplete) and iteration > self._completed:
             # Of a worker that has left an iteration which was complete, as we hear only now.
-            left = [w for w in self._workers if not w.takes_part and not w.has_exited]
+            left = [w for w in self.workers if w.left is not None and not w.has_exited]
             self.has_failed |= any(w.iteration == iteration and w.seat is not None for w in left)
         self._follow()
         if isinstance(directive.kind, IterationBegin):
@@ -107,8 +106,9 @@ class HostIterations:
 
     def step_taken(self, step: WorkerStep, *, now: float) -> Fault | None:
         """Take a worker's step; return what is to be written down at once."""
-        worker = self._worker(step.worker.round_id, step.worker.local_rank)
-        if worker is None or not worker.takes_part or not self._is_running:
+        worker = self.workers[step.worker.local_rank]
+        is_ours = step.worker.round_id == self._round_id and worker.left is None
+        if not is_ours or not self._is_running:
             return None
         iteration, why = step.iteration, step.interruption
         is_current = iteration == worker.iteration
@@ -127,10 +127,8 @@ class HostIterations:
         return None
 
     def exited(self, event: WorkerExited) -> Fault | None:
-        """Note a worker's end; ``None``: it is no matter of in-process restart."""
-        worker = self._worker(event.round_id, event.local_rank)
-        if worker is None or worker.is_gone:
-            return None
+        """Note the end of a worker that was alive; ``None``: no matter of in-process restart."""
+        worker = self.workers[event.local_rank]
         if (fault := worker.gone()) is not None:
             return fault
         hang = event.hang
@@ -141,7 +139,7 @@ class HostIterations:
         is_good = event.exit_code == 0 and hang is None
         is_well = is_good and NO_ITERATION < worker.iteration <= self._completed
         is_by_itself = not event.is_stopped or hang is not None
-        if is_by_itself and worker.takes_part and self._is_engaged and not is_well:
+        if is_by_itself and worker.left is None and self._is_engaged and not is_well:
             at = event.ended_at if hang is None else min(event.ended_at, hang.noticed_at)
             stacks = hang.evidence.stacks if hang is not None else ""
             self._notices.failed(worker.local_rank, stacks, now=at)
@@ -151,29 +149,15 @@ class HostIterations:
         worker.left = worker.left or shortened(notice)
         return None
 
-    def lost(self, local_rank: int, why: str, *, now: float) -> Fault | None:
-        """Note that a worker is gone with its supervisor; ``None`` as for ``exited``."""
-        worker = self._workers[local_rank]
-        fault = worker.gone()
-        if fault is not None or not worker.takes_part:
-            return fault
-        ending = worker.interruption(InterruptionKind.TERMINATED, why)
-        fault = self._leave(worker, ending, at=now)
-        return fault if self.is_on else None
-
     @property
     def is_on(self) -> bool:
         """Whether an iteration is entered or under way: the end of a worker fails nothing."""
         return self._is_running and self._is_engaged
 
-    def is_excused(self, local_rank: int) -> bool:
-        """Return whether the end of a worker fails nothing."""
-        return self.is_on or self._workers[local_rank].fault is not None
-
     @property
     def deadline(self) -> float | None:
         """When to call ``settle`` again if nothing happens."""
-        instants = [worker.kill_at for worker in self._workers]
+        instants = [worker.kill_at for worker in self.workers]
         if not self._is_stopping:
             instants.append(self._dismissed_until)
         if self._is_running:
@@ -185,10 +169,10 @@ class HostIterations:
         effects: list[fx.Effect] = []
         if self._is_running:
             if (directive := self._directive) is not None:
-                for worker in self._workers:
+                for worker in self.workers:
                     effects += self._settle(worker, directive, now)
             effects += self._notices.review(self._waiting_for(), now=now)
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.kill_at = None
                 effects.append(self._end(worker, SIGKILL))
@@ -197,7 +181,7 @@ class HostIterations:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        for worker in self._workers:
+        for worker in self.workers:
             assert worker.fault is None or (worker.left and not worker.is_gone), "no record due"
             assert worker.kill_at is None or worker.fault, "a worker in good standing is killed"
             assert worker.iteration <= self._top, "an iteration above the top"
@@ -212,17 +196,13 @@ class HostIterations:
     def _is_engaged(self) -> bool:
         return self._has_started and self._top > self._completed
 
-    def _worker(self, round_id: int, local_rank: int) -> Worker | None:
-        is_ours = round_id == self._round_id and 0 <= local_rank < self._size
-        return self._workers[local_rank] if is_ours else None
-
     def _enter(self, worker: Worker, step: WorkerStep, now: float) -> Fault | None:
         if step.iteration <= worker.iteration:
             return None
         worker.iteration, worker.phase = step.iteration, InprocessStep.ENTERED
         worker.spec, worker.group, worker.seat = step.spec, step.group, None
         self._top = max(self._top, step.iteration)
-        beside = (w for w in self._workers if w.takes_part and w.iteration == step.iteration)
+        beside = (w for w in self.workers if w.left is None and w.iteration == step.iteration)
         if (other := next((w for w in beside if w.spec != worker.spec), None)) is None:
             return None
         message = (
@@ -294,13 +274,13 @@ class HostIterations:
     def _update_report(self) -> None:
         if self._top == NO_ITERATION:
             return
-        present = [worker for worker in self._workers if worker.takes_part]
+        present = [worker for worker in self.workers if worker.left is None]
         if present:
             low = min(worker.iteration for worker in present)
         elif self._low == NO_ITERATION:
             low = self._top
         else:  # those that were behind are gone
-            low = max(worker.iteration for worker in self._workers)
+            low = max(worker.iteration for worker in self.workers)
         low = self._low = max(self._low, low)
         step = self._step(present)
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
@@ -313,11 +293,11 @@ class HostIterations:
             ]
         entered = present if step is InprocessStep.ENTERED else ahead
         is_entry = bool(entered) and step is not InprocessStep.RUNNING
-        groups = tuple(worker.group for worker in self._workers) if is_entry else ()
+        groups = tuple(worker.group for worker in self.workers) if is_entry else ()
         self.report = InprocessReport(
             iteration=max(low, 0),
             step=step,
-            terminated=tuple(w.left for w in self._workers if w.left is not None),
+            terminated=tuple(w.left for w in self.workers if w.left is not None),
             interruptions=tuple(why for key, why in self._broken.items() if key[0] == low),
             spec=entered[0].spec if is_entry else None,
             groups=groups if any(groups) else (),
@@ -326,7 +306,7 @@ class HostIterations:
 
     def _waiting_for(self) -> str:
         """Return what workers of this host wait for to begin an iteration, empty if none does."""
-        present = [worker for worker in self._workers if worker.takes_part]
+        present = [worker for worker in self.workers if worker.left is None]
         if not any(worker.phase is InprocessStep.ENTERED for worker in present):
             return ""
         iteration = max(worker.iteration for worker in present)
@@ -344,7 +324,7 @@ class HostIterations:
             return InprocessStep.OUTSIDE if low == NO_ITERATION else InprocessStep.COMPLETED
         is_broken = any(iteration == low for iteration, _ in self._broken)
         if not present and not is_broken:
-            last = [worker for worker in self._workers if worker.iteration == low]
+            last = [worker for worker in self.workers if worker.iteration == low]
             is_done = bool(last) and all(worker.has_exited for worker in last)
             return InprocessStep.COMPLETED if is_done else InprocessStep.INTERRUPTED
         phases = {worker.phase for worker in present if not worker.is_spare}

@@ -23,14 +23,10 @@ class Cpu:
     """One logical CPU that this process may use, and what it is a part of."""
 
     index: int
-    node: int
-    """NUMA node; 0 on a kernel without NUMA."""
-    socket: int
-    """Physical package; 0 if the kernel does not say."""
-    core: int
-    """Lowest CPU of its physical core, allowed or not: hyperthreads have it in common."""
-    cache: int
-    """Lowest CPU that shares its last-level cache, allowed or not; -1 if unknown."""
+    node: int  # NUMA node; 0 on a kernel without NUMA
+    socket: int  # physical package; 0 if the kernel does not say
+    core: int  # lowest CPU of its physical core, allowed or not: hyperthreads have it in common
+    cache: int  # lowest CPU that shares its last-level cache, allowed or not; -1 if unknown
 
 
 def bind_workers(

@@ -20,15 +20,12 @@ _UUID = re.compile(r"GPU-[0-9a-f-]+", re.ASCII | re.IGNORECASE)
 class Gpu:
     """One GPU as its driver describes it."""
 
-    index: int
-    """Its number among all GPUs of the host, in the driver's order."""
+    index: int  # its number among all GPUs of the host, in the driver's order
     uuid: str
     name: str
     memory_bytes: int
-    memory_used_bytes: int
-    """When it was looked at, by any process."""
-    pci_address: str
-    """As in sysfs, e.g. "0000:3b:00.0"; empty if the driver's was not understood."""
+    memory_used_bytes: int  # when it was looked at, by any process
+    pci_address: str  # as in sysfs, e.g. "0000:3b:00.0"; empty if the driver's was not understood
 
 
 def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:

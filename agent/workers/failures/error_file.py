@@ -1,8 +1,7 @@
 """Shell. What a worker left in its error file, and beside it.
 
-The format is torch's, see ``worker_sdk.errors``; a plain text as the outer message,
-with ``timestamp`` beside it, is one too. Whatever else is found there becomes a note; a worker
-can't harm its agent through these files.
+The format is torch's, see ``worker_sdk.errors``, or a plain text as the outer message. Whatever
+else is found there becomes a note; a worker can't harm its agent through these files.
 """
 
 from dataclasses import replace
@@ -16,8 +15,7 @@ from worker_sdk.errors import FILE_BYTES_MAX, bounded, parse, read_bytes
 MESSAGE_BYTES_MAX = 16 * 1024
 TRACEBACK_BYTES_MAX = 32 * 1024
 
-_TIMESTAMP_MAX = 253_402_214_400
-"""The last day that a calendar of four digits knows, in seconds since 1970."""
+_TIMESTAMP_MAX = 253_402_214_400  # the last day of a calendar of four digits, since 1970
 _EXIT_CODE_MAX = 2**31 - 1
 _NO_MESSAGE = "(error file unreadable: it has no message)"
 
@@ -38,28 +36,40 @@ def load_error_file(path: str | PathLike[str]) -> dict[str, Any] | str | None:
 
 
 def read_error_file(path: str | PathLike[str]) -> WorkerError | None:
-    """Return what a worker that ended badly says of it, ``None`` if it left nothing.
+    """Return what a worker that ended badly says of it, ``None`` if it left nothing."""
+    match load_error_file(path):
+        case None:
+            return None
+        case str(note):
+            return WorkerError(message=note)
+        case {"message": str(text)}:
+            return WorkerError(message=bounded(text, MESSAGE_BYTES_MAX))
+        case {"message": {"message": str(text), **message}}:
+            extra = message.get("extraInfo")
+            stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+            return WorkerError(
+                message=bounded(text, MESSAGE_BYTES_MAX),
+                traceback=bounded(stack, TRACEBACK_BYTES_MAX) if isinstance(stack, str) else "",
+                error_code=_whole(message.get("errorCode"), -_EXIT_CODE_MAX, _EXIT_CODE_MAX),
+            )
+    return WorkerError(message=_NO_MESSAGE)
 
-    The stacks of a crash come with the traceback.
-    """
-    content, stacks = load_error_file(path), read_faults(path)
-    if content is None:
-        first = stacks.partition("\n")[0]
-        return WorkerError(message=first, traceback=stacks) if stacks else None
-    error = WorkerError(message=content) if isinstance(content, str) else _error_in(content)
-    if not stacks or not error.traceback:
-        return replace(error, traceback=error.traceback or stacks)
-    # Together no longer than one alone: a failure record must not outgrow its limit.
-    half = TRACEBACK_BYTES_MAX // 2
-    both = f"{bounded(error.traceback, half).rstrip()}\n\n{bounded(stacks, half)}"
-    return replace(error, traceback=both)
+
+def with_stacks(error: WorkerError | None, stacks: str) -> WorkerError | None:
+    """Add the stacks of a crash, if there are any, to the traceback."""
+    if not stacks:
+        return error
+    if error is None:
+        return WorkerError(message=stacks.partition("\n")[0], traceback=stacks)
+    if error.traceback:
+        # Together no longer than one alone: a failure record must not outgrow its limit.
+        half = TRACEBACK_BYTES_MAX // 2
+        stacks = f"{bounded(error.traceback, half).rstrip()}\n\n{bounded(stacks, half)}"
+    return replace(error, traceback=stacks)
 
 
 def read_faults(path: str | PathLike[str]) -> str:
-    """Return the stacks that a crash left beside the error file, those of its thread first.
-
-    Empty if there was no crash, or nothing to be read.
-    """
+    """Return the stacks that a crash left beside the error file, those of its thread first."""
     try:
         text = read_bytes(f"{path}{FAULT_FILE_SUFFIX}")
     except (OSError, ValueError):
@@ -75,21 +85,6 @@ def timestamp_of(content: dict[str, Any]) -> int | None:
     message = content.get("message")
     holder: object = message.get("extraInfo") if isinstance(message, dict) else content
     return _whole(holder.get("timestamp"), 0, _TIMESTAMP_MAX) if isinstance(holder, dict) else None
-
-
-def _error_in(content: dict[str, Any]) -> WorkerError:
-    message = content["message"]
-    if isinstance(message, str):
-        return WorkerError(message=bounded(message, MESSAGE_BYTES_MAX))
-    text, extra = message.get("message"), message.get("extraInfo")
-    if not isinstance(text, str):
-        return WorkerError(message=_NO_MESSAGE)
-    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return WorkerError(
-        message=bounded(text, MESSAGE_BYTES_MAX),
-        traceback=bounded(stack, TRACEBACK_BYTES_MAX) if isinstance(stack, str) else "",
-        error_code=_whole(message.get("errorCode"), -_EXIT_CODE_MAX, _EXIT_CODE_MAX),
-    )
 
 
 def _whole(value: object, low: int, high: int) -> int | None:

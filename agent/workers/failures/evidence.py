@@ -22,17 +22,13 @@ from agent.workers.failures.exit_status import (
     explain,
     signal_within,
 )
-from agent.workers.supervisor.messages import WorkerError
 
-LOG_BYTES_MAX = 256 * 1024
-"""Read at one go; a kernel that says more is being flooded, and the rest is skipped."""
-
+LOG_BYTES_MAX = (
+    256 * 1024
+)  # read at one go; a kernel that says more is flooded: the rest is skipped
 LOG_LINES_MAX = 200
-_RECORD_BYTES_MAX = 8192
-"""The longest record of /dev/kmsg; a shorter read of one fails."""
-
+_RECORD_BYTES_MAX = 8192  # the longest record of /dev/kmsg; a shorter read of one fails
 _FILE_BYTES_MAX = 64 * 1024
-
 _PREFIX = re.compile(r"\d+,\d+,\d+,[^;]*;")
 _OOM_KILL = re.compile(r"[Kk]illed process (\d{1,9})\b")
 _PROCESS = re.compile(r"(?:\bpid\b[ =:'\"]*|\bprocess |\[)(\d{1,9})\b")
@@ -70,28 +66,17 @@ class Explainer:
                 if cgroup.directory not in self._before:
                     self._before[cgroup.directory] = cgroup.memory()
 
-    def explain(
-        self,
-        exit_code: int,
-        pid: int = 0,
-        *,
-        is_stopped: bool = False,
-        error: WorkerError | None = None,
-        stacks: str = "",
-    ) -> str:
+    def explain(self, ended: Evidence) -> str:
         """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
-        found = {} if is_stopped else self._found(signal_within(exit_code), pid)
-        # What a crash left comes as an error, too.
-        found["has_error"] = error is not None and not (stacks and error.traceback == stacks)
-        found["has_stacks"] = bool(stacks)
-        return explain(Evidence(exit_code=exit_code, pid=pid, is_stopped=is_stopped, **found))
+        if ended.is_stopped:
+            return explain(ended)
+        return explain(replace(ended, **self._found(signal_within(ended.exit_code), ended.pid)))
 
     def close(self) -> None:
         """Close what is open."""
         self._kernel_log.close()
 
     def _found(self, signal: Signals | None, pid: int) -> dict[str, Any]:
-        """Return what the host tells that matters for such an end."""
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
             return {"missing_script": str(self._script) if is_missing else ""}
@@ -110,14 +95,11 @@ class Explainer:
         return found
 
     def _host_oom_kills(self) -> int | None:
-        """Return how many processes the kernel has ended for want of memory since its start."""
         return _pairs(self._root / "proc/vmstat").get("oom_kill")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cgroup:
-    """A directory with the files of one cgroup's memory."""
-
     name: str
     directory: Path
     is_unified: bool
@@ -127,7 +109,6 @@ class _Cgroup:
         return self.directory / ("memory.events" if self.is_unified else "memory.oom_control")
 
     def memory(self) -> MemoryGroup:
-        """Return how often memory was short since the cgroup was made, and its limit."""
         events = _pairs(self.events)
         hits, limit = events.get("max"), _number(_read(self.directory / "memory.max"))
         if not self.is_unified:

@@ -28,10 +28,8 @@ class ProcessFailure:
 
     local_rank: int
     pid: int
-    exitcode: int
-    """A signal's number, negated, if that ended it."""
-    error_file: str
-    """Where it recorded its error; ``<N/A>`` if it left nothing there."""
+    exitcode: int  # a signal's number, negated, if that ended it
+    error_file: str  # where it recorded its error; ``<N/A>`` if it left nothing there
     error_file_data: dict[str, Any] = field(init=False)
     message: str | dict[str, Any] = field(init=False)
     """That of the error file, which torch's format makes an object; else a sentence of ours."""

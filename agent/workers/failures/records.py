@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
+from agent.core.events import WorkerExited, WorkerStartFailed
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Assignment, Failure
 from agent.watchdog.hang import describe_hang
@@ -13,7 +13,6 @@ from agent.workers.supervisor.messages import WorkerError
 # What a shell answers for a command it can't find; the closest code to "it never ran".
 EXIT_NOT_STARTED = 127
 NEVER_BEGAN = "the workers' program could not be started, so nothing of it ever ran: see message"
-_SIGKILL = 9
 _INNERMOST = "(the innermost process ended by "
 
 
@@ -61,29 +60,7 @@ def not_started(assignment: Assignment, event: WorkerStartFailed, *, now: float)
     )
 
 
-def killed_with_supervisor(
-    assignment: Assignment,
-    local_rank: int,
-    event: SupervisorDied,
-    fault: Fault | None = None,
-    *,
-    now: float,
-) -> Failure:
-    """Describe a worker that died because its supervisor did; ``fault`` as in ``ended_by``."""
-    ended: dict[str, Any] = {"happened_at": now, "message": killed_with_it(event)}
-    if fault is not None:
-        ended = {"happened_at": fault.at, "pid": fault.pid}
-    ended |= {"exit_code": -_SIGKILL, "explanation": event.explanation}
-    return _seated(assignment, local_rank, fault, **ended)
-
-
-def killed_with_it(event: SupervisorDied) -> str:
-    """Say what the end of a supervisor is to its workers."""
-    return f"the agent's supervisor {event.ending}; its workers were killed with it"
-
-
 def _message(error: WorkerError, exit_code: int) -> str:
-    """Return the message; if it is that of a process further in, with how that one ended."""
     code = error.error_code
     # A launcher in between has said it already, and ended in a way of its own.
     if not code or code == exit_code or _INNERMOST in error.message:

@@ -10,12 +10,8 @@ from drumbeat.format import count, printable
 from drumbeat.inprocess import InterruptionKind
 
 WIDTH = 72
-
-PLACES_MAX = 20
-"""More places than this are counted only; those with the fewest workers come first."""
-
-RANGES_MAX = 8
-"""More ranges of ranks than this in a line are counted only."""
+PLACES_MAX = 20  # more places than this are counted only; those with the fewest workers come first
+RANGES_MAX = 8  # more ranges of ranks than this in a line are counted only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +26,10 @@ class WorkerFailure:
     message: str = ""
     traceback: str = ""
     stderr_tail: str = ""
-    explanation: str = ""
-    """The likely why, as far as its host can tell."""
+    explanation: str = ""  # the likely why, as far as its host can tell
     is_stopped_by_agent: bool = False
+    # What it did to ``iteration`` of in-process restart; ``None`` in other rounds.
     interruption: InterruptionKind | None = None
-    """What it did to ``iteration`` of in-process restart; ``None`` in other rounds."""
     iteration: int = 0
 
     @property
@@ -49,10 +44,8 @@ class FailedWorker(WorkerFailure):
 
     host: str
     role: str = ""
-    agent: str = ""
-    """Its agent's name."""
-    incarnation: str = ""
-    """Its agent's process."""
+    agent: str = ""  # its agent's name
+    incarnation: str = ""  # its agent's process
     evidence: str = ""
     stacks: str = ""
 
@@ -82,17 +75,14 @@ class FailureReport:
     """
 
     reason: str
-    earlier: tuple[str, ...] = ()
-    """What ended the rounds before, a line each."""
-    root_causes: tuple[FailedWorker, ...] = ()
-    """Several only if they are too close in time to be told apart."""
+    earlier: tuple[str, ...] = ()  # what ended the rounds before, a line each
+    root_causes: tuple[FailedWorker, ...] = ()  # several if too close in time to be told apart
     victims: tuple[FailedWorker, ...] = ()
     victims_count: int = 0
     world_size: int = 0
     positions: tuple[Position, ...] = ()
     positions_count: int = 0
-    more: str = ""
-    """Where the rest is, if the report was cut."""
+    more: str = ""  # where the rest is, if the report was cut
 
 
 def render_report(report: FailureReport, name: str) -> str:

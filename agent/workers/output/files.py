@@ -22,9 +22,7 @@ from worker_sdk import context
 log = structlog.get_logger()
 
 STDOUT, STDERR = 1, 2
-
-CLOSE_STALL_S = 2.0
-"""How long the console may take nothing at the end before the rest of stderr is given up."""
+CLOSE_STALL_S = 2.0  # how long the console may take nothing before the rest of stderr is given up
 
 
 class OutputError(Exception):
@@ -56,7 +54,7 @@ class WorkerOutput:
         self.directory = directory
         self._specs = self._make_specs()
         # Two threads: a file that can't be read now must not hold up the pipes.
-        self._tail, self._stderr_tail = Tail("tee"), Tail("stderr")
+        self._tail, self._stderr_tail = Tail("tee"), Tail("stderr", CLOSE_STALL_S)
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
 
@@ -127,7 +125,7 @@ class WorkerOutput:
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
         self._end_round()
-        self._stderr_tail.close(CLOSE_STALL_S)
+        self._stderr_tail.close()
         self._tail.close()
 
     def _make_specs(self) -> LogsSpecs:

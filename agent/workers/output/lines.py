@@ -6,12 +6,9 @@ Works on blocks of many lines at once: work for each single line makes following
 import re
 from collections.abc import Sequence
 
-LINE_BYTES_MAX = 1024 * 1024
-"""Longest unfinished line that is kept; of a longer one each part becomes a line."""
-
+LINE_BYTES_MAX = 1024 * 1024  # of an unfinished line; of a longer one each part becomes a line
 LAST_LINES_MAX = 50
-LAST_BYTES_MAX = 32 * 1024
-"""Most that is kept; more than what fifty lines usually have, and little for a record."""
+LAST_BYTES_MAX = 32 * 1024  # more than what fifty lines usually have, and little for a record
 
 # torch says so at the beginning of each line once workers are connected.
 _RANK = re.compile(r"^\[rank[0-9]+\]: ?", re.MULTILINE)
@@ -23,10 +20,7 @@ _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError): .*", re
 
 
 class LineCutter:
-    """Turns chunks into blocks that end with a line end.
-
-    A lone carriage return ends a line too, so that a progress bar is seen to move.
-    """
+    """Cuts chunks after line ends; a lone carriage return is one, so that progress bars move."""
 
     def __init__(self, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
@@ -76,10 +70,7 @@ def matching(block: bytes, needles: Sequence[bytes]) -> bytes:
 
 
 def last_lines(data: bytes) -> str:
-    """Return the last lines of what was written, as a terminal would leave them.
-
-    What a progress bar has overwritten is left out. Undecodable bytes are replaced.
-    """
+    """Return the last lines, as a terminal would leave them; undecodable bytes are replaced."""
     # The first line is incomplete if bytes before it were cut off; it may still be all there is.
     lines = data[-LAST_BYTES_MAX:].decode("utf-8", "replace").removesuffix("\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines[-LAST_LINES_MAX:])

@@ -26,29 +26,25 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-CONSOLE = ""
-"""In place of a path: the stream stays what it is in the launcher."""
-
-GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
-"""Of two with one name the later is meant."""
-
+CONSOLE = ""  # in place of a path: the stream stays what it is in the launcher
+GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")  # of two with one name the later is meant
 _TORCH = "torch.distributed.elastic.multiprocessing"
 
 
 @dataclass
 class LogsDest:
-    """Files of each worker, by local rank."""
+    """Files of each worker, by local rank; "" leaves an output on the console.
+
+    ``tee_stdouts`` are those of ``stdouts`` that are shown on the console as well,
+    ``filtered_stdout`` takes the selected lines of all of them; so for standard error.
+    """
 
     stdouts: dict[int, str] = field(default_factory=dict)
-    """File that takes the standard output; "" leaves it on the console."""
     stderrs: dict[int, str] = field(default_factory=dict)
     tee_stdouts: dict[int, str] = field(default_factory=dict)
-    """Those of `stdouts` that are shown on the console as well."""
     tee_stderrs: dict[int, str] = field(default_factory=dict)
     error_files: dict[int, str] = field(default_factory=dict)
-    """Where a worker records the error it dies of."""
     filtered_stdout: str = ""
-    """File for the selected lines of all `tee_stdouts`."""
     filtered_stderr: str = ""
 
 
@@ -74,10 +70,7 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files of the workers with these environments, by local rank.
-
-        May add to `envs` what a worker has to know of its files.
-        """
+        """Return the files of workers with these environments, by local rank; may add to `envs`."""
 
     @property
     @abstractmethod
@@ -118,10 +111,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the folders, emptied if they exist, and return the files in them.
-
-        Sets ``TORCHELASTIC_ERROR_FILE`` in each of `envs`.
-        """
+        """Make the folders, emptied if they exist; set ``TORCHELASTIC_ERROR_FILE`` in `envs`."""
         shown = dict.fromkeys(range(len(envs)), CONSOLE)
         if self._log_dir == os.devnull:
             for env in envs.values():

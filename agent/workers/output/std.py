@@ -41,8 +41,7 @@ class Std(IntFlag):
         return streams
 
 
-StdOrMap: TypeAlias = Std | dict[int, Std]
-"""One value for all workers, or one for each local rank."""
+StdOrMap: TypeAlias = Std | dict[int, Std]  # one value for all workers, or one for each local rank
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:

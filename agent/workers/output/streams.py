@@ -18,16 +18,13 @@ from agent.workers.output.lines import LAST_BYTES_MAX, LineCutter, last_lines, m
 
 _LOGGER = logging.getLogger(__name__)
 
-CHUNK_BYTES = 256 * 1024
-"""Bytes read from one file before the next file has its turn."""
-PENDING_BYTES_MAX = 1024 * 1024
-"""Above this a sink is full; the rest is safe in its file, or held up in its pipe."""
-
+CHUNK_BYTES = 256 * 1024  # bytes read from one file before the next file has its turn
+PENDING_BYTES_MAX = (
+    1024 * 1024
+)  # of a full sink; the rest is safe in its file, or held up in its pipe
 PIPE_CHUNK_BYTES = 64 * 1024
-PIPE_BYTES = 1024 * 1024
-"""Asked of the kernel for each pipe, so that a worker need not wait for the thread."""
-DRAIN_BYTES_MAX = 2 * PIPE_BYTES
-"""Most that is read at once of what is left: all of it, unless a process goes on writing."""
+PIPE_BYTES = 1024 * 1024  # asked of the kernel, so that a worker need not wait for the thread
+DRAIN_BYTES_MAX = 2 * PIPE_BYTES  # of what is left: all of it, unless a process goes on writing
 
 
 class Sink:
@@ -62,10 +59,7 @@ class Sink:
         return len(self.pending) >= PENDING_BYTES_MAX
 
     def flush(self) -> int:
-        """Write what the destination takes now; return how many bytes fewer are pending.
-
-        A destination that is gone loses all silently.
-        """
+        """Write what is taken now; return how many bytes fewer wait: all, if the reader is gone."""
         before = len(self.pending)
         try:
             while self.pending and not self._is_broken:
@@ -107,8 +101,7 @@ class FollowedFile:
     """A source of a `Tail`. Its lines go to the first sink, those with a needle to the second."""
 
     fd: int
-    watch: int | None
-    """What tells of writes; None if nothing does."""
+    watch: int | None  # what tells of writes; None if nothing does
     sinks: tuple[Sink, ...]
     prefix: bytes
     needles: tuple[bytes, ...]
@@ -117,8 +110,7 @@ class FollowedFile:
     cutter: LineCutter = field(default_factory=LineCutter)
     position: int = 0
     is_finished: bool = False
-    end_at: int | None = None
-    """Size of the file when it was finished; None if more may come."""
+    end_at: int | None = None  # size of the file when it was finished; None if more may come
     is_ended: bool = False
     wait_fds: tuple[int, ...] = ()
 
@@ -233,7 +225,6 @@ class StderrPipe:
     close = finish
 
     def _read(self) -> bytes:
-        """Return what is there, at most one chunk."""
         try:
             chunk = os.read(self.wait_fds[0], PIPE_CHUNK_BYTES) if self.wait_fds else b""
         except OSError:  # above all BlockingIOError

@@ -19,11 +19,8 @@ from agent.workers.output.streams import FollowedFile, Sink, StderrPipe
 
 _LOGGER = logging.getLogger(__name__)
 
-STALL_S = 30.0
-"""Default of how long `Tail.close` waits for a destination that takes nothing at all."""
-
-LOOK_AGAIN_S = 0.1
-"""How often the files are looked at on a system that has no inotify watch left for us."""
+STALL_S = 30.0  # how long `Tail.close` waits for a destination that takes nothing, unless told
+LOOK_AGAIN_S = 0.1  # how often files are looked at if the system has no inotify watch left for us
 
 _IN_MODIFY = 0x2
 _NOTICES_BYTES = 64 * 1024
@@ -36,15 +33,14 @@ class Tail:
 
     Lines of different files are mixed, but never within a line. Neither the caller nor writers of
     files wait for a destination that is slow or closed. Any thread may call; the one that follows
-    starts with the first source and ends with `close`.
+    starts with the first source and ends with `close`. Holds nothing of the system before.
     """
 
-    def __init__(self, name: str = "tail") -> None:
-        self._name = name
+    def __init__(self, name: str = "tail", stall_s: float = STALL_S) -> None:
+        self._name, self.stall_s = name, stall_s
         self._thread: threading.Thread | None = None
-        self._stall_s = STALL_S
         self._progress_at = 0.0
-        self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup_fd = -1
         self._lock = threading.Lock()
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
@@ -80,17 +76,14 @@ class Tail:
         return source
 
     def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
-        """Return what a worker is to have as its standard error, shown at `destination`.
-
-        If it is not shown, only its end is remembered. Raises ``OSError``, see `StderrPipe`.
-        """
+        """Return a worker's standard error, shown at `destination` or nowhere; see `StderrPipe`."""
         with self._lock:
             sinks = (self._sink(destination),) if is_shown else ()
             pipe = StderrPipe(path, destination, sinks, self._wake)
             self._begin(pipe)
         return pipe
 
-    def close(self, stall_s: float = STALL_S) -> None:
+    def close(self) -> None:
         """Finish all sources, show them to their end, and give everything back; call it once.
 
         Blocks until the destinations have taken all or, for ``stall_s``, nothing. Not for the main
@@ -98,7 +91,6 @@ class Tail:
         """
         with self._lock:
             self._is_closing = True
-            self._stall_s = stall_s
             self._progress_at = time.monotonic()
             self._wake()
         if self._thread is not None:
@@ -108,11 +100,12 @@ class Tail:
         for fd in (self._wakeup_fd, self._inotify_fd):
             if fd >= 0:
                 os.close(fd)
+        self._wakeup_fd = -1
 
     def hurry(self) -> None:
-        """Let a `close` that is under way give up what is not taken at once."""
+        """Let `close`, also one that is under way, give up what is not taken at once."""
+        self.stall_s = 0.0
         if self._thread is not None and self._thread.is_alive():
-            self._stall_s = 0.0
             self._wake()
 
     def _sink(self, destination: int | TextIO) -> Sink:
@@ -137,12 +130,14 @@ class Tail:
         assert not self._is_closing, "added to a tail that is closed"
         self._sources.append(source)
         if self._thread is None:
+            self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._wake()
 
     def _wake(self) -> None:
-        os.eventfd_write(self._wakeup_fd, 1)
+        if self._wakeup_fd >= 0:
+            os.eventfd_write(self._wakeup_fd, 1)
 
     # What follows runs in the thread.
 
@@ -162,7 +157,7 @@ class Tail:
                 self._progress_at = time.monotonic()
                 is_more = is_more or is_held_up
             self._drop([source for source in sources if source.is_ended])
-            left_s = self._progress_at + self._stall_s - time.monotonic()
+            left_s = self._progress_at + self.stall_s - time.monotonic()
             if is_closing and not self._sources and not any(sink.pending for sink in sinks):
                 return
             if is_closing and left_s <= 0 and not is_more:
@@ -199,7 +194,6 @@ class Tail:
                 pass
 
     def _drop(self, dropped: Sequence[_Source]) -> None:
-        """Give back what belongs to some of the sources, unless others need it."""
         with self._lock:
             self._sources = [source for source in self._sources if source not in dropped]
             # The system knows one watch per file, however often it is asked for.
@@ -229,10 +223,7 @@ def _ready(sources: Sequence[_Source]) -> list[_Source]:
 
 
 def _inotify(call: str, *arguments: int | bytes) -> int:
-    """Make a call of inotify(7).
-
-    Raises ``OSError`` if the system has no watcher or watch left (``fs.inotify.max_user_*``).
-    """
+    """Make a call of inotify(7). Raises ``OSError``, also at a limit ``fs.inotify.max_user_*``."""
     result: int = getattr(ctypes.CDLL(None, use_errno=True), f"inotify_{call}")(*arguments)
     if result < 0:
         number = ctypes.get_errno()

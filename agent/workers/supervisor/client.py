@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,9 +17,6 @@ from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import Command, SupervisorEvent
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 log = structlog.get_logger()
 

@@ -25,12 +25,9 @@ class WorkerStart:
 
     local_rank: int
     env: Mapping[str, str]
-    cpus: tuple[int, ...] = ()
-    """Those it may run on; empty: those of the supervisor."""
-    args: tuple[str, ...] = ()
-    """After the common command line."""
-    stdout: str = ""
-    """File that takes its standard output, emptied first; "" leaves it as it is."""
+    cpus: tuple[int, ...] = ()  # those it may run on; empty: those of the supervisor
+    args: tuple[str, ...] = ()  # after the common command line
+    stdout: str = ""  # file that takes its standard output, emptied first; "" leaves it as it is
     stderr: str = ""
     fds: tuple[int, ...] = ()
     """Descriptors of the supervisor that it inherits; the supervisor closes them."""
@@ -50,10 +47,8 @@ class StartWorkers:
     """
 
     round_id: int
-    argv: tuple[str, ...]
-    """The first item is looked up in the PATH of ``env``."""
-    env: Mapping[str, str]
-    """The complete common environment."""
+    argv: tuple[str, ...]  # the first item is looked up in the PATH of ``env``
+    env: Mapping[str, str]  # the complete common environment
     workers: tuple[WorkerStart, ...]
 
     def __post_init__(self) -> None:
@@ -98,8 +93,7 @@ class SignalWorkers:
 
     round_id: int
     signum: int
-    local_rank: int | None = None
-    """The only worker to get it, unless it has ended."""
+    local_rank: int | None = None  # the only worker to get it, unless it has ended
     is_for_group: bool = False
     """Whether it goes to the worker's process group, not to the worker alone."""
 
@@ -126,8 +120,7 @@ class WorkerStartFailed:
     round_id: int
     local_rank: int
     message: str
-    errno: int = 0
-    """The system's error number; 0 if the command itself is impossible."""
+    errno: int = 0  # the system's error number; 0 if the command itself is impossible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,17 +141,13 @@ class WorkerExited:
     local_rank: int
     pid: int
     exit_code: int
-    is_stopped: bool
-    """A stop or kill had been requested before."""
-    ended_at: float
-    """Monotonic seconds, comparable among the processes of this host."""
-    hang: Hang | None = None
-    """Set if the agent ended it because it hung."""
+    is_stopped: bool  # a stop or kill had been requested before
+    ended_at: float  # monotonic seconds, comparable among the processes of this host
+    hang: Hang | None = None  # set if the agent ended it because it hung
     error: WorkerError | None = None
     explanation: str = ""
     stderr_tail: str = ""
-    error_file: str = ""
-    """Where it recorded its error, if that file is kept."""
+    error_file: str = ""  # where it recorded its error, if that file is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from agent.workers.supervisor import messages, protocol, worker_group
 from agent.workers.supervisor.process_tree import (
@@ -30,9 +31,6 @@ from agent.workers.supervisor.process_tree import (
     list_remaining,
     signal_at_parents_end,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
 
 _READ_BYTES = 256 * 1024  # taken from the socket at once
 _SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line

@@ -21,14 +21,12 @@ every orphan below it, so without a child there is no descendant either.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from agent.workers.supervisor import messages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 KILL_WAIT_S = 5.0  # to die of SIGKILL: normally milliseconds, in D state never
 NO_ROUND = -1  # of an answer to a kill that comes before any round was started
@@ -70,6 +68,11 @@ class SendSignal:
 
 Event: TypeAlias = messages.Command | SpawnFinished | ChildrenReaped | DeadlineReached
 """The agent's commands, and what the system did."""
+_COLUMNS: tuple[type[Event], ...] = (
+    *(messages.StartWorkers, messages.StopWorkers, messages.KillWorkers, messages.SignalWorkers),
+    *(ChildrenReaped, DeadlineReached),
+)
+"""Of `WorkerGroup.TRANSITIONS`."""
 
 Effect: TypeAlias = (
     messages.StartWorkers | SendSignal | messages.KillWorkers | messages.SupervisorEvent
@@ -81,16 +84,11 @@ kill means every descendant that exists now; a report is for the agent."""
 class State(Enum):
     """What the group waits for."""
 
-    IDLE = "idle"
-    """Nothing of any round is alive: waits for a start."""
-    STARTING = "starting"
-    """Waits for the result of spawning the workers."""
-    RUNNING = "running"
-    """Processes of the round may be alive: waits for exits and for a stop."""
-    STOPPING = "stopping"
-    """The workers got a signal: waits for them to end, or for the deadline."""
-    KILLING = "killing"
-    """Everything got SIGKILL: waits until nothing is left, or for the deadline."""
+    IDLE = "idle"  # nothing of any round is alive: waits for a start
+    STARTING = "starting"  # waits for the result of spawning the workers
+    RUNNING = "running"  # processes of the round may be alive: waits for exits and for a stop
+    STOPPING = "stopping"  # the workers got a signal: waits for them to end, or for the deadline
+    KILLING = "killing"  # everything got SIGKILL: waits until nothing is left, or for the deadline
     STUCK = "stuck"
     """Some processes outlived SIGKILL and were reported: waits for them to go after all."""
 
@@ -199,9 +197,8 @@ class WorkerGroup:
             return []  # A worker that is being stopped gets no second signal for hanging.
         alive = self._ranks_alive.items()
         pids = tuple(pid for pid, rank in alive if event.local_rank in (None, rank))
-        if not pids:
-            return []
-        return [SendSignal(pids=pids, signum=event.signum, is_for_group=event.is_for_group)]
+        found = SendSignal(pids=pids, signum=event.signum, is_for_group=event.is_for_group)
+        return [found] if pids else []
 
     def _on_reaped(self, event: ChildrenReaped, now: float) -> list[Effect]:
         # A failed start leaves a SIGCHLD behind, but never a child.
@@ -246,33 +243,17 @@ class WorkerGroup:
         return []  # If it was a start, the answer is the `WorkersStopped` that is on its way.
 
     TRANSITIONS: ClassVar[Mapping[tuple[State, type[Event]], Callable[..., list[Effect]]]] = {
-        (State.IDLE, messages.StartWorkers): _on_start,
-        (State.IDLE, messages.StopWorkers): _answer,
-        (State.IDLE, messages.KillWorkers): _answer,
-        (State.IDLE, messages.SignalWorkers): _ignore,
-        (State.IDLE, ChildrenReaped): _on_reaped,
-        (State.STARTING, SpawnFinished): _on_spawned,
-        (State.RUNNING, messages.StartWorkers): _report_start,
-        (State.RUNNING, messages.StopWorkers): _on_stop,
-        (State.RUNNING, messages.KillWorkers): _on_kill,
-        (State.RUNNING, messages.SignalWorkers): _on_signal,
-        (State.RUNNING, ChildrenReaped): _on_reaped,
-        (State.STOPPING, messages.StartWorkers): _ignore,
-        (State.STOPPING, messages.StopWorkers): _on_stop,
-        (State.STOPPING, messages.KillWorkers): _on_kill,
-        (State.STOPPING, messages.SignalWorkers): _on_signal,
-        (State.STOPPING, ChildrenReaped): _on_reaped,
-        (State.STOPPING, DeadlineReached): _on_deadline,
-        (State.KILLING, messages.StartWorkers): _ignore,
-        (State.KILLING, messages.StopWorkers): _ignore,
-        (State.KILLING, messages.KillWorkers): _ignore,
-        (State.KILLING, messages.SignalWorkers): _ignore,
-        (State.KILLING, ChildrenReaped): _on_reaped,
-        (State.KILLING, DeadlineReached): _on_deadline,
-        (State.STUCK, messages.StartWorkers): _on_kill,
-        (State.STUCK, messages.StopWorkers): _on_kill,
-        (State.STUCK, messages.KillWorkers): _on_kill,
-        (State.STUCK, messages.SignalWorkers): _ignore,
-        (State.STUCK, ChildrenReaped): _on_reaped,
+        (State.STARTING, SpawnFinished): _on_spawned
+    } | {
+        (state, kind): handler
+        for state, handlers in {
+            State.IDLE: (_on_start, _answer, _answer, _ignore, _on_reaped, None),
+            State.RUNNING: (_report_start, _on_stop, _on_kill, _on_signal, _on_reaped, None),
+            State.STOPPING: (_ignore, _on_stop, _on_kill, _on_signal, _on_reaped, _on_deadline),
+            State.KILLING: (_ignore, _ignore, _ignore, _ignore, _on_reaped, _on_deadline),
+            State.STUCK: (_on_kill, _on_kill, _on_kill, _ignore, _on_reaped, None),
+        }.items()
+        for kind, handler in zip(_COLUMNS, handlers, strict=True)
+        if handler is not None
     }
     """The whole machine; a pair that is not here raises `InvalidTransition`."""

@@ -13,7 +13,7 @@ from agent.workers.failures.evidence import (
     Explainer,
     KernelLog,
 )
-from agent.workers.supervisor.messages import WorkerError
+from agent.workers.failures.exit_status import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +67,12 @@ def begun(kernel: Kernel, explainers: list[Explainer], script: str | None = None
     return explainer
 
 
+def ended(exit_code: int, pid: int, *, has_stacks: bool = False) -> Evidence:
+    return Evidence(exit_code=exit_code, pid=pid, has_stacks=has_stacks)
+
+
 def killed(explainer: Explainer, pid: int = PID) -> str:
-    return explainer.explain(-9, pid, is_stopped=False, error=None, stacks="")
+    return explainer.explain(ended(-9, pid))
 
 
 def test_a_kill_in_the_workers_own_cgroup_counts_from_the_rounds_start(
@@ -142,7 +146,7 @@ def test_a_host_that_tells_nothing(tmp_path: Path, explainers: list[Explainer]) 
     explainers.append(explainer)
     explainer.begin_round()
     assert "does not let the agent see which" in killed(explainer)
-    assert "--shm-size" in explainer.explain(-7, 1, is_stopped=False, error=None, stacks="")
+    assert "--shm-size" in explainer.explain(ended(-7, 1))
 
 
 @pytest.mark.parametrize("content", ["", "oom_kill", "oom_kill x\n", "\0\xff\n", "oom_kill 1e9\n"])
@@ -175,7 +179,7 @@ def test_a_segfault_in_the_kernel_log(kernel: Kernel, explainers: list[Explainer
     kernel.say("")
     explainer = begun(kernel, explainers)
     kernel.say(f"4,1,2,-;python[{PID}]: segfault at 0 ip 0 sp 0 error 4 in libtorch.so\n")
-    text = explainer.explain(-11, PID, is_stopped=False, error=None, stacks="")
+    text = explainer.explain(ended(-11, PID))
     assert "in libtorch.so" in text
 
 
@@ -214,24 +218,22 @@ def test_a_script_that_vanished(
     script = tmp_path / "train.py"
     script.touch()
     explainer = begun(kernel, explainers, str(script))
-    there = explainer.explain(2, PID, is_stopped=False, error=None, stacks="")
+    there = explainer.explain(ended(2, PID))
     script.unlink()
-    gone = explainer.explain(2, PID, is_stopped=False, error=None, stacks="")
+    gone = explainer.explain(ended(2, PID))
     assert str(script) not in there
     assert gone.startswith(f"Python could not open {script}")
     module = begun(kernel, explainers)
-    assert "open" not in module.explain(2, PID, is_stopped=False, error=None, stacks="")
+    assert "open" not in module.explain(ended(2, PID))
 
 
 def test_a_crash_whose_stacks_are_all_there_is_no_exception(
     kernel: Kernel, explainers: list[Explainer]
 ) -> None:
     explainer = begun(kernel, explainers)
-    stacks = "Fatal Python error: Segmentation fault\n\nCurrent thread"
-    crash = WorkerError(message="Fatal Python error", traceback=stacks)
-    text = explainer.explain(-11, PID, is_stopped=False, error=crash, stacks=stacks)
+    text = explainer.explain(ended(-11, PID, has_stacks=True))
     assert "stacks of that moment are in the traceback" in text
-    folded = explainer.explain(1, PID, is_stopped=False, error=crash, stacks=stacks)
+    folded = explainer.explain(ended(1, PID, has_stacks=True))
     assert "raised an exception" not in folded
 
 
@@ -241,6 +243,6 @@ def test_this_very_host_has_an_answer() -> None:
         explainer.begin_round()
         explainer.note_workers([os.getpid()])
         for code in (-9, -7, -11, 1, 2, 137):
-            assert explainer.explain(code, os.getpid(), is_stopped=False, error=None, stacks="")
+            assert explainer.explain(ended(code, os.getpid()))
     finally:
         explainer.close()

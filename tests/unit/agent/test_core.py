@@ -31,7 +31,7 @@ from agent.errors import (
     RunRefused,
     SupervisorLost,
 )
-from agent.workers.failures.records import ended_by, killed_with_supervisor, not_started
+from agent.workers.failures.records import ended_by, not_started
 from agent.workers.failures.report import FailureReport
 from tests.support.agents import (
     CONFIG,
@@ -392,23 +392,15 @@ def test_a_signal_to_an_idle_agent_ends_it_at_once() -> None:
 
 def test_workers_that_died_with_their_supervisor_are_recorded_each() -> None:
     story = AgentStory().running()
-    ending = "was ended by SIGKILL"
-    event = SupervisorDied(ending=ending, explanation="no memory")
-    records = [
-        fx.WriteFailure(
-            failure=replace(
-                killed_with_supervisor(an_assignment(), local_rank, event, now=story.now),
-                sequence=local_rank + 1,
-            )
-        )
-        for local_rank in (0, 1)
-    ]
-    assert story.feed(event) == [
-        fx.Tell(what="supervisor died", why=ending),
-        fx.StartSupervisor(),
-        *records,
-        beat(S.FAILED, 0, failures_written=2, failure=records[0].failure),
-    ]
+    effects = story.feed(SupervisorDied(ending="was ended by SIGKILL", explanation="no memory"))
+    assert fx.StartSupervisor() in effects
+    assert not [each for each in effects if isinstance(each, fx.StopWorkers)], "none is left"
+    failures = [each.failure for each in effects if isinstance(each, fx.WriteFailure)]
+    assert [failure.local_rank for failure in failures] == [0, 1]
+    assert {(failure.exit_code, failure.explanation) for failure in failures} == {(-9, "no memory")}
+    why = "the agent's supervisor was ended by SIGKILL; its workers were killed with it"
+    assert {failure.message for failure in failures} == {why}
+    assert effects[-1] == beat(S.FAILED, 0, failures_written=2, failure=failures[0])
 
 
 def test_workers_that_were_being_stopped_need_no_record() -> None:

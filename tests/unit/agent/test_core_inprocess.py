@@ -238,6 +238,23 @@ def test_workers_that_die_with_their_supervisor_have_terminated() -> None:
     assert of(effects, fx.StartRound) == [fx.StartRound(assignment=an_assignment(1))]
 
 
+def test_what_a_worker_said_itself_outlives_its_supervisor() -> None:
+    story = Story().iterating()
+    story.feed(leaves(1, 0, message="mine"))
+    effects = story.feed(SupervisorDied(ending="was ended by SIGKILL"))
+    messages = [written.failure.message for written in of(effects, fx.WriteFailure)]
+    assert messages[0].startswith("the agent's supervisor")
+    assert messages[1:] == ["mine"]
+
+
+def test_the_supervisor_may_die_while_workers_leave_by_themselves() -> None:
+    story = Story().iterating()
+    story.feed(leaves(1, 0, kind=K.EXITED), breaks(0, 0), desired(Stop(reason="enough")))
+    assert story.core.workers.state is S.STOPPING
+    effects = story.feed(SupervisorDied(ending="was ended by SIGKILL"))
+    assert (beat_of(effects).state, beat_of(effects).workers_alive) == (S.IDLE, 0)
+
+
 def test_settings_that_differ_fail_the_group() -> None:
     story = Story()
     effects = story.feed(enters(0, 0), enters(1, 0, spec=OTHER_SPEC))

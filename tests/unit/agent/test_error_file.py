@@ -13,6 +13,7 @@ from agent.workers.failures.error_file import (
     TRACEBACK_BYTES_MAX,
     read_error_file,
     read_faults,
+    with_stacks,
 )
 from agent.workers.supervisor.messages import WorkerError
 from coordinator.config import Limits
@@ -112,7 +113,7 @@ CURRENT = 'Current thread 0x02 (most recent call first):\n  File "b.py", line 2 
 def test_the_stacks_of_a_crash_are_the_traceback(path: Path) -> None:
     faults_of(path, CRASH.format(threads=f"{OTHER}\n\n{CURRENT}"))
     stacks = CRASH.format(threads=f"{CURRENT}\n\n{OTHER}").strip()
-    assert read_error_file(path) == WorkerError(
+    assert with_stacks(read_error_file(path), read_faults(path)) == WorkerError(
         message="Fatal Python error: Segmentation fault", traceback=stacks
     )
 
@@ -121,7 +122,7 @@ def test_a_crash_after_an_error_is_told_after_it(path: Path) -> None:
     message = {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n"}}
     path.write_text(json.dumps({"message": message}))
     faults_of(path, "Fatal Python error: Aborted\n")
-    assert read_error_file(path) == WorkerError(
+    assert with_stacks(read_error_file(path), read_faults(path)) == WorkerError(
         message="ValueError: boom", traceback="Traceback\n\nFatal Python error: Aborted"
     )
 
@@ -130,7 +131,7 @@ def test_an_error_and_a_crash_together_fit_into_a_failure_record(path: Path) -> 
     extra = {"py_callstack": "<" + "é" * 40_000 + ">"}
     path.write_text(json.dumps({"message": {"message": "🥁" * 40_000, "extraInfo": extra}}))
     faults_of(path, "[" + "🥁" * 100_000 + "]")
-    error = read_error_file(path)
+    error = with_stacks(read_error_file(path), read_faults(path))
     assert error is not None
     assert error.traceback.startswith("<é")
     assert error.traceback.endswith("🥁]")

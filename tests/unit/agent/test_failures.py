@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
+from agent.core.events import WorkerExited, WorkerStartFailed
 from agent.core.model import Failure
 from agent.workers.failures.records import (
     NEVER_BEGAN,
     ended_by,
-    killed_with_supervisor,
     not_started,
 )
 from agent.workers.supervisor.messages import WorkerError
@@ -63,13 +62,4 @@ def test_a_worker_that_never_ran_has_no_pid() -> None:
     failure = not_started(ASSIGNMENT, event, now=3.0)
     assert failure == a_failure(
         happened_at=3.0, pid=0, exit_code=127, message="cannot start x", explanation=NEVER_BEGAN
-    )
-
-
-def test_the_supervisors_end_is_the_workers_end() -> None:
-    event = SupervisorDied(ending="was ended by SIGKILL", explanation="no memory")
-    failure = killed_with_supervisor(ASSIGNMENT, 1, event, now=3.0)
-    message = "the agent's supervisor was ended by SIGKILL; its workers were killed with it"
-    assert failure == a_failure(
-        happened_at=3.0, pid=0, exit_code=-9, message=message, explanation="no memory"
     )

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from agent.core.effects import Finish
 from agent.core.model import Exit
-from agent.runtime.parent import cause_of, tell_launcher
+from agent.runtime.driver import cause_of, tell_launcher
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.session import desired_from
 from agent.settings.config import AgentConfig, Program

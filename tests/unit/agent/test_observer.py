@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.core import events as ev
 from agent.core.model import Pace, Standby
 from agent.errors import RunRefused
-from agent.telemetry.items import Metric
+from agent.telemetry import Metric
 from agent.telemetry.observer import flakiness
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Standing

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -35,18 +34,10 @@ log = logging.getLogger("worker_sdk")
 
 Kind = iteration_pb2.InterruptionKind
 
-MESSAGE_BYTES_MAX = 4 * 1024
-TRACEBACK_BYTES_MAX = 48 * 1024
-"""Less than a failure record holds: the whole message must pass a limit of 64 KiB."""
-
-COLLECTIONS_MAX = 3
-"""A collection may make more garbage; a program that always does must not hold us up."""
-
-CHAIN_MAX = 64
-"""Exceptions whose frames are emptied: one, what it came from, and so on."""
-
-LOADER_JOIN_S = 0.005
-"""How long a worker process of a loader that is freed may take to end by itself."""
+# Less than a failure record holds: the whole message must pass a limit of 64 KiB.
+MESSAGE_BYTES_MAX, TRACEBACK_BYTES_MAX = 4 * 1024, 48 * 1024
+COLLECTIONS_MAX = 3  # one may make more garbage; a program that always does must not hold us up
+CHAIN_MAX = 64  # exceptions whose frames are emptied: one, what it came from, and so on
 
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
 
@@ -113,7 +104,7 @@ class Monitor:
             self._handle_next()  # what it tells of lives no longer than that
 
     def _handle_next(self) -> None:
-        deadline = self._iteration.next_deadline()
+        deadline = self._iteration.deadline
         try:
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
             event = self._events.get(timeout=left_s)
@@ -183,7 +174,11 @@ class Call:
             self._ticker.start()
             with older_objects_left_out():
                 for count in itertools.count():
-                    begin = self._enter().content
+                    group = self._group_rule.group_of(self._call.state) if self._group_rule else ""
+                    entered = worker_pb2.Entered(spec=self._spec, group=group)
+                    self._link.iteration += 1
+                    # It may be interrupted before it begins.
+                    begin = self._monitor.ask(Enter(self._link.iteration - 1, entered)).content
                     if isinstance(begin, worker_pb2.WorkerBegin):
                         is_completed, value = self._run_iteration(begin, count)
                         if is_completed:
@@ -197,13 +192,6 @@ class Call:
             process_groups.let_go()
             self._ticker.close()
             self._monitor.close()
-
-    def _enter(self) -> Order:
-        """Wait for the next iteration, which may be interrupted before it begins."""
-        group = self._group_rule.group_of(self._call.state) if self._group_rule else ""
-        entered = worker_pb2.Entered(spec=self._spec, group=group)
-        self._link.iteration += 1
-        return self._monitor.ask(Enter(self._link.iteration - 1, entered))
 
     def _run_iteration(self, begin: worker_pb2.WorkerBegin, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
@@ -257,8 +245,10 @@ class Call:
     def _on_silence(self) -> None:
         """The soft timeout is over; on the ticker's thread, while the main thread can't leave."""
         # Where the main thread is, without our own frames around the user's.
-        entries = takewhile(lambda entry: not entry.path.startswith(_OUR_FOLDER), main_stack())
-        stack = "".join(reversed([str(entry) for entry in entries]))
+        frames = itertools.takewhile(
+            lambda frame: not frame.filename.startswith(_OUR_FOLDER), main_stack()
+        )
+        stack = "".join(traceback.format_list(list(frames)[::-1]))
         text = "no progress within the soft timeout"
         cause = interruption(self._local_rank, Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, text, stack)
         content = worker_pb2.Interrupted(interruption=cause)
@@ -290,8 +280,7 @@ class Call:
             case _:
                 kind = Kind.INTERRUPTION_KIND_BASE_EXCEPTION
         ended = worker_pb2.Terminated(interruption=interruption(self._local_rank, kind, error))
-        number = max(self._link.iteration - 1, 0)
-        step = worker_pb2.WorkerStep(iteration=number, terminated=ended)
+        step = worker_pb2.WorkerStep(iteration=max(self._link.iteration - 1, 0), terminated=ended)
         self._link.send_step(step, is_last=True)
 
 
@@ -303,10 +292,9 @@ def free(remains: list[BaseException]) -> None:
     waits 5 s for each of them.
     """
     # `_MultiProcessingDataLoaderIter._shutdown_workers` of torch 2.13 looks it up when it waits:
-    # worker processes that are busy are ended, their batch is not waited for.
-    with process_groups.replaced(
-        "torch.utils.data._utils", "MP_STATUS_CHECK_INTERVAL", lambda _: LOADER_JOIN_S
-    ):
+    # worker processes still busy after 5 ms are ended, their batch is not waited for.
+    name = "MP_STATUS_CHECK_INTERVAL"
+    with process_groups.replaced("torch.utils.data._utils", name, lambda _: 0.005):
         while remains:
             error: BaseException | None = remains.pop()
             for _ in range(CHAIN_MAX):

@@ -17,8 +17,7 @@ from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
 
-SIGNALS_LEFT_OUT = 8
-"""How many real-time signals are left to others, at the lower and at the upper end."""
+SIGNALS_LEFT_OUT = 8  # real-time signals left to others, at the lower and at the upper end
 
 
 class Interrupter:

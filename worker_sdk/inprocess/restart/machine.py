@@ -65,7 +65,7 @@ class Notice(enum.Enum):
     LOCKED = "`Act.LOCK` was carried out"
     RAISED = "the exception was raised in the main thread"
     DROPPED = "the exception is gone"
-    DEADLINE = "`next_deadline` is over"
+    DEADLINE = "`deadline` is over"
 
 
 class Send(NamedTuple):
@@ -105,15 +105,12 @@ class WorkerIteration:
         self._left: Left | None = None
         self._is_raised = False
         self._retry_s = RETRY_FIRST_S
-        self._deadline: float | None = None
-
-    def next_deadline(self) -> float | None:
-        """Return when ``Notice.DEADLINE`` is due."""
-        return self._deadline
+        self.deadline: float | None = None
+        """When ``Notice.DEADLINE`` is due."""
 
     def check_invariants(self) -> None:
         """Assert that the exception is raised again exactly while it is wanted."""
-        assert (self._deadline is not None) == (self.phase is Phase.RAISING)
+        assert (self.deadline is not None) == (self.phase is Phase.RAISING)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Return what is to be done, in this order."""
@@ -172,9 +169,9 @@ class WorkerIteration:
             case Phase.RAISING, Left() as left:
                 return self._leave(left)
             case Phase.RAISING, Notice.RAISED:
-                self._is_raised, self._deadline = True, now + self._cleanup_s
+                self._is_raised, self.deadline = True, now + self._cleanup_s
             case Phase.RAISING, Notice.DROPPED if self._is_raised:  # the user's code stopped it
-                self._is_raised, self._deadline = False, now + self._retry_s
+                self._is_raised, self.deadline = False, now + self._retry_s
             case Phase.RAISING, Notice.DEADLINE:
                 return self._raise(now)
         return []
@@ -187,12 +184,12 @@ class WorkerIteration:
         return self._to(Phase.LOCKING, Send("interrupted", self.iteration, cause), Act.LOCK)
 
     def _raise(self, now: float) -> list[Effect]:
-        self._is_raised, self._deadline = False, now + self._retry_s
+        self._is_raised, self.deadline = False, now + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         return self._to(Phase.RAISING, Act.RAISE)
 
     def _leave(self, left: Left) -> list[Effect]:
-        self._deadline = None
+        self.deadline = None
         if left.is_final:
             return self._to(Phase.OVER, Act.UNLOCK)
         answer = Order(self.iteration, Word.INTERRUPT, self.reason)

@@ -16,9 +16,7 @@ from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
 
-STALL_S = 1.0
-"""A tick that comes later than this says that the whole process, or its host, stood still."""
-
+STALL_S = 1.0  # a tick later than this says that the whole process, or its host, stood still
 HARD_SCOPE = "inprocess hard timeout"
 HEARTBEAT_SCOPE = "inprocess heartbeat"
 _KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}

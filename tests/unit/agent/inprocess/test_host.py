@@ -46,7 +46,7 @@ class Story:
         self.now = 100.0
         self.faults: list[Fault] = []
         if is_started:
-            self.host.started(0, {rank: 70 + rank for rank in range(workers)})
+            self.host.started({rank: 70 + rank for rank in range(workers)})
 
     def feed(self, *events: WorkerStep | InprocessDirective) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
@@ -369,24 +369,6 @@ def test_who_is_being_stopped_ends_as_it_was_asked_to() -> None:
     assert not story.host.is_on
 
 
-def test_all_are_lost_with_their_supervisor() -> None:
-    story = Story().running()
-    story.feed(leaves(1, 0, message="mine"))
-    assert story.host.is_excused(0)
-    faults = [story.host.lost(rank, "it died", now=105.0) for rank in (0, 1)]
-    story.settle()
-    assert [fault.interruption.message for fault in faults if fault] == ["it died", "mine"]
-    assert story.at == (0, S.INTERRUPTED)
-    assert len(story.report.terminated) == 2
-
-
-def test_after_the_call_the_death_of_the_supervisor_is_a_failure() -> None:
-    story = Story().running()
-    story.feed(leaves(1, 0), a_complete(0))
-    assert [story.host.is_excused(rank) for rank in (0, 1)] == [False, True]
-    assert story.host.lost(0, "it died", now=105.0) is None
-
-
 # Workers that are given up.
 
 
@@ -454,7 +436,7 @@ def test_a_directive_may_come_before_the_workers() -> None:
     story.host.begin_round(3)
     assert story.settle() == []
     assert not story.host.is_on
-    story.host.started(3, {0: 7, 1: 8})
+    story.host.started({0: 7, 1: 8})
     assert ended(story.settle()) == [(0, 15), (1, 15)]
 
 
@@ -465,7 +447,7 @@ def test_a_new_round_begins_anew() -> None:
     story.settle()
     assert story.host.report is None
     assert not story.host.is_on
-    story.host.started(1, {0: 7, 1: 8})
+    story.host.started({0: 7, 1: 8})
     story.feed(enters(0, 0, round_id=1), enters(1, 0, round_id=1))
     assert story.at == (0, S.ENTERED)
     assert story.report.terminated == ()

@@ -334,7 +334,7 @@ def test_a_wrapper_shows_what_it_was_given() -> None:
         ("abort", "names are flat here: inprocess.Abort, inprocess.AbortTorchDistributed"),
         ("rank_assignment", "inprocess.ShiftRanks"),
         ("Tree", "docs/inprocess.md, Differences"),
-        ("mistyped", "has no attribute 'mistyped'$"),
+        ("mistyped", "has no attribute 'mistyped'; docs/inprocess.md"),
     ],
 )
 def test_a_name_known_from_elsewhere_is_missed_with_a_hint(name: str, hint: str) -> None:
