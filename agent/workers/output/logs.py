@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
 from agent.runtime.installation import installed
-from agent.workers.output.std import Std, to_map
+from agent.workers.output.std import Std, StdOrMap, to_map
 from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
-    from agent.workers.output.std import StdOrMap
 
 _LOGGER = logging.getLogger(__name__)
 
