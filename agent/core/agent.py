@@ -146,12 +146,7 @@ class AgentCore:
                 self._port = event.port
                 self._replace_spent_port()
             case ev.SupervisorDied():
-                self._tell("supervisor died", event.ending)
-                self._on_supervisor(event, now, has_lived=True)
-            case ev.SupervisorNotStarted():
-                self._tell("supervisor not started", event.reason)
-                lost = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
-                self._on_supervisor(lost, now, has_lived=False)
+                self._on_supervisor_death(event, now)
             case ev.GpuMemoryFree():
                 self._is_gpu_memory_used = self.is_gpu_memory_awaited = False
                 if event.note:
@@ -255,8 +250,10 @@ class AgentCore:
             case _:
                 assert_never(event)
 
-    def _on_supervisor(self, event: ev.SupervisorDied, now: float, *, has_lived: bool) -> None:
+    def _on_supervisor_death(self, event: ev.SupervisorDied, now: float) -> None:
         """Have another one started, unless that has failed too often."""
+        has_lived = event.has_lived
+        self._tell("supervisor died" if has_lived else "no supervisor", event.ending)
         deaths = self._supervisor_deaths = self._supervisor_deaths + 1
         if deaths <= SUPERVISOR_DEATHS_MAX:
             delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)

@@ -68,17 +68,14 @@ class PortReserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorDied:
-    """The supervisor ended by itself, and all its workers with it."""
+    """The supervisor ended by itself, and all its workers with it.
+
+    Not ``has_lived``: the system gave no process for it; what it was to do still waits for one.
+    """
 
     ending: str
     explanation: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorNotStarted:
-    """The system gave no process for a supervisor; what it was to do still waits for one."""
-
-    reason: str
+    has_lived: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +107,5 @@ SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | Session
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
-SupervisorEvent = SupervisorDied | SupervisorNotStarted
-HostEvent = PortReserved | GpuMemoryFree | SupervisorEvent | SignalReceived | DeadlineReached
+HostEvent = PortReserved | GpuMemoryFree | SupervisorDied | SignalReceived | DeadlineReached
 Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

@@ -84,9 +84,10 @@ class RoundWorkers:
     def started(self, event: ev.WorkersStarted) -> None:
         """Note that all workers run."""
         self._has_ever_run = True
-        if self._current(event.round_id) is not None and self.state is GroupState.STARTING:
-            self._enter(GroupState.RUNNING)
-        self.inprocess.started(event.round_id, event.pids)
+        if self._current(event.round_id) is not None:
+            if self.state is GroupState.STARTING:
+                self._enter(GroupState.RUNNING)
+            self.inprocess.started(event.pids)
 
     def start_failed(self, event: ev.WorkerStartFailed, *, now: float) -> list[fx.Effect]:
         """Note that a worker, and those after it, could not be started."""
@@ -110,10 +111,11 @@ class RoundWorkers:
 
     def exited(self, event: ev.WorkerExited) -> list[fx.Effect]:
         """Take in a worker's end; if it is a failure, write it down and stop the others."""
-        # The end of one that did something to an iteration is neither good nor bad for the group.
-        fault, assignment = self.inprocess.exited(event), self._current(event.round_id)
+        assignment = self._current(event.round_id)
         if assignment is None or event.local_rank not in self._alive:
             return []
+        # The end of one that did something to an iteration is neither good nor bad for the group.
+        fault = self.inprocess.exited(event)
         self._alive.discard(event.local_rank)
         if self.state is GroupState.STARTING:
             self._has_ever_run = True

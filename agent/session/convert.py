@@ -37,7 +37,7 @@ from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
-COUNT_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1
 # Of the one line that a beat has of a failure.
 HEADLINE_CHARACTERS_MAX = 300
 AGE_MAX_S = 10 * 365 * 24 * 3600.0
@@ -49,7 +49,6 @@ TRACEBACK_BYTES_MAX = 64 * 1024
 GROUP_BYTES_MAX = 128
 SPEC_BYTES_MAX = 40 * 1024
 """Enough for 16 rules, with sizes of groups of 16,383 workers each."""
-ITERATION_MAX = 2**63 - 1
 
 GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
 _BEAT = MessageMapping(
@@ -110,13 +109,12 @@ class Identity:
     term: int = 0
 
 
-# To the coordinator.
-
-
-def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
-    """Write what the run is, as this agent was told."""
+def hello_message(
+    config: AgentConfig, identity: Identity, beat: session_pb2.Beat
+) -> session_pb2.Hello:
+    """Write who this agent is, and that it comes to take part in its run, as it was told."""
     durations = {name: getattr(config, name) for name in _DURATIONS}
-    return common_pb2.RunSpec(
+    spec = common_pb2.RunSpec(
         agents_min=config.min_nodes,
         agents_max=config.max_nodes,
         restarts_max=config.max_restarts,
@@ -124,14 +122,8 @@ def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
         master_port=config.master_port,
         **{name: duration(value) for name, value in durations.items() if value is not None},
     )
-
-
-def hello_message(
-    config: AgentConfig, identity: Identity, beat: session_pb2.Beat
-) -> session_pb2.Hello:
-    """Write who this agent is, and that it comes to take part in its run."""
     return session_pb2.Hello(
-        run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec_message(config)),
+        run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec),
         version=VERSION,
         labels=dict(label.split("=", 1) for label in config.labels),
         term=identity.term,
@@ -159,7 +151,7 @@ def beat_message(
         workers=[progress_message(standing, now=now) for standing in standings],
         observations=[
             session_pb2.Observation(
-                section=name, longest=duration(longest_s), samples=min(count, COUNT_MAX)
+                section=name, longest=duration(longest_s), samples=min(count, INT64_MAX)
             )
             for name, (count, longest_s) in observations.items()
         ],
@@ -238,12 +230,9 @@ def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
     return message
 
 
-# Of and to a worker.
-
-
 def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep | None:
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
-    if message.iteration > ITERATION_MAX:
+    if message.iteration > INT64_MAX:
         raise InvalidField("step.iteration", message.iteration, "below 2**63")
     if (kind := message.WhichOneof("kind")) is None:
         return None

@@ -29,7 +29,6 @@ class Connection(Protocol):
 
     async def address(self) -> str:
         """Return this host's address as seen from there. Raises ``TransportError``."""
-        ...
 
     async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Call ``AgentService.OpenSession``, and hand each answer to ``take`` until the call ends.
@@ -42,7 +41,6 @@ class Connection(Protocol):
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``. Raises ``TransportError``."""
-        ...
 
     async def close(self) -> None:
         """End whatever is under way."""

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Full, Queue
 from threading import Thread
 from typing import Any, cast
@@ -32,15 +33,12 @@ from drumbeat.format import describe
 log = structlog.get_logger()
 
 GROUP = "drumbeat.event_handlers"
-NULL, JSON_LINES = "null", "jsonl"
-BUILT_IN = (NULL, "console", JSON_LINES)
+BUILT_IN = NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
 
 FILE_BYTES_MAX = 64 * 1024 * 1024  # at which ``JsonLinesHandler`` renames its file
 QUEUE_MAX = 10_000  # items that wait for the handler; more are dropped and counted
 CLOSE_TIMEOUT_S = 2.0  # how long the end of an agent waits for its handler to take what is left
 DROPPED = "telemetry.dropped"
-
-Factory = Callable[[], EventHandler]
 
 
 def check_name(name: str) -> None:
@@ -49,17 +47,12 @@ def check_name(name: str) -> None:
         _find(name)
 
 
-def factory(name: str, file: str | None) -> Factory | None:
-    """Return what makes the handler of a checked name; ``None`` for ``null``.
-
-    ``file`` is the absolute path of the file of ``jsonl``.
-    """
+def make_handler(name: str, file: str | None) -> EventHandler:
+    """Return a new handler of a checked name other than ``null``; ``file`` is that of ``jsonl``."""
     if name == JSON_LINES:
         assert file is not None, "checked with the configuration"
-        return lambda: JsonLinesHandler(file)
-    if name in BUILT_IN:
-        return None if name == NULL else ConsoleHandler
-    return lambda: cast("EventHandler", _find(name).load()())
+        return JsonLinesHandler(file)
+    return ConsoleHandler() if name == CONSOLE else cast("EventHandler", _find(name).load()())
 
 
 def _find(name: str) -> Any:
@@ -142,10 +135,10 @@ class Telemetry:
     """The telemetry of one agent. Costs nothing without a handler."""
 
     def __init__(self, config: AgentConfig, *, host: str) -> None:
-        make = factory(config.event_handler, config.event_log_file)
+        make = partial(make_handler, config.event_handler, config.event_log_file)
         now = time.monotonic()
         self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
-        self._relay = None if make is None else Relay(make)
+        self._relay = None if config.event_handler == NULL else Relay(make)
 
     def saw(self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float) -> None:
         """Pass on what follows from an event and the core's answer to it."""
@@ -165,7 +158,7 @@ class Relay:
     handler that raised.
     """
 
-    def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, make: Callable[[], EventHandler], *, queue_max: int = QUEUE_MAX) -> None:
         self.dropped = self.failed = 0
         self._queue: Queue[Item | None] = Queue(queue_max)
         # A daemon: a handler that never returns must not keep the process alive.
@@ -192,7 +185,7 @@ class Relay:
             reason = f"{missing}, {left} not taken within {timeout_s:g} s"
             log.warning("telemetry incomplete", reason=reason)
 
-    def _run(self, make: Factory) -> None:
+    def _run(self, make: Callable[[], EventHandler]) -> None:
         try:
             handler = make()
         except Exception as error:  # noqa: BLE001 - foreign code, of which training is independent

@@ -1,7 +1,6 @@
 """Pure. What an agent says on its console: one line an event, said once; a wait ever more rarely.
 
-It sees every event of the core with the effects that answered it and where the core then
-stands. It decides nothing: without it the agent does exactly the same.
+It decides nothing: without it the agent does exactly the same.
 """
 
 import itertools
@@ -270,12 +269,11 @@ class History:
     def _review_wait(self, what: str, text: str) -> None:
         """Say what is waited for if that is due; ``what`` tells one wait from another."""
         if what != self._awaited:
-            self._awaited, self._has_told_wait, self._wait_due_at = what, False, None
-            if what:
-                rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
-                began_at, steps = self._now, itertools.chain(TOLD_AFTER_S, rest)
-                self._wait_schedule = (began_at + after_s for after_s in steps)
-                self._wait_due_at = next(self._wait_schedule)
+            self._awaited, self._has_told_wait, began_at = what, False, self._now
+            rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
+            steps = itertools.chain(TOLD_AFTER_S, rest) if what else ()
+            self._wait_schedule = (began_at + after_s for after_s in steps)
+            self._wait_due_at = next(self._wait_schedule, None)
         if self._wait_due_at is not None and self._now >= self._wait_due_at:
             self._has_told_wait = True
             self._wait_due_at = next(at for at in self._wait_schedule if at > self._now)

@@ -1,8 +1,4 @@
-"""Pure. What an agent's doings mean for telemetry: events and metrics, and nothing else.
-
-An observer sees every event of the core with the effects that answered it. It
-decides nothing: without it the agent does exactly the same.
-"""
+"""Pure. What an agent's doings mean for telemetry: events and metrics. It decides nothing."""
 
 import json
 from collections.abc import Sequence
@@ -51,10 +47,7 @@ class _Round:
 
 
 class Observer:
-    """Turns what an agent's core sees and does into events and metrics.
-
-    ``epoch_s`` is what to add to the monotonic clock to get seconds since 1970.
-    """
+    """Makes events and metrics of what a core sees and does; ``now + epoch_s`` is since 1970."""
 
     def __init__(self, config: AgentConfig, *, host: str, epoch_s: float, now: float) -> None:
         self._config = config
@@ -179,7 +172,7 @@ class Observer:
 
     def _end_if_over(self, current: _Round, event: ev.Event | None) -> None:
         round_id, state = current.assignment.round_id, current.state()
-        is_gone = isinstance(event, ev.SupervisorDied) or (
+        is_gone = (isinstance(event, ev.SupervisorDied) and event.has_lived) or (
             isinstance(event, ev.WorkersStopped) and event.round_id == round_id
         )
         if not current.is_told and (is_gone or state is WorkerState.SUCCEEDED):

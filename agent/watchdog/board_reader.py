@@ -68,10 +68,9 @@ class Board:
             self._write(layout.LOOK_AT, at_ns)
 
     def drain_kicks(self) -> None:
-        """Take all kicks there are: one look answers them all."""
+        """Take all kicks there are, if the FIFO was not enlarged: one look answers them all."""
         with suppress(BlockingIOError):
-            while len(os.read(self.kick_fd, 65536)) == 65536:
-                pass
+            os.read(self.kick_fd, 65536)
 
     def read(self) -> Snapshot | None:
         """Return what it says; None if it has no owner yet, or is a board no more."""
@@ -120,8 +119,7 @@ class Board:
             # What changed in between may be half of one timer and half of another.
             if row != after[slot * size : (slot + 1) * size]:
                 continue
-            name = names[layout.name_bytes(0, slot)]
-            entry = known.get(slot)
+            name, entry = names[layout.name_bytes(0, slot)], known.get(slot)
             # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
                 entry = (row, name, _slot(slot, row, one_line(layout.decode_name(name))))

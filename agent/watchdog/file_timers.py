@@ -1,14 +1,12 @@
 """Shell. The FIFO that torch's ``FileTimerClient`` writes to, served for unmodified scripts.
 
-The client opens it anew for each request, one line of JSON, and does not wait: while it has no
-reader, or when it is full, the caller gets an exception. So this process holds it open for as
-long as it lives, has it enlarged, and empties it as soon as something is in it. Only while
-workers start it waits: whose a request is shows when their processes are known.
+The client opens it anew for each request, one line of JSON, and does not wait: without a reader,
+or with a full FIFO, the caller gets an exception. So this process holds it open, has it enlarged,
+and empties it at once. Only while workers start requests wait: whose they are is not known yet.
 
-A request names a process and a time of the wall clock. The time becomes a duration
-the moment it is read, so a clock that is set later changes nothing. The process may be one
-below the worker, a data loader say; then the signal of an expired timer is for that one, as
-in torch. Timers that it leaves behind when it ends are void, as is found when they expire.
+A request's time of the wall clock becomes a duration the moment it is read, so a clock that is
+set later changes nothing. Its process may be one below the worker, a data loader say, which then
+gets the signal, as in torch; timers that it leaves behind are void, as is found when they expire.
 
 Source of the fields and their meaning:
 ``torch/distributed/elastic/timer/file_based_local_timer.py`` (2.13.0).
@@ -160,8 +158,9 @@ class FileTimers:
         except OSError:
             return  # it has gone
         if worker is None:
-            why = f"process {request.pid} is not below a worker"
-            self._warn("a file timer is not watched", why)
+            self._warn(
+                "a file timer is not watched", f"process {request.pid} is not below a worker"
+            )
             return
         if owner_pid != request.pid:  # processes of one worker do not know of each other's names
             pid, scope = request.pid, f"{scope} (process {request.pid})"

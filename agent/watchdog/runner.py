@@ -141,9 +141,9 @@ class Watchdog:
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
-        workers = [self._workers.get(WorkerKey(round_id, local_rank)) for local_rank in pids]
         # Not those that are known, or were stopped meanwhile.
-        started = [worker for worker in workers if worker and not worker.begun.is_set()]
+        new = [each for each in self._workers_of(round_id) if not each.begun.is_set()]
+        started = [worker for worker in new if worker.key.local_rank in pids]
         for worker in started:
             worker.pid, worker.is_watched = pids[worker.key.local_rank], True
             worker.begun.set()
@@ -178,7 +178,7 @@ class Watchdog:
         for worker in self._workers.values():
             if worker.is_watched and worker.key.round_id == round_id:
                 self._read_board(worker)
-        found = [known.standing() for known in self._known_of(round_id)]
+        found = (known.standing() for known in self._known_of(round_id))
         return [each for each in found if each != Standing(local_rank=each.local_rank)]
 
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
@@ -243,7 +243,6 @@ class Watchdog:
         return worker
 
     def _feed(self, *events: msg.Event) -> None:
-        """Hand events to the core, and do what it wants until it wants nothing more."""
         self._events.extend(events)
         if self._is_busy:
             return

@@ -29,7 +29,6 @@ STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to an
 QUIET_S = 0.003  # after so long without more the process is asked whether that was all
 ANCESTORS_MAX = 64  # how far below its worker a process may be
 _KERNEL_STACK_LINES_MAX = 12
-_READ_BYTES = 65536
 _PROC = Path("/proc")
 _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"}
 _STATES |= {"T": "stopped", "t": "stopped by a debugger", "Z": "ended"}
@@ -54,9 +53,8 @@ async def take_evidence(
     The board of the worker names ``owner_pid`` and ``stack_signal``, 0 if it does not; they are
     not believed. The stacks arrive at ``stacks_fd``.
     """
-    pid, why, stacks = owner_pid or worker_pid, "", ""
-    if owner_pid and (why := _why_not_ours(owner_pid, worker_pid)):
-        pid = worker_pid
+    why, stacks = _why_not_ours(owner_pid, worker_pid) if owner_pid else "", ""
+    pid = worker_pid if why or not owner_pid else owner_pid
     if (worker := _status(worker_pid)) is None:
         return Evidence(notes="the worker's process is gone", is_alive=False)
     # One whose first thread has ended may have others.
@@ -97,8 +95,7 @@ async def _take_stacks(
     fd = os.dup(stacks_fd)  # the board may be closed meanwhile
     try:
         with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some
-            for _ in range(64):
-                os.read(fd, _READ_BYTES)
+            os.read(fd, STACKS_READ_MAX)
         signal.pidfd_send_signal(process, number)
         if is_stopped:  # or it would not see the signal
             signal.pidfd_send_signal(process, signal.SIGCONT)
@@ -125,7 +122,7 @@ async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) ->
             is_over = not arrived.is_set() and not is_writing()
             arrived.clear()
             with suppress(BlockingIOError):  # else also what came between the two
-                piece = os.read(fd, _READ_BYTES)
+                piece = os.read(fd, STACKS_BYTES_MAX)
                 heard += len(piece)
                 data += piece
                 del data[:-STACKS_BYTES_MAX]
@@ -216,8 +213,7 @@ def _describe(pid: int, status: _Status) -> str:
         waits_in = (_PROC / str(pid) / "wchan").read_text("utf-8", "replace").strip()
         if waits_in not in ("", "0"):
             text += f", its first thread waits in {waits_in}"
-        kernel = (_PROC / str(pid) / "stack").read_text("utf-8", "replace").splitlines()
-        if kernel:
+        if kernel := (_PROC / str(pid) / "stack").read_text("utf-8", "replace").splitlines():
             calls = (line.rpartition(" ")[2] for line in kernel[:_KERNEL_STACK_LINES_MAX])
             text += f", kernel stack: {' < '.join(calls)}"
     return text

@@ -92,7 +92,8 @@ class Workers:
         try:
             await self._supervisor.start()
         except OSError as error:
-            self._submit(ev.SupervisorNotStarted(reason=error.strerror or str(error)))
+            ending = f"could not be started: {error.strerror or error}"
+            self._submit(ev.SupervisorDied(ending=ending, has_lived=False))
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker; then show all they wrote.

@@ -167,13 +167,11 @@ def _wait_for_store(host: str, port: int, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     wait_s = RETRY_FIRST_S
     while time.monotonic() < deadline:
-        try:
+        with contextlib.suppress(OSError):
             socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
-        except OSError:
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, RETRY_MAX_S)
-        else:
             return
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, RETRY_MAX_S)
 
 
 def shut_down_gloo() -> int:

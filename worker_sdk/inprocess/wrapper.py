@@ -25,17 +25,16 @@ log = logging.getLogger("worker_sdk")
 R = TypeVar("R")
 
 _NO_STORE = (
-    "{name} has no meaning here: there is no store. Workers agree through their agent and"
+    "has no meaning here: there is no store. Workers agree through their agent and"
     " the coordinator, so leave it out"
 )
 _INSTEAD = {
     "store_factory": _NO_STORE,
     "store_kwargs": _NO_STORE,
-    "completion": "{name} is not offered: what it would do, write after the call of the function",
-    "terminate": "{name} is not offered: what it would do, write into an `except BaseException`"
-    " around the call of the function",
-    "monitor_process_pidfile": "{name} has no meaning here: there is no monitor process, the"
-    " agent watches",
+    "completion": "is not offered: what it would do, write after the call of the function",
+    "terminate": "is not offered: what it would do, write into an `except BaseException` around"
+    " the call of the function",
+    "monitor_process_pidfile": "has no meaning here: there is no such process, the agent watches",
 }
 """Of arguments that users know from elsewhere: what to write instead."""
 _CONTINUED = (
@@ -90,7 +89,7 @@ class Wrapper:
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Say what to write instead of an argument that users know from elsewhere."""
         for name in given.keys() & _INSTEAD.keys():
-            raise TypeError(_INSTEAD[name].format(name=name))
+            raise TypeError(f"{name} {_INSTEAD[name]}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -5,13 +5,12 @@ Its frames are not walked: CPython 3.11 has crashed in ``f_back`` while the thre
 """
 
 import faulthandler
-import linecache
 import os
 import re
 import sys
 import threading
 import time
-from typing import NamedTuple
+from traceback import FrameSummary
 
 # How long the main thread has to stand still for a look whether it is at a prompt.
 IDLE_S = 0.002
@@ -20,21 +19,11 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
-class Entry(NamedTuple):
-    """One call, as the fault handler names it: long names are cut by it."""
+def main_stack() -> list[FrameSummary]:
+    """Return the calls of the main thread, innermost first; at most 100, none if not to be had.
 
-    path: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        source = linecache.getline(self.path, self.line).strip()
-        place = f'  File "{self.path}", line {self.line}, in {self.function}\n'
-        return f"{place}    {source}\n" if source else place
-
-
-def main_stack() -> list[Entry]:
-    """Return the calls of the main thread, innermost first; at most 100, none if not to be had."""
+    Long names are cut by the fault handler.
+    """
     try:
         fd = os.memfd_create("stacks")
     except OSError:
@@ -47,7 +36,10 @@ def main_stack() -> list[Entry]:
     _, *parts = _THREAD.split(text)
     for ident, stack in zip(parts[::2], parts[1::2], strict=True):
         if int(ident, 16) == threading.main_thread().ident:
-            return [Entry(m[1], int(m[2]), m[3]) for m in _FRAME.finditer(stack)]
+            return [
+                FrameSummary(path, int(line), function, lookup_line=False)
+                for path, line, function in _FRAME.findall(stack)
+            ]
     return []
 
 
@@ -73,9 +65,9 @@ def is_main_idle() -> bool:
     return time.clock_gettime_ns(clock) == used
 
 
-def _is_prompt(entry: Entry) -> bool:
+def _is_prompt(frame: FrameSummary) -> bool:
     # Under a debugger that runs there are calls of it as well, further out, which are no prompt.
-    module, function = entry.path.rpartition("/")[2].removesuffix(".py"), entry.function
+    module, function = frame.filename.rpartition("/")[2].removesuffix(".py"), frame.name
     return (
         (module == "pdb" and function == "interaction")
         or (module == "bdb" and function.startswith("dispatch_"))

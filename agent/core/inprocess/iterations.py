@@ -58,12 +58,11 @@ class HostIterations:
         self.report: InprocessReport | None = None
         self._follow()
 
-    def started(self, round_id: int, pids: Mapping[int, int]) -> None:
+    def started(self, pids: Mapping[int, int]) -> None:
         """Note that all workers of the round run."""
-        if round_id == self._round_id:
-            self._has_started = True
-            for worker in self.workers:
-                worker.pid = pids.get(worker.local_rank, 0)
+        self._has_started = True
+        for worker in self.workers:
+            worker.pid = pids.get(worker.local_rank, 0)
 
     def stopping(self) -> None:
         """Note that all workers are being stopped: they are told nothing more."""
@@ -78,7 +77,7 @@ class HostIterations:
         """
         alive, effects = [w for w in self.workers if not w.is_gone], list[fx.Effect]()
         if self._dismissed_until is None:
-            waiting = [w for w in alive if w.takes_part and w.phase in _WAITING]
+            waiting = [w for w in alive if w.left is None and w.phase in _WAITING]
             ending = [w for w in alive if w.has_exited or (w.fault and w.has_said_so)]
             if not self.is_on or len(waiting) + len(ending) < len(alive):
                 return None
@@ -96,7 +95,7 @@ class HostIterations:
         iteration = directive.iteration
         if isinstance(directive.kind, IterationComplete) and iteration > self._completed:
             # Of a worker that has left an iteration which was complete, as we hear only now.
-            left = [w for w in self.workers if not w.takes_part and not w.has_exited]
+            left = [w for w in self.workers if w.left is not None and not w.has_exited]
             self.has_failed |= any(w.iteration == iteration and w.seat is not None for w in left)
         self._follow()
         if isinstance(directive.kind, IterationBegin):
@@ -107,8 +106,9 @@ class HostIterations:
 
     def step_taken(self, step: WorkerStep, *, now: float) -> Fault | None:
         """Take a worker's step; return what is to be written down at once."""
-        worker = self._worker(step.worker.round_id, step.worker.local_rank)
-        if worker is None or not worker.takes_part or not self._is_running:
+        worker = self.workers[step.worker.local_rank]
+        is_ours = step.worker.round_id == self._round_id and worker.left is None
+        if not is_ours or not self._is_running:
             return None
         iteration, why = step.iteration, step.interruption
         is_current = iteration == worker.iteration
@@ -127,10 +127,8 @@ class HostIterations:
         return None
 
     def exited(self, event: WorkerExited) -> Fault | None:
-        """Note a worker's end; ``None``: it is no matter of in-process restart."""
-        worker = self._worker(event.round_id, event.local_rank)
-        if worker is None or worker.is_gone:
-            return None
+        """Note the end of a worker that was alive; ``None``: no matter of in-process restart."""
+        worker = self.workers[event.local_rank]
         if (fault := worker.gone()) is not None:
             return fault
         hang = event.hang
@@ -141,14 +139,13 @@ class HostIterations:
         is_good = event.exit_code == 0 and hang is None
         is_well = is_good and NO_ITERATION < worker.iteration <= self._completed
         is_by_itself = not event.is_stopped or hang is not None
-        if is_by_itself and worker.takes_part and self._is_engaged and not is_well:
+        if is_by_itself and worker.left is None and self._is_engaged and not is_well:
             at = event.ended_at if hang is None else min(event.ended_at, hang.noticed_at)
             stacks = hang.evidence.stacks if hang is not None else ""
             self._notices.failed(worker.local_rank, stacks, now=at)
             return self._leave(worker, worker.interruption_by(event), at=at)
         ending = f"it ended outside of an iteration: {describe_exit(event.exit_code)}"
-        notice = worker.interruption(InterruptionKind.TERMINATED, ending)
-        worker.left = worker.left or shortened(notice)
+        worker.left = worker.left or worker.interruption(InterruptionKind.TERMINATED, ending)
         return None
 
     @property
@@ -198,17 +195,13 @@ class HostIterations:
     def _is_engaged(self) -> bool:
         return self._has_started and self._top > self._completed
 
-    def _worker(self, round_id: int, local_rank: int) -> Worker | None:
-        is_ours = round_id == self._round_id and 0 <= local_rank < self._size
-        return self.workers[local_rank] if is_ours else None
-
     def _enter(self, worker: Worker, step: WorkerStep, now: float) -> Fault | None:
         if step.iteration <= worker.iteration:
             return None
         worker.iteration, worker.phase = step.iteration, InprocessStep.ENTERED
         worker.spec, worker.group, worker.seat = step.spec, step.group, None
         self._top = max(self._top, step.iteration)
-        beside = (w for w in self.workers if w.takes_part and w.iteration == step.iteration)
+        beside = (w for w in self.workers if w.left is None and w.iteration == step.iteration)
         if (other := next((w for w in beside if w.spec != worker.spec), None)) is None:
             return None
         message = (
@@ -280,7 +273,7 @@ class HostIterations:
     def _update_report(self) -> None:
         if self._top == NO_ITERATION:
             return
-        present = [worker for worker in self.workers if worker.takes_part]
+        present = [worker for worker in self.workers if worker.left is None]
         if present:
             low = min(worker.iteration for worker in present)
         elif self._low == NO_ITERATION:
@@ -312,7 +305,7 @@ class HostIterations:
 
     def _waiting_for(self) -> str:
         """Return what workers of this host wait for to begin an iteration, empty if none does."""
-        present = [worker for worker in self.workers if worker.takes_part]
+        present = [worker for worker in self.workers if worker.left is None]
         if not any(worker.phase is InprocessStep.ENTERED for worker in present):
             return ""
         iteration = max(worker.iteration for worker in present)

@@ -24,8 +24,6 @@ from drumbeat.inprocess import (
 REPORTED_CHARACTERS_MAX = 500
 """Of a message in a report, which goes out with every beat; records have all of it."""
 
-_INTERRUPTIBLE = (InprocessStep.ENTERED, InprocessStep.RUNNING, InprocessStep.COMPLETED)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -74,11 +72,6 @@ class Worker:
     """When it gets SIGKILL if it has not ended by then."""
     ordered: tuple[WorkerOrder, InprocessStep] | None = None
     """Its latest order, and what it did when it got that."""
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether it does, or may still."""
-        return self.left is None
 
     @property
     def has_exited(self) -> bool:
@@ -139,7 +132,7 @@ class Worker:
 
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""
-        kind = directive.kind
+        kind, over = directive.kind, (InprocessStep.OUTSIDE, InprocessStep.INTERRUPTED)
         # An iteration is over for all once a later one was interrupted.
         is_passed = isinstance(kind, IterationInterrupt) and self.iteration < directive.iteration
         if self.iteration != directive.iteration and not is_passed:
@@ -151,7 +144,7 @@ class Worker:
                 if self.phase is not InprocessStep.RUNNING or self.seat is None:
                     return None
                 kind = replace(kind, seats=(self.seat,))
-            case IterationInterrupt() if self.phase not in _INTERRUPTIBLE:
+            case IterationInterrupt() if self.phase in over:
                 return None
             case IterationComplete() if self.phase is not InprocessStep.COMPLETED:
                 return None  # a spare may not even have heard that it began; it says when it waits

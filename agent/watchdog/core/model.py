@@ -113,7 +113,7 @@ class BoardRead(_OfWorker):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerAcquired(_OfProcess):
-    """A timer was asked for by a call. ``signal`` as in ``Slot``."""
+    """A timer was asked for by a call. ``signal`` as in ``Slot``; with a ``pid`` it is given."""
 
     scope: str
     timeout_s: float

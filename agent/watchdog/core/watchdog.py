@@ -20,8 +20,7 @@ from agent.watchdog.hang import Evidence, Hang, HangKind
 
 SIGKILL, SIGTERM = 9, 15
 
-# Evidence that is this late is not waited for: reading about a process may block on it.
-EVIDENCE_LATE_S = 5.0
+EVIDENCE_LATE_S = 5.0  # later it is not waited for: reading about a process may block on it
 
 
 class WatchdogCore:
@@ -149,7 +148,6 @@ class WatchdogCore:
             self._announce(worker, first)
 
     def _judge(self, worker: Worker, now: float) -> None:
-        """Go on with a worker whose board was just read."""
         found = worker.investigation
         if found is not None and found.stage is not Stage.CONFIRMED:
             return
@@ -207,9 +205,7 @@ class WatchdogCore:
         if not deadly:
             return
         signum, pid, grace_s = deadly[0].slot.signal, deadly[0].pid, self._policy.kill_grace_s
-        if pid:
-            signum = SIGKILL if signum is None else signum
-        elif signum is None:
+        if signum is None:  # of the worker itself: who names another process names a signal
             graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
             signum, grace_s = SIGTERM, min(grace_s, *graces, math.inf)
             if evidence.is_stopped:  # it would not even notice SIGTERM
@@ -240,7 +236,7 @@ class WatchdogCore:
             evidence=evidence,
             purpose=armed.slot.purpose,
         )
-        key, pid, signal = worker.key, armed.pid, armed.slot.signal
-        is_ending = armed.is_deadly
-        report = msg.Report(worker=key, pid=pid, hang=hang, is_ending=is_ending, signal=signal)
-        self._effects.append(report)
+        pid, signal, is_ending = armed.pid, armed.slot.signal, armed.is_deadly
+        self._effects.append(
+            msg.Report(worker=worker.key, pid=pid, hang=hang, is_ending=is_ending, signal=signal)
+        )

@@ -1,8 +1,7 @@
 """Shell. What a worker left in its error file, and beside it.
 
-The format is torch's, see ``worker_sdk.errors``; a plain text as the outer message,
-with ``timestamp`` beside it, is one too. Whatever else is found there becomes a note; a worker
-can't harm its agent through these files.
+The format is torch's, see ``worker_sdk.errors``, or a plain text as the outer message. Whatever
+else is found there becomes a note; a worker can't harm its agent through these files.
 """
 
 from dataclasses import replace
@@ -70,10 +69,7 @@ def with_stacks(error: WorkerError | None, stacks: str) -> WorkerError | None:
 
 
 def read_faults(path: str | PathLike[str]) -> str:
-    """Return the stacks that a crash left beside the error file, those of its thread first.
-
-    Empty if there was no crash, or nothing to be read.
-    """
+    """Return the stacks that a crash left beside the error file, those of its thread first."""
     try:
         text = read_bytes(f"{path}{FAULT_FILE_SUFFIX}")
     except (OSError, ValueError):

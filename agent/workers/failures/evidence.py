@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from signal import Signals
-from typing import Any
 
 from agent.workers.failures.exit_status import (
     Evidence,
@@ -29,7 +28,6 @@ LOG_BYTES_MAX = (
 LOG_LINES_MAX = 200
 _RECORD_BYTES_MAX = 8192  # the longest record of /dev/kmsg; a shorter read of one fails
 _FILE_BYTES_MAX = 64 * 1024
-
 _PREFIX = re.compile(r"\d+,\d+,\d+,[^;]*;")
 _OOM_KILL = re.compile(r"[Kk]illed process (\d{1,9})\b")
 _PROCESS = re.compile(r"(?:\bpid\b[ =:'\"]*|\bprocess |\[)(\d{1,9})\b")
@@ -69,31 +67,30 @@ class Explainer:
 
     def explain(self, ended: Evidence) -> str:
         """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
+        signal = signal_within(ended.exit_code)
         if ended.is_stopped:
             return explain(ended)
-        return explain(replace(ended, **self._found(signal_within(ended.exit_code), ended.pid)))
+        if signal is None:
+            is_missing = self._script is not None and not self._script.exists()
+            return explain(replace(ended, missing_script=str(self._script) if is_missing else ""))
+        ended = replace(ended, kernel_lines=self._kernel_log.lines())
+        if signal is Signals.SIGKILL:
+            host_oom_kills = _rise(self._host_oom_kills(), self._host_before)
+            ended = replace(ended, host_oom_kills=host_oom_kills)
+            if cgroup := self._cgroups.get(ended.pid) or self._cgroups.get("self"):
+                now, before = cgroup.memory(), self._before[cgroup.directory]
+                kills = _rise(now.oom_kills, before.oom_kills)
+                hits = _rise(now.limit_hits, before.limit_hits)
+                ended = replace(ended, memory=replace(now, oom_kills=kills, limit_hits=hits))
+        elif signal is Signals.SIGBUS:
+            with suppress(OSError):
+                usage = shutil.disk_usage(self._root / "dev/shm")
+                ended = replace(ended, shared_memory=(usage.total, usage.free))
+        return explain(ended)
 
     def close(self) -> None:
         """Close what is open."""
         self._kernel_log.close()
-
-    def _found(self, signal: Signals | None, pid: int) -> dict[str, Any]:
-        if signal is None:
-            is_missing = self._script is not None and not self._script.exists()
-            return {"missing_script": str(self._script) if is_missing else ""}
-        found: dict[str, Any] = {"kernel_lines": self._kernel_log.lines()}
-        if signal is Signals.SIGKILL:
-            found["host_oom_kills"] = _rise(self._host_oom_kills(), self._host_before)
-            if cgroup := self._cgroups.get(pid) or self._cgroups.get("self"):
-                now, before = cgroup.memory(), self._before[cgroup.directory]
-                kills = _rise(now.oom_kills, before.oom_kills)
-                hits = _rise(now.limit_hits, before.limit_hits)
-                found["memory"] = replace(now, oom_kills=kills, limit_hits=hits)
-        elif signal is Signals.SIGBUS:
-            with suppress(OSError):
-                usage = shutil.disk_usage(self._root / "dev/shm")
-                found["shared_memory"] = usage.total, usage.free
-        return found
 
     def _host_oom_kills(self) -> int | None:
         return _pairs(self._root / "proc/vmstat").get("oom_kill")

@@ -20,10 +20,7 @@ _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError): .*", re
 
 
 class LineCutter:
-    """Turns chunks into blocks that end with a line end.
-
-    A lone carriage return ends a line too, so that a progress bar is seen to move.
-    """
+    """Cuts chunks after line ends; a lone carriage return is one, so that progress bars move."""
 
     def __init__(self, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
@@ -73,10 +70,7 @@ def matching(block: bytes, needles: Sequence[bytes]) -> bytes:
 
 
 def last_lines(data: bytes) -> str:
-    """Return the last lines of what was written, as a terminal would leave them.
-
-    What a progress bar has overwritten is left out. Undecodable bytes are replaced.
-    """
+    """Return the last lines, as a terminal would leave them; undecodable bytes are replaced."""
     # The first line is incomplete if bytes before it were cut off; it may still be all there is.
     lines = data[-LAST_BYTES_MAX:].decode("utf-8", "replace").removesuffix("\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines[-LAST_LINES_MAX:])

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
 from agent.runtime.installation import installed
-from agent.workers.output.std import Std, to_map
+from agent.workers.output.std import Std, StdOrMap, to_map
 from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
-    from agent.workers.output.std import StdOrMap
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,10 +69,7 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files of the workers with these environments, by local rank.
-
-        May add to `envs` what a worker has to know of its files.
-        """
+        """Return the files of workers with these environments, by local rank; may add to `envs`."""
 
     @property
     @abstractmethod
@@ -114,10 +110,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the folders, emptied if they exist, and return the files in them.
-
-        Sets ``TORCHELASTIC_ERROR_FILE`` in each of `envs`.
-        """
+        """Make the folders, emptied if they exist; set ``TORCHELASTIC_ERROR_FILE`` in `envs`."""
         shown = dict.fromkeys(range(len(envs)), CONSOLE)
         if self._log_dir == os.devnull:
             for env in envs.values():

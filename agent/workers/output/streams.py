@@ -59,10 +59,7 @@ class Sink:
         return len(self.pending) >= PENDING_BYTES_MAX
 
     def flush(self) -> int:
-        """Write what the destination takes now; return how many bytes fewer are pending.
-
-        A destination that is gone loses all silently.
-        """
+        """Write what is taken now; return how many bytes fewer wait: all, if the reader is gone."""
         before = len(self.pending)
         try:
             while self.pending and not self._is_broken:

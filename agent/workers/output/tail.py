@@ -76,10 +76,7 @@ class Tail:
         return source
 
     def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
-        """Return what a worker is to have as its standard error, shown at `destination`.
-
-        If it is not shown, only its end is remembered. Raises ``OSError``, see `StderrPipe`.
-        """
+        """Return a worker's standard error, shown at `destination` or nowhere; see `StderrPipe`."""
         with self._lock:
             sinks = (self._sink(destination),) if is_shown else ()
             pipe = StderrPipe(path, destination, sinks, self._wake)
@@ -197,7 +194,6 @@ class Tail:
                 pass
 
     def _drop(self, dropped: Sequence[_Source]) -> None:
-        """Give back what belongs to some of the sources, unless others need it."""
         with self._lock:
             self._sources = [source for source in self._sources if source not in dropped]
             # The system knows one watch per file, however often it is asked for.
@@ -227,10 +223,7 @@ def _ready(sources: Sequence[_Source]) -> list[_Source]:
 
 
 def _inotify(call: str, *arguments: int | bytes) -> int:
-    """Make a call of inotify(7).
-
-    Raises ``OSError`` if the system has no watcher or watch left (``fs.inotify.max_user_*``).
-    """
+    """Make a call of inotify(7). Raises ``OSError``, also at a limit ``fs.inotify.max_user_*``."""
     result: int = getattr(ctypes.CDLL(None, use_errno=True), f"inotify_{call}")(*arguments)
     if result < 0:
         number = ctypes.get_errno()

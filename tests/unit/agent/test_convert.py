@@ -125,7 +125,8 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
         master_addr="m",
         master_port=9,
     )
-    assert convert.spec_message(config) == common_pb2.RunSpec(
+    hello = convert.hello_message(config, IDENTITY, session_pb2.Beat())
+    assert hello.run.spec == common_pb2.RunSpec(
         agents_min=2,
         agents_max=4,
         restarts_max=3,

@@ -16,7 +16,6 @@ from agent.core.events import (
     SessionWelcomed,
     SignalReceived,
     SupervisorDied,
-    SupervisorNotStarted,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -389,6 +388,8 @@ def test_a_signal_to_an_idle_agent_ends_it_at_once() -> None:
 
 # The supervisor.
 
+NO_PROCESS = "could not be started: Resource temporarily unavailable"
+
 
 def test_workers_that_died_with_their_supervisor_are_recorded_each() -> None:
     story = AgentStory().running()
@@ -432,7 +433,7 @@ def test_a_supervisor_that_dies_again_and_again_ends_the_agent() -> None:
 def test_a_passing_fork_failure_costs_no_worker_and_is_waited_out() -> None:
     story = AgentStory().connected()
     story.feed(desired(an_assignment()))
-    not_started = SupervisorNotStarted(reason="Resource temporarily unavailable")
+    not_started = SupervisorDied(ending=NO_PROCESS, has_lived=False)
     waited_s = 0.0
     for _ in range(SUPERVISOR_DEATHS_MAX):
         effects = story.feed(not_started)
@@ -449,7 +450,7 @@ def test_a_passing_fork_failure_costs_no_worker_and_is_waited_out() -> None:
 def test_a_host_that_gives_no_process_at_all_is_left_with_a_record_of_each_worker() -> None:
     story = AgentStory().connected()
     story.feed(desired(an_assignment()))
-    not_started = SupervisorNotStarted(reason="Resource temporarily unavailable")
+    not_started = SupervisorDied(ending=NO_PROCESS, has_lived=False)
     for _ in range(SUPERVISOR_DEATHS_MAX):
         story.feed(not_started)
     effects = story.feed(not_started)

@@ -7,19 +7,21 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.support.waiting import MS
-from worker_sdk.interpreter.main_thread import Entry, is_main_idle, main_stack
+from worker_sdk.interpreter.main_thread import is_main_idle, main_stack
 
 if TYPE_CHECKING:
+    from traceback import FrameSummary
+
     import pytest
 
 WAIT_S = 20_000 * MS
 
 
-def stack_seen_elsewhere() -> list[Entry]:
-    seen: list[Entry] = []
+def stack_seen_elsewhere() -> list[FrameSummary]:
+    seen: list[FrameSummary] = []
 
     def look() -> None:
-        while "join" not in [entry.function for entry in seen]:
+        while "join" not in [entry.name for entry in seen]:
             seen[:] = main_stack()
 
     thread = threading.Thread(target=look)
@@ -30,13 +32,13 @@ def stack_seen_elsewhere() -> list[Entry]:
 
 def test_the_innermost_call_of_the_main_thread_comes_first() -> None:
     seen = stack_seen_elsewhere()
-    names = [entry.function for entry in seen]
+    names = [entry.name for entry in seen]
     assert names.index("stack_seen_elsewhere") < names.index(
         "test_the_innermost_call_of_the_main_thread_comes_first"
     )
-    (ours,) = [entry for entry in seen if entry.function == "stack_seen_elsewhere"]
-    assert ours.path == __file__
-    assert str(ours).splitlines()[1].strip() == "thread.join()"
+    (ours,) = [entry for entry in seen if entry.name == "stack_seen_elsewhere"]
+    assert ours.filename == __file__
+    assert ours.line == "thread.join()"
 
 
 def test_without_a_file_in_memory_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,10 +245,10 @@ class Call:
     def _on_silence(self) -> None:
         """The soft timeout is over; on the ticker's thread, while the main thread can't leave."""
         # Where the main thread is, without our own frames around the user's.
-        entries = itertools.takewhile(
-            lambda entry: not entry.path.startswith(_OUR_FOLDER), main_stack()
+        frames = itertools.takewhile(
+            lambda frame: not frame.filename.startswith(_OUR_FOLDER), main_stack()
         )
-        stack = "".join(reversed([str(entry) for entry in entries]))
+        stack = "".join(traceback.format_list(list(frames)[::-1]))
         text = "no progress within the soft timeout"
         cause = interruption(self._local_rank, Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, text, stack)
         content = worker_pb2.Interrupted(interruption=cause)

@@ -46,7 +46,7 @@ class Story:
         self.now = 100.0
         self.faults: list[Fault] = []
         if is_started:
-            self.host.started(0, {rank: 70 + rank for rank in range(workers)})
+            self.host.started({rank: 70 + rank for rank in range(workers)})
 
     def feed(self, *events: WorkerStep | InprocessDirective) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
@@ -436,7 +436,7 @@ def test_a_directive_may_come_before_the_workers() -> None:
     story.host.begin_round(3)
     assert story.settle() == []
     assert not story.host.is_on
-    story.host.started(3, {0: 7, 1: 8})
+    story.host.started({0: 7, 1: 8})
     assert ended(story.settle()) == [(0, 15), (1, 15)]
 
 
@@ -447,7 +447,7 @@ def test_a_new_round_begins_anew() -> None:
     story.settle()
     assert story.host.report is None
     assert not story.host.is_on
-    story.host.started(1, {0: 7, 1: 8})
+    story.host.started({0: 7, 1: 8})
     story.feed(enters(0, 0, round_id=1), enters(1, 0, round_id=1))
     assert story.at == (0, S.ENTERED)
     assert story.report.terminated == ()
