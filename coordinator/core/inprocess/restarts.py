@@ -82,8 +82,10 @@ class InProcessRestarts:
 
     def instructions(self) -> list[Instruct]:
         """Return what to tell participants, once. Linear in workers after a record."""
+        if not self._untold:
+            return []  # as after most events, which must not cost more in a larger run
         iterations, state, seats = self._iterations, self._run.state, self._round.seats
-        untold, self._untold = self._untold & seats.keys() - state.given_up, set()
+        untold, self._untold = (self._untold & seats.keys()) - state.given_up, set()
         effects: list[Instruct] = []
         for incarnation in sorted(untold, key=lambda i: seats[i].group_rank):
             presence = self._run.members.presences.get(incarnation)
