@@ -18,18 +18,13 @@ from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
+from coordinator.journal.outage import Outage
 from coordinator.shell.turns import Turns
 
 log = structlog.get_logger()
 
 # A write that takes longer than this counts as an outage before it returns.
 PATIENCE_S = 5.0
-# The first retry comes soon, for what passes by itself; later ones cost a write each
-# and are spread out, up to a delay that is short against making room on a disk.
-RETRY_FIRST_S = 0.05
-RETRY_MAX_S = 2.0
-# After this long the log says again that it goes on; then after twice that, and so on.
-REMIND_FIRST_S = 60.0
 
 _ORDER: tuple[type[fx.Push], ...] = get_args(fx.Push)
 
@@ -110,8 +105,7 @@ class Driver:
             failure_taken=self._failure_room.release,
         )
         self._is_embedded, self._on_serving = is_embedded, on_serving
-        self._outage_from: float | None = None
-        self._remind_at = 0.0
+        self._outage: Outage | None = None
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
 
@@ -199,7 +193,6 @@ class Driver:
 
     async def _write(self, effects: Sequence[fx.Effect], now: float) -> None:
         """Return once what is to be kept of these effects is durable."""
-        retry_s = RETRY_FIRST_S
         while any(isinstance(effect, fx.Kept) for effect in effects):
             write = asyncio.ensure_future(self.journal.write(effects, now=now))
             try:
@@ -210,28 +203,29 @@ class Driver:
                 await write
                 break
             except JournalOutage as error:
-                await self._note_outage(str(error), advice=error.hint)
+                outage = await self._note_outage(str(error), advice=error.hint)
             finally:
                 write.cancel()
-            await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, RETRY_MAX_S)
-        if self._outage_from is not None:
-            lasted_s = round(time.monotonic() - self._outage_from, 1)
-            self._outage_from = None
+            await asyncio.sleep(outage.next_retry_s())
+        if (ended := self._outage) is not None:
+            self._outage = None
             await self._on_serving(True)
+            lasted_s = round(ended.lasted_s(now=time.monotonic()), 1)
             log.warning("the journal can be written again", after_s=lasted_s)
 
-    async def _note_outage(self, reason: str, **details: str) -> None:
+    async def _note_outage(self, reason: str, **details: str) -> Outage:
         now = time.monotonic()
-        if self._outage_from is None:
-            self._outage_from = now
+        if (outage := self._outage) is None:
+            outage = self._outage = Outage(now=now)
             await self._on_serving(False)
-        since_s = now - self._outage_from
-        if reason != self._turns.outage or now >= self._remind_at:
-            self._remind_at = now + max(since_s, REMIND_FIRST_S)
-            told = "nothing is decided until the journal can be written"
-            log.error(told, reason=reason, since_s=round(since_s, 1), **details)
         self._turns.outage = reason
+        if outage.failed(reason, now=now):
+            told, since_s = (
+                "nothing is decided until the journal can be written",
+                outage.lasted_s(now=now),
+            )
+            log.error(told, reason=reason, since_s=round(since_s, 1), **details)
+        return outage
 
     def _read_run(self, key: str) -> RunState | None:
         return self.journal.runs.copy(key)

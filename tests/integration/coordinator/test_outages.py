@@ -26,6 +26,7 @@ from coordinator.errors import (
     LostLeadership,
     Unavailable,
 )
+from coordinator.journal import outage as outage_module
 from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell import driver as driver_module
@@ -348,31 +349,13 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
 
 async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy loop would try thousands of times."""
-    monkeypatch.setattr(driver_module, "RETRY_FIRST_S", 40 * MS)
+    monkeypatch.setattr(outage_module, "RETRY_FIRST_S", 40 * MS)
     async with running() as scene:
         tries = scene.journal.tries
         began = scene.driver.now()
         await scene.fill()
         await scene.journal.wait_for_tries(tries + 4)
         assert scene.driver.now() - began >= (40 + 80 + 160) * MS
-
-
-async def test_an_outage_is_logged_once_and_then_ever_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("RETRY_FIRST_S", "RETRY_MAX_S"):
-        monkeypatch.setattr(driver_module, name, 2 * MS)
-    monkeypatch.setattr(driver_module, "REMIND_FIRST_S", 20 * MS)
-    async with running() as scene:
-        with capture_logs() as lines:
-            await scene.fill()
-            began_at = scene.driver.now()
-            await wait_until(lambda: scene.driver.now() - began_at > 400 * MS, DEADLINE_S)
-            said = [line for line in lines if line["log_level"] == "error"]
-            scene.journal.error = JournalFull("/x/journal", "Disk quota exceeded")
-            await scene.journal.wait_for_tries(scene.journal.tries + 2)
-        assert 2 <= len(said) <= 6 < scene.journal.tries  # after 0, 20, 40, 80, 160, 320
-        assert "Disk quota exceeded" in lines[-1]["reason"]
 
 
 # A run that breaks.
