@@ -1,5 +1,27 @@
 """Pure. What the coordinator refuses, and what keeps it from starting.
 
+CoordinatorError
+ ├─ InvalidRequest            a field is missing or out of range
+ ├─ SpecMismatch              the agent's spec differs from the run's
+ │   └─ RunMissesAgents       and none of the run's agents is connected
+ ├─ RunClosed                 the run has ended
+ ├─ StaleSession              the agent was given up
+ ├─ SessionReplaced           the agent has a newer session
+ ├─ Deposed                   another coordinator leads by now
+ ├─ LimitReached              a named limit is reached
+ ├─ Unavailable               the coordinator stops, or cannot write its journal
+ ├─ UnknownRun                there is no such run
+ └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
+     ├─ CallFailed            a coordinator was asked, and did not answer or refused
+     ├─ InvalidConfiguration  the configuration breaks rules
+     ├─ PortInUse             the address cannot be bound
+     ├─ StateDirectoryInUse   another coordinator holds the state directory
+     │   └─ LostLeadership    and has taken the journal over
+     ├─ StateDirectoryUnusable  it cannot be created, locked or written
+     ├─ JournalCorrupt        the journal holds what cannot be read
+     └─ JournalOutage         it cannot be written now; nothing in it is lost
+         └─ JournalFull       for want of room
+
 Statuses and refusals are names, so that this module needs neither grpc nor generated enums.
 What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """

@@ -136,7 +136,7 @@ def test_a_hostile_value_stays_one_short_line() -> None:
     assert len(text) < 250
 
 
-def test_every_class_has_an_example() -> None:
+def test_every_class_has_an_example_and_is_in_the_tree() -> None:
     classes = {
         name
         for name, value in vars(errors).items()
@@ -145,3 +145,4 @@ def test_every_class_has_an_example() -> None:
     seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
     bases = {"CoordinatorError", "CommandFailed"}
     assert seen == classes - bases - {"CallFailed"}
+    assert all(name in (errors.__doc__ or "") for name in classes)
