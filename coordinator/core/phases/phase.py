@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from coordinator.core import effects as fx
@@ -142,7 +143,8 @@ def decided(state: RunState, record: Record) -> list[fx.Effect]:
     return [fx.Persist(run_id=state.key, record=record), log]
 
 
-class RunPhase:
+# Most phases ignore most events: what a phase does not override does nothing.
+class RunPhase(ABC):
     """The volatile facts of the time that a phase lasts.
 
     It is made at the transition, and after a restart of the coordinator, from the durable
@@ -157,23 +159,23 @@ class RunPhase:
         self.wait: Wait | None = None
         self.review_at: float | None = now  # a phase may find at once what is due
 
+    @abstractmethod
     def review(self, *, now: float, judged_at: float) -> Transition | None:
         """Return the record that leads to the next phase, ``None`` if this one goes on.
 
         Timeouts are judged as of ``judged_at``, which is not after ``now``. Linear work is rare.
         """
-        raise NotImplementedError
 
-    def connected(self, incarnation: str, *, now: float) -> None:
+    def connected(self, incarnation: str, *, now: float) -> None:  # noqa: B027
         """Take in that a member has a new session."""
 
-    def disconnected(self, incarnation: str, *, now: float) -> None:
+    def disconnected(self, incarnation: str, *, now: float) -> None:  # noqa: B027
         """Take in that a member's session ended."""
 
-    def heard(self, incarnation: str, beat: model.Beat, *, sent_at: float, now: float) -> None:
+    def heard(self, incarnation: str, beat: model.Beat, *, sent_at: float, now: float) -> None:  # noqa: B027
         """Take in a beat of a member."""
 
-    def recorded(self, incarnation: str) -> None:
+    def recorded(self, incarnation: str) -> None:  # noqa: B027
         """Take in that a failure record of this agent was counted."""
 
     def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
@@ -187,5 +189,5 @@ class RunPhase:
         """Return what to tell workers that restart in process, once."""
         return []
 
-    def check_invariants(self) -> None:
+    def check_invariants(self) -> None:  # noqa: B027
         """Assert what must hold between events. Linear in agents; for tests."""
