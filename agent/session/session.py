@@ -129,7 +129,7 @@ class Session:
 
         async def show_all() -> None:
             message = await self._cut_exit
-            await complete(message.exit, connection, run_id=self._config.run_id)
+            await complete(message.exit, connection.verdict, run_id=self._config.run_id)
             self._take_desired(message)
             await asyncio.get_running_loop().create_future()
 

@@ -1,11 +1,12 @@
 """Shell. Reads the coordinator's verdict as a failure report, and fetches one that was cut."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from agent.session.convert import kind_from
-from agent.session.transport import Connection, TransportError
+from agent.session.transport import TransportError
 from agent.workers.failures.report import FailedWorker, FailureReport, Position
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
@@ -13,6 +14,8 @@ log = structlog.get_logger()
 
 # The workers are stopped by then, and what is known already is shown in any case.
 FETCH_TIMEOUT_S = 5.0
+
+Ask = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdict]]
 
 _OF_RECORD = (
     "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
@@ -46,12 +49,12 @@ def is_to_be_completed(message: session_pb2.Exit) -> bool:
     return message.is_report_cut and message.shows_report
 
 
-async def complete(message: session_pb2.Exit, connection: Connection, *, run_id: str) -> None:
-    """Put the whole report in, if it can be had."""
+async def complete(message: session_pb2.Exit, ask: Ask, *, run_id: str) -> None:
+    """Put the whole report in, if it can be had; ``ask`` calls ``QueryService.GetReport``."""
     request = query_pb2.GetReportRequest(run_id=run_id, generation=message.generation)
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S):
-            verdict = await connection.verdict(request)
+            verdict = await ask(request)
     except (TransportError, TimeoutError) as error:
         reason = str(error) or f"no answer within {FETCH_TIMEOUT_S:g} s"
         log.warning("rest of the failure report not fetched", reason=reason)
