@@ -11,6 +11,8 @@ CoordinatorError
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
+ ├─ Unauthenticated           who calls is not known
+ ├─ Forbidden                 who calls may not do this
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
@@ -142,6 +144,20 @@ class UnknownRun(CoordinatorError):
     def __str__(self) -> str:
         run_id, *which = self.args
         return " ".join((f"there is no run {show_value(run_id)}", *which))
+
+
+class Unauthenticated(CoordinatorError):
+    """Who calls is not known. The text says why, and nothing that helps to guess."""
+
+    status, refusal = "UNAUTHENTICATED", "UNAUTHENTICATED"
+    text = "the coordinator does not let this caller in: {0}"
+
+
+class Forbidden(CoordinatorError):
+    """Who calls is known, and may not do this."""
+
+    status, refusal = "PERMISSION_DENIED", "FORBIDDEN"
+    text = "{0} may not do this: {1}"
 
 
 class CommandFailed(CoordinatorError):

@@ -62,6 +62,13 @@ class _RefusalEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The agent has been welcomed by a coordinator of a later term (ABORTED). Back off, and
     look for that one.
     """
+    REFUSAL_UNAUTHENTICATED: _Refusal.ValueType  # 11
+    """Who calls is not known: no token, or one that is wrong, expired or revoked, or a
+    certificate that no rule names (UNAUTHENTICATED). An agent reads its token anew, and gives
+    up if it is the same.
+    """
+    REFUSAL_FORBIDDEN: _Refusal.ValueType  # 12
+    """Who calls is known and may not do this (PERMISSION_DENIED). An agent gives up."""
 
 class Refusal(_Refusal, metaclass=_RefusalEnumTypeWrapper):
     """Why a call was refused."""
@@ -102,6 +109,13 @@ REFUSAL_DEPOSED: Refusal.ValueType  # 10
 """The agent has been welcomed by a coordinator of a later term (ABORTED). Back off, and
 look for that one.
 """
+REFUSAL_UNAUTHENTICATED: Refusal.ValueType  # 11
+"""Who calls is not known: no token, or one that is wrong, expired or revoked, or a
+certificate that no rule names (UNAUTHENTICATED). An agent reads its token anew, and gives
+up if it is the same.
+"""
+REFUSAL_FORBIDDEN: Refusal.ValueType  # 12
+"""Who calls is known and may not do this (PERMISSION_DENIED). An agent gives up."""
 Global___Refusal: typing_extensions.TypeAlias = Refusal
 
 @typing.final

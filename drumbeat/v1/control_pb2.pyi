@@ -4,7 +4,11 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.duration_pb2
+import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
 import typing
@@ -15,6 +19,34 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _Role:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _Role.ValueType  # 0
+    """Never sent."""
+    ROLE_JOIN: _Role.ValueType  # 1
+    """Sessions and failure records: `AgentService`, and the report of its run."""
+    ROLE_VIEW: _Role.ValueType  # 2
+    """Reading: `QueryService`."""
+    ROLE_ADMIN: _Role.ValueType  # 3
+    """Everything."""
+
+class Role(_Role, metaclass=_RoleEnumTypeWrapper):
+    """What a caller may do."""
+
+ROLE_UNSPECIFIED: Role.ValueType  # 0
+"""Never sent."""
+ROLE_JOIN: Role.ValueType  # 1
+"""Sessions and failure records: `AgentService`, and the report of its run."""
+ROLE_VIEW: Role.ValueType  # 2
+"""Reading: `QueryService`."""
+ROLE_ADMIN: Role.ValueType  # 3
+"""Everything."""
+Global___Role: typing_extensions.TypeAlias = Role
 
 @typing.final
 class ResetLimitsRequest(google.protobuf.message.Message):
@@ -51,3 +83,241 @@ class ResetLimitsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten"]) -> None: ...
 
 Global___ResetLimitsResponse: typing_extensions.TypeAlias = ResetLimitsResponse
+
+@typing.final
+class CreateTokenRequest(google.protobuf.message.Message):
+    """Asks for a token."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    TTL_FIELD_NUMBER: builtins.int
+    role: Global___Role.ValueType
+    """What it allows."""
+    run_id: builtins.str
+    """The only run that it is for, with `ROLE_JOIN`; empty: any."""
+    @property
+    def ttl(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it opens sessions and calls; unset: until it is revoked. An agent that came
+        before may come back after it.
+        """
+
+    def __init__(
+        self,
+        *,
+        role: Global___Role.ValueType = ...,
+        run_id: builtins.str = ...,
+        ttl: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["ttl", b"ttl"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["role", b"role", "run_id", b"run_id", "ttl", b"ttl"]) -> None: ...
+
+Global___CreateTokenRequest: typing_extensions.TypeAlias = CreateTokenRequest
+
+@typing.final
+class CreateTokenResponse(google.protobuf.message.Message):
+    """A new token."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """The token itself. It is told once: the coordinator keeps a hash of its secret."""
+    @property
+    def token(self) -> Global___Token:
+        """What is known of it."""
+
+    def __init__(
+        self,
+        *,
+        token: Global___Token | None = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["text", b"text", "token", b"token"]) -> None: ...
+
+Global___CreateTokenResponse: typing_extensions.TypeAlias = CreateTokenResponse
+
+@typing.final
+class Token(google.protobuf.message.Message):
+    """What is known of a token."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    IS_REVOKED_FIELD_NUMBER: builtins.int
+    CREATED_BY_FIELD_NUMBER: builtins.int
+    token_id: builtins.str
+    """Its id, which is no secret."""
+    role: Global___Role.ValueType
+    """What it allows."""
+    run_id: builtins.str
+    """The only run that it is for; empty: any."""
+    is_revoked: builtins.bool
+    """Whether it was revoked."""
+    created_by: builtins.str
+    """Who created it: the id of a token or the name in a certificate."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it was created."""
+
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it is still valid; unset: until it is revoked. Zero: it has expired."""
+
+    def __init__(
+        self,
+        *,
+        token_id: builtins.str = ...,
+        role: Global___Role.ValueType = ...,
+        run_id: builtins.str = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+        is_revoked: builtins.bool = ...,
+        created_by: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "created_by", b"created_by", "is_revoked", b"is_revoked", "role", b"role", "run_id", b"run_id", "time_left", b"time_left", "token_id", b"token_id"]) -> None: ...
+
+Global___Token: typing_extensions.TypeAlias = Token
+
+@typing.final
+class ListTokensRequest(google.protobuf.message.Message):
+    """Asks for all tokens."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListTokensRequest: typing_extensions.TypeAlias = ListTokensRequest
+
+@typing.final
+class ListTokensResponse(google.protobuf.message.Message):
+    """All tokens."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: builtins.int
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Token]:
+        """They, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        tokens: collections.abc.Iterable[Global___Token] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["tokens", b"tokens"]) -> None: ...
+
+Global___ListTokensResponse: typing_extensions.TypeAlias = ListTokensResponse
+
+@typing.final
+class RevokeTokenRequest(google.protobuf.message.Message):
+    """Asks to revoke a token."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    token_id: builtins.str
+    """Its id."""
+    def __init__(
+        self,
+        *,
+        token_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["token_id", b"token_id"]) -> None: ...
+
+Global___RevokeTokenRequest: typing_extensions.TypeAlias = RevokeTokenRequest
+
+@typing.final
+class RevokeTokenResponse(google.protobuf.message.Message):
+    """It is revoked."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    @property
+    def token(self) -> Global___Token:
+        """What is known of it."""
+
+    def __init__(
+        self,
+        *,
+        token: Global___Token | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["token", b"token"]) -> None: ...
+
+Global___RevokeTokenResponse: typing_extensions.TypeAlias = RevokeTokenResponse
+
+@typing.final
+class RotateAuthorityRequest(google.protobuf.message.Message):
+    """Asks for another authority."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___RotateAuthorityRequest: typing_extensions.TypeAlias = RotateAuthorityRequest
+
+@typing.final
+class RotateAuthorityResponse(google.protobuf.message.Message):
+    """There is another authority."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: builtins.int
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Public keys of all that are served, as tokens have them, the newest first."""
+
+    def __init__(
+        self,
+        *,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
+
+Global___RotateAuthorityResponse: typing_extensions.TypeAlias = RotateAuthorityResponse
+
+@typing.final
+class RetireAuthorityRequest(google.protobuf.message.Message):
+    """Asks to end the overlap."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___RetireAuthorityRequest: typing_extensions.TypeAlias = RetireAuthorityRequest
+
+@typing.final
+class RetireAuthorityResponse(google.protobuf.message.Message):
+    """The newest authority alone is served."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: builtins.int
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Its public key."""
+
+    def __init__(
+        self,
+        *,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
+
+Global___RetireAuthorityResponse: typing_extensions.TypeAlias = RetireAuthorityResponse

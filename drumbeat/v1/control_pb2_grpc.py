@@ -40,6 +40,31 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.ResetLimitsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.ResetLimitsResponse.FromString,
                 _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/drumbeat.v1.ControlService/CreateToken',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.CreateTokenResponse.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/drumbeat.v1.ControlService/ListTokens',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.ListTokensResponse.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/drumbeat.v1.ControlService/RevokeToken',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenResponse.FromString,
+                _registered_method=True)
+        self.RotateAuthority = channel.unary_unary(
+                '/drumbeat.v1.ControlService/RotateAuthority',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.RotateAuthorityRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.RotateAuthorityResponse.FromString,
+                _registered_method=True)
+        self.RetireAuthority = channel.unary_unary(
+                '/drumbeat.v1.ControlService/RetireAuthority',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -54,6 +79,47 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateToken(self, request, context):
+        """Makes a token. Answers once it is journaled. INVALID_ARGUMENT: a field is out of range.
+        RESOURCE_EXHAUSTED: there are too many tokens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Lists all tokens that are valid or have lately been, in the order of their creation; never
+        their secrets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Revokes a token and ends what was opened with it; an agent that has no other one gives up.
+        Answers once that is journaled. Harmless if repeated. NOT_FOUND: there is no such token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateAuthority(self, request, context):
+        """Replaces the coordinator's certificate authority. Until `RetireAuthority` callers that
+        trust an older one are served as well, and agents that are connected are told of the new
+        one. FAILED_PRECONDITION: its certificate is the operator's own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireAuthority(self, request, context):
+        """Ends the overlap: callers that trust an older authority only are not served any more. What
+        is connected stays connected. FAILED_PRECONDITION: as above.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +127,31 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ResetLimits,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.ResetLimitsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.ResetLimitsResponse.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.CreateTokenRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.CreateTokenResponse.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.ListTokensRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.ListTokensResponse.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenResponse.SerializeToString,
+            ),
+            'RotateAuthority': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateAuthority,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.RotateAuthorityRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.RotateAuthorityResponse.SerializeToString,
+            ),
+            'RetireAuthority': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireAuthority,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +182,141 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/ResetLimits',
             drumbeat_dot_v1_dot_control__pb2.ResetLimitsRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.ResetLimitsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/CreateToken',
+            drumbeat_dot_v1_dot_control__pb2.CreateTokenRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.CreateTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/ListTokens',
+            drumbeat_dot_v1_dot_control__pb2.ListTokensRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.ListTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/RevokeToken',
+            drumbeat_dot_v1_dot_control__pb2.RevokeTokenRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.RevokeTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateAuthority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/RotateAuthority',
+            drumbeat_dot_v1_dot_control__pb2.RotateAuthorityRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.RotateAuthorityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireAuthority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/RetireAuthority',
+            drumbeat_dot_v1_dot_control__pb2.RetireAuthorityRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.RetireAuthorityResponse.FromString,
             options,
             channel_credentials,
             insecure,

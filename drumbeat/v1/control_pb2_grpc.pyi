@@ -41,7 +41,87 @@ _ControlServiceResetLimitsType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType]):
+_ControlServiceCreateTokenType = typing_extensions.TypeVar(
+    '_ControlServiceCreateTokenType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CreateTokenRequest,
+        drumbeat.v1.control_pb2.CreateTokenResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CreateTokenRequest,
+        drumbeat.v1.control_pb2.CreateTokenResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CreateTokenRequest,
+        drumbeat.v1.control_pb2.CreateTokenResponse,
+    ],
+)
+
+_ControlServiceListTokensType = typing_extensions.TypeVar(
+    '_ControlServiceListTokensType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListTokensRequest,
+        drumbeat.v1.control_pb2.ListTokensResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListTokensRequest,
+        drumbeat.v1.control_pb2.ListTokensResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListTokensRequest,
+        drumbeat.v1.control_pb2.ListTokensResponse,
+    ],
+)
+
+_ControlServiceRevokeTokenType = typing_extensions.TypeVar(
+    '_ControlServiceRevokeTokenType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RevokeTokenRequest,
+        drumbeat.v1.control_pb2.RevokeTokenResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RevokeTokenRequest,
+        drumbeat.v1.control_pb2.RevokeTokenResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RevokeTokenRequest,
+        drumbeat.v1.control_pb2.RevokeTokenResponse,
+    ],
+)
+
+_ControlServiceRotateAuthorityType = typing_extensions.TypeVar(
+    '_ControlServiceRotateAuthorityType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RotateAuthorityRequest,
+        drumbeat.v1.control_pb2.RotateAuthorityResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RotateAuthorityRequest,
+        drumbeat.v1.control_pb2.RotateAuthorityResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RotateAuthorityRequest,
+        drumbeat.v1.control_pb2.RotateAuthorityResponse,
+    ],
+)
+
+_ControlServiceRetireAuthorityType = typing_extensions.TypeVar(
+    '_ControlServiceRetireAuthorityType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RetireAuthorityRequest,
+        drumbeat.v1.control_pb2.RetireAuthorityResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RetireAuthorityRequest,
+        drumbeat.v1.control_pb2.RetireAuthorityResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RetireAuthorityRequest,
+        drumbeat.v1.control_pb2.RetireAuthorityResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType]):
     """What operators may change."""
 
     @typing.overload
@@ -49,6 +129,26 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType]):
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.ResetLimitsRequest,
             drumbeat.v1.control_pb2.ResetLimitsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.CreateTokenRequest,
+            drumbeat.v1.control_pb2.CreateTokenResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.ListTokensRequest,
+            drumbeat.v1.control_pb2.ListTokensResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RevokeTokenRequest,
+            drumbeat.v1.control_pb2.RevokeTokenResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RotateAuthorityRequest,
+            drumbeat.v1.control_pb2.RotateAuthorityResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RetireAuthorityRequest,
+            drumbeat.v1.control_pb2.RetireAuthorityResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -58,6 +158,26 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType]):
             drumbeat.v1.control_pb2.ResetLimitsRequest,
             drumbeat.v1.control_pb2.ResetLimitsResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.CreateTokenRequest,
+            drumbeat.v1.control_pb2.CreateTokenResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.ListTokensRequest,
+            drumbeat.v1.control_pb2.ListTokensResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RevokeTokenRequest,
+            drumbeat.v1.control_pb2.RevokeTokenResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RotateAuthorityRequest,
+            drumbeat.v1.control_pb2.RotateAuthorityResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RetireAuthorityRequest,
+            drumbeat.v1.control_pb2.RetireAuthorityResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     ResetLimits: _ControlServiceResetLimitsType
@@ -65,10 +185,56 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType]):
     say. Does not block; the agents hear of it at once. NOT_FOUND: there is no such run.
     """
 
+    CreateToken: _ControlServiceCreateTokenType
+    """Makes a token. Answers once it is journaled. INVALID_ARGUMENT: a field is out of range.
+    RESOURCE_EXHAUSTED: there are too many tokens.
+    """
+
+    ListTokens: _ControlServiceListTokensType
+    """Lists all tokens that are valid or have lately been, in the order of their creation; never
+    their secrets.
+    """
+
+    RevokeToken: _ControlServiceRevokeTokenType
+    """Revokes a token and ends what was opened with it; an agent that has no other one gives up.
+    Answers once that is journaled. Harmless if repeated. NOT_FOUND: there is no such token.
+    """
+
+    RotateAuthority: _ControlServiceRotateAuthorityType
+    """Replaces the coordinator's certificate authority. Until `RetireAuthority` callers that
+    trust an older one are served as well, and agents that are connected are told of the new
+    one. FAILED_PRECONDITION: its certificate is the operator's own.
+    """
+
+    RetireAuthority: _ControlServiceRetireAuthorityType
+    """Ends the overlap: callers that trust an older authority only are not served any more. What
+    is connected stays connected. FAILED_PRECONDITION: as above.
+    """
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
         drumbeat.v1.control_pb2.ResetLimitsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CreateTokenRequest,
+        drumbeat.v1.control_pb2.CreateTokenResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListTokensRequest,
+        drumbeat.v1.control_pb2.ListTokensResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RevokeTokenRequest,
+        drumbeat.v1.control_pb2.RevokeTokenResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RotateAuthorityRequest,
+        drumbeat.v1.control_pb2.RotateAuthorityResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RetireAuthorityRequest,
+        drumbeat.v1.control_pb2.RetireAuthorityResponse,
     ],
 ]
 
@@ -83,6 +249,57 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.control_pb2.ResetLimitsResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.ResetLimitsResponse]]:
         """Forgets what was learned of a run's limits: after a change that makes it slower,
         say. Does not block; the agents hear of it at once. NOT_FOUND: there is no such run.
+        """
+
+    @abc.abstractmethod
+    def CreateToken(
+        self,
+        request: drumbeat.v1.control_pb2.CreateTokenRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.CreateTokenResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.CreateTokenResponse]]:
+        """Makes a token. Answers once it is journaled. INVALID_ARGUMENT: a field is out of range.
+        RESOURCE_EXHAUSTED: there are too many tokens.
+        """
+
+    @abc.abstractmethod
+    def ListTokens(
+        self,
+        request: drumbeat.v1.control_pb2.ListTokensRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.ListTokensResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.ListTokensResponse]]:
+        """Lists all tokens that are valid or have lately been, in the order of their creation; never
+        their secrets.
+        """
+
+    @abc.abstractmethod
+    def RevokeToken(
+        self,
+        request: drumbeat.v1.control_pb2.RevokeTokenRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.RevokeTokenResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RevokeTokenResponse]]:
+        """Revokes a token and ends what was opened with it; an agent that has no other one gives up.
+        Answers once that is journaled. Harmless if repeated. NOT_FOUND: there is no such token.
+        """
+
+    @abc.abstractmethod
+    def RotateAuthority(
+        self,
+        request: drumbeat.v1.control_pb2.RotateAuthorityRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.RotateAuthorityResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RotateAuthorityResponse]]:
+        """Replaces the coordinator's certificate authority. Until `RetireAuthority` callers that
+        trust an older one are served as well, and agents that are connected are told of the new
+        one. FAILED_PRECONDITION: its certificate is the operator's own.
+        """
+
+    @abc.abstractmethod
+    def RetireAuthority(
+        self,
+        request: drumbeat.v1.control_pb2.RetireAuthorityRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.RetireAuthorityResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RetireAuthorityResponse]]:
+        """Ends the overlap: callers that trust an older authority only are not served any more. What
+        is connected stays connected. FAILED_PRECONDITION: as above.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -107,6 +107,12 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """The run succeeded."""
     RUN_EVENT_KIND_RUN_FAILED: _RunEventKind.ValueType  # 10
     """The run failed."""
+    RUN_EVENT_KIND_LIMITS_RESET: _RunEventKind.ValueType  # 11
+    """The learned limits were forgotten."""
+    RUN_EVENT_KIND_ACCESS_REFUSED: _RunEventKind.ValueType  # 12
+    """A caller was refused that wanted something of this run."""
+    RUN_EVENT_KIND_TOKEN_CHANGED: _RunEventKind.ValueType  # 13
+    """A token that is bound to this run was created or revoked."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -133,6 +139,12 @@ RUN_EVENT_KIND_RUN_SUCCEEDED: RunEventKind.ValueType  # 9
 """The run succeeded."""
 RUN_EVENT_KIND_RUN_FAILED: RunEventKind.ValueType  # 10
 """The run failed."""
+RUN_EVENT_KIND_LIMITS_RESET: RunEventKind.ValueType  # 11
+"""The learned limits were forgotten."""
+RUN_EVENT_KIND_ACCESS_REFUSED: RunEventKind.ValueType  # 12
+"""A caller was refused that wanted something of this run."""
+RUN_EVENT_KIND_TOKEN_CHANGED: RunEventKind.ValueType  # 13
+"""A token that is bound to this run was created or revoked."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 @typing.final
@@ -548,6 +560,7 @@ class RunEvent(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     ROUND_ID_FIELD_NUMBER: builtins.int
+    CALLER_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Its place among the events of the run, from 1; never used again."""
     kind: Global___RunEventKind.ValueType
@@ -556,6 +569,10 @@ class RunEvent(google.protobuf.message.Message):
     """Why, in words."""
     round_id: builtins.int
     """The current or last round after it; unset before the first."""
+    caller: builtins.str
+    """Who asked for it: the id of a token or the name in a certificate; empty if it was the
+    coordinator's own decision.
+    """
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was taken."""
@@ -568,9 +585,10 @@ class RunEvent(google.protobuf.message.Message):
         kind: Global___RunEventKind.ValueType = ...,
         reason: builtins.str = ...,
         round_id: builtins.int | None = ...,
+        caller: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "round_id", b"round_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "kind", b"kind", "reason", b"reason", "round_id", b"round_id", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "caller", b"caller", "kind", b"kind", "reason", b"reason", "round_id", b"round_id", "sequence", b"sequence"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___RunEvent: typing_extensions.TypeAlias = RunEvent

@@ -151,6 +151,7 @@ class Hello(google.protobuf.message.Message):
     LOCAL_WORLD_SIZE_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
+    INCARNATION_KEY_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of the agent, e.g. "0.4.1"."""
     term: builtins.int
@@ -167,6 +168,11 @@ class Hello(google.protobuf.message.Message):
     """Role of the workers; part of rank assignment."""
     local_world_size: builtins.int
     """Workers on this host; at least 1."""
+    incarnation_key: builtins.bytes
+    """What proves the incarnation: this agent's secret, 32 bytes. The incarnation is the first
+    32 hexadecimal digits of its SHA-256, so that only this agent speaks and reports for it.
+    Not asked for by a coordinator without authentication.
+    """
     @property
     def run(self) -> Global___RunPurpose:
         """To take part in this run."""
@@ -204,9 +210,10 @@ class Hello(google.protobuf.message.Message):
         local_world_size: builtins.int = ...,
         beat: Global___Beat | None = ...,
         gpus: collections.abc.Iterable[Global___GpuInfo] | None = ...,
+        incarnation_key: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
@@ -407,6 +414,7 @@ class Directive(google.protobuf.message.Message):
     PACE_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
     INPROCESS_FIELD_NUMBER: builtins.int
+    AUTHORITIES_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run that it speaks of; empty if it is about the session alone."""
     @property
@@ -429,6 +437,10 @@ class Directive(google.protobuf.message.Message):
     def inprocess(self) -> drumbeat.v1.inprocess_pb2.InprocessDirective:
         """What the workers shall do in an iteration of their round."""
 
+    @property
+    def authorities(self) -> Global___Authorities:
+        """Whom the agent trusts to be the coordinator from now on."""
+
     def __init__(
         self,
         *,
@@ -438,12 +450,36 @@ class Directive(google.protobuf.message.Message):
         pace: Global___Pace | None = ...,
         limits: Global___LearnedLimits | None = ...,
         inprocess: drumbeat.v1.inprocess_pb2.InprocessDirective | None = ...,
+        authorities: Global___Authorities | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess"] | None: ...
+    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities"] | None: ...
 
 Global___Directive: typing_extensions.TypeAlias = Directive
+
+@typing.final
+class Authorities(google.protobuf.message.Message):
+    """The certificate authorities of the coordinator, while and after they are replaced: an agent
+    trusts a coordinator with a certificate of any of them, whatever its token says, as long as it
+    lives.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: builtins.int
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Their public keys, as tokens have them; the newest first. At most 8."""
+
+    def __init__(
+        self,
+        *,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
+
+Global___Authorities: typing_extensions.TypeAlias = Authorities
 
 @typing.final
 class Welcome(google.protobuf.message.Message):
@@ -810,6 +846,9 @@ class ReportFailuresRequest(google.protobuf.message.Message):
 
     RECORD_FIELD_NUMBER: builtins.int
     UPTIME_FIELD_NUMBER: builtins.int
+    INCARNATION_KEY_FIELD_NUMBER: builtins.int
+    incarnation_key: builtins.bytes
+    """What proves the incarnation of the record's fence; see `Hello.incarnation_key`."""
     @property
     def record(self) -> drumbeat.v1.failure_pb2.FailureRecord:
         """The record."""
@@ -825,9 +864,10 @@ class ReportFailuresRequest(google.protobuf.message.Message):
         *,
         record: drumbeat.v1.failure_pb2.FailureRecord | None = ...,
         uptime: google.protobuf.duration_pb2.Duration | None = ...,
+        incarnation_key: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation_key", b"incarnation_key", "record", b"record", "uptime", b"uptime"]) -> None: ...
 
 Global___ReportFailuresRequest: typing_extensions.TypeAlias = ReportFailuresRequest
 

@@ -1,0 +1,1 @@
+"""Who calls the coordinator, and what they may do: tokens, certificates, roles."""

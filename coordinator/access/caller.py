@@ -1,0 +1,63 @@
+"""Pure. Who calls, which role each method asks for, and what a caller may touch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from coordinator import errors
+from drumbeat.access.token import Role
+
+_AGENT, _QUERY, _CONTROL = (
+    f"/drumbeat.v1.{name}Service/" for name in ("Agent", "Query", "Control")
+)
+# What each service asks for, beside admin, which may do everything; a method first, then its
+# service. What is in neither is refused: a new service has to be put in here.
+ALLOWED: dict[str, frozenset[Role]] = {
+    f"{_QUERY}GetReport": frozenset({Role.VIEW, Role.JOIN}),  # an agent shows the whole report
+    _AGENT: frozenset({Role.JOIN}),
+    _QUERY: frozenset({Role.VIEW}),
+    _CONTROL: frozenset(),
+    "/grpc.reflection.v1alpha.ServerReflection/": frozenset({Role.VIEW}),
+}
+# What whoever reaches the port may ask for.
+OPEN = frozenset({"/grpc.health.v1.Health/"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One that is known. ``name`` is the id of its token or the name in its certificate."""
+
+    name: str
+    role: Role
+    run_id: str = ""  # the only run it is for; empty: any
+    is_proven: bool = True  # whether agents have to prove their incarnation
+    is_expired: bool = False  # its token was: it may bring agents back that came before
+
+    def check_method(self, method: str) -> None:
+        """Raise ``Forbidden`` if the caller may not call a method: ``/package.Service/Method``."""
+        service = method[: method.rfind("/") + 1]
+        allowed = ALLOWED.get(method, ALLOWED.get(service, frozenset()))
+        is_known = method in ALLOWED or service in ALLOWED
+        if not is_known or (self.role is not Role.ADMIN and self.role not in allowed):
+            needed = " or ".join(sorted({*allowed, Role.ADMIN}))
+            raise errors.Forbidden(self.name, f"{method[1:]} needs the role {needed}")
+
+    def check_run(self, run_id: str) -> None:
+        """Raise ``Forbidden`` if the caller is for another run."""
+        if self.run_id and run_id != self.run_id:
+            raise errors.Forbidden(self.name, f"it is for the run {self.run_id} only")
+
+    def check_incarnation(self, incarnation: str, key: bytes) -> None:
+        """Raise ``Forbidden`` unless ``key`` proves that the caller speaks for an incarnation."""
+        if self.is_proven and incarnation_of(key) != incarnation:
+            raise errors.Forbidden(self.name, "it does not prove that it speaks for this agent")
+
+
+TRUSTED = Caller("", Role.ADMIN, is_proven=False)
+"""In the same process, or where nothing is authenticated."""
+
+
+def incarnation_of(key: bytes) -> str:
+    """Return the incarnation that a key proves."""
+    return hashlib.sha256(key).hexdigest()[:32]
