@@ -28,7 +28,7 @@ class AccessSettings:
     Without any of it, the coordinator of the same user on the same host lets its user in.
     """
 
-    token: Token | str | None = setting(
+    token: Token | str | None = setting(  # noqa: RUF009
         None,
         TOKEN,
         _SECTION,
