@@ -11,6 +11,8 @@ CoordinatorError
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
+ ├─ UnknownToken              there is no such token
+ ├─ NoAuthority               its certificate is not of an authority of its own
  ├─ Unauthenticated           who calls is not known
  ├─ Forbidden                 who calls may not do this
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
@@ -144,6 +146,22 @@ class UnknownRun(CoordinatorError):
     def __str__(self) -> str:
         run_id, *which = self.args
         return " ".join((f"there is no run {show_value(run_id)}", *which))
+
+
+class UnknownToken(CoordinatorError):
+    """There is no token of this id, or it ended too long ago to be remembered."""
+
+    status = "NOT_FOUND"
+
+    def __str__(self) -> str:
+        return f"there is no token {show_value(self.args[0])}"
+
+
+class NoAuthority(CoordinatorError):
+    """The coordinator's certificate is of no authority of its own, so it can't replace that."""
+
+    status = "FAILED_PRECONDITION"
+    text = "the coordinator has no certificate authority of its own: {0}"
 
 
 class Unauthenticated(CoordinatorError):

@@ -69,6 +69,25 @@ REFUSALS = [
         "the coordinator does not answer requests now: it stops",
     ),
     (errors.UnknownRun("r"), ("NOT_FOUND", "UNKNOWN_RUN", False), "there is no run 'r'"),
+    (
+        errors.Unauthenticated("it has no token"),
+        ("UNAUTHENTICATED", "UNAUTHENTICATED", False),
+        "the coordinator does not let this caller in: it has no token",
+    ),
+    (
+        errors.Forbidden("id", "it is for the run r only"),
+        ("PERMISSION_DENIED", "FORBIDDEN", False),
+        "id may not do this: it is for the run r only",
+    ),
+]
+# To operators' commands; no agent hears of them.
+ANSWERS = [
+    (errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'"),
+    (
+        errors.NoAuthority("it runs with --insecure"),
+        "FAILED_PRECONDITION",
+        "the coordinator has no certificate authority of its own: it runs with --insecure",
+    ),
 ]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
@@ -94,6 +113,14 @@ def test_refusal_carries_its_policy_and_names_what_is_wrong(
     assert str(error) == text
 
 
+@pytest.mark.parametrize(("error", "status", "text"), ANSWERS)
+def test_an_answer_to_an_operator_has_a_status_and_no_refusal(
+    error: CoordinatorError, status: str, text: str
+) -> None:
+    assert (error.status, error.refusal, str(error)) == (status, "UNSPECIFIED", text)
+    assert grpc.StatusCode[error.status] is not grpc.StatusCode.OK
+
+
 @pytest.mark.parametrize("error", [example[0] for example in REFUSALS])
 def test_names_are_those_of_the_protocol(error: CoordinatorError) -> None:
     assert grpc.StatusCode[error.status] is not grpc.StatusCode.OK
@@ -117,7 +144,7 @@ def test_what_keeps_it_from_starting_ends_with_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "error", [*(row[0] for row in REFUSALS), *(row[0] for row in STARTUP), CALL_FAILED]
+    "error", [*(row[0] for row in (*REFUSALS, *ANSWERS, *STARTUP)), CALL_FAILED]
 )
 def test_error_survives_a_copy(error: CoordinatorError) -> None:
     copied = pickle.loads(pickle.dumps(error))
@@ -142,7 +169,7 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
         for name, value in vars(errors).items()
         if inspect.isclass(value) and issubclass(value, CoordinatorError)
     }
-    seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
+    seen = {type(row[0]).__name__ for row in (*REFUSALS, *ANSWERS, *STARTUP)}
     bases = {"CoordinatorError", "CommandFailed"}
     assert seen == classes - bases - {"CallFailed"}
     assert all(name in (errors.__doc__ or "") for name in classes)
