@@ -70,25 +70,23 @@ REFUSALS = [
     ),
     (errors.UnknownRun("r"), ("NOT_FOUND", "UNKNOWN_RUN", False), "there is no run 'r'"),
     (
-        errors.Unauthenticated("it has no token"),
+        errors.Unauthenticated("it shows no token"),
         ("UNAUTHENTICATED", "UNAUTHENTICATED", False),
-        "the coordinator does not let this caller in: it has no token",
+        "the coordinator does not let this caller in: it shows no token",
     ),
     (
-        errors.Forbidden("id", "it is for the run r only"),
+        errors.Forbidden("k3v9qr2m", "it is for the run exp1 only"),
         ("PERMISSION_DENIED", "FORBIDDEN", False),
-        "id may not do this: it is for the run r only",
+        "k3v9qr2m may not do this: it is for the run exp1 only",
+    ),
+    (
+        errors.NoOwnAuthority(),
+        ("FAILED_PRECONDITION", "INVALID", False),
+        "the coordinator has no authority of its own: it was started with --tls-cert",
     ),
 ]
 # To operators' commands; no agent hears of them.
-ANSWERS = [
-    (errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'"),
-    (
-        errors.NoAuthority("it runs with --insecure"),
-        "FAILED_PRECONDITION",
-        "the coordinator has no certificate authority of its own: it runs with --insecure",
-    ),
-]
+ANSWERS = [(errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'")]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
@@ -98,6 +96,7 @@ STARTUP = [
         errors.StateDirectoryUnusable("/x", "Permission denied"),
         "the state directory /x cannot be used: Permission denied",
     ),
+    (errors.AuthorityUnusable("/x/a", "it is empty"), "authority /x/a cannot be used: it is empty"),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
     (errors.JournalFull("/x/j", "No space"), "the journal /x/j has no room to grow: No space"),
     (errors.JournalOutage("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
