@@ -11,8 +11,10 @@ CoordinatorError
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
+ ├─ UnknownToken              there is no such token
  ├─ Unauthenticated           who calls is not known
  ├─ Forbidden                 who calls may not do this
+ ├─ NoOwnAuthority            the server's certificate is the operator's
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
@@ -20,6 +22,7 @@ CoordinatorError
      ├─ StateDirectoryInUse   another coordinator holds the state directory
      │   └─ LostLeadership    and has taken the journal over
      ├─ StateDirectoryUnusable  it cannot be created, locked or written
+     ├─ AuthorityUnusable     the file of the certificate authority cannot be read or written
      ├─ JournalCorrupt        the journal holds what cannot be read
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
@@ -146,6 +149,15 @@ class UnknownRun(CoordinatorError):
         return " ".join((f"there is no run {show_value(run_id)}", *which))
 
 
+class UnknownToken(CoordinatorError):
+    """There is no token of this id, or it ended too long ago to be remembered."""
+
+    status = "NOT_FOUND"
+
+    def __str__(self) -> str:
+        return f"there is no token {show_value(self.args[0])}"
+
+
 class Unauthenticated(CoordinatorError):
     """Who calls is not known. The text says why, and nothing that helps to guess."""
 
@@ -158,6 +170,13 @@ class Forbidden(CoordinatorError):
 
     status, refusal = "PERMISSION_DENIED", "FORBIDDEN"
     text = "{0} may not do this: {1}"
+
+
+class NoOwnAuthority(CoordinatorError):
+    """The server's certificate is the operator's own, so there is no authority to replace."""
+
+    status, refusal = "FAILED_PRECONDITION", "INVALID"
+    text = "the coordinator has no authority of its own: it was started with --tls-cert"
 
 
 class CommandFailed(CoordinatorError):
@@ -210,6 +229,20 @@ class StateDirectoryUnusable(CommandFailed):
         "make it a directory that this user may write and lock; "
         "another one, with --state-dir, starts with an empty journal"
     )
+
+
+class AuthorityUnusable(CommandFailed):
+    """The file of the coordinator's certificate authority cannot be used."""
+
+    text = "the certificate authority {0} cannot be used: {1}"
+    hint = (
+        "bring back the file as it was; if it is lost, move it away: "
+        "then there is another authority, and machines join with new tokens"
+    )
+
+    def __init__(self, path: str, problem: str, hint: str = "") -> None:
+        super().__init__(path, problem, hint)
+        self.hint = hint or self.hint
 
 
 class JournalCorrupt(CommandFailed):

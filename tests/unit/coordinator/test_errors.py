@@ -69,7 +69,24 @@ REFUSALS = [
         "the coordinator does not answer requests now: it stops",
     ),
     (errors.UnknownRun("r"), ("NOT_FOUND", "UNKNOWN_RUN", False), "there is no run 'r'"),
+    (
+        errors.Unauthenticated("it shows no token"),
+        ("UNAUTHENTICATED", "UNAUTHENTICATED", False),
+        "the coordinator does not let this caller in: it shows no token",
+    ),
+    (
+        errors.Forbidden("k3v9qr2m", "it is for the run exp1 only"),
+        ("PERMISSION_DENIED", "FORBIDDEN", False),
+        "k3v9qr2m may not do this: it is for the run exp1 only",
+    ),
+    (
+        errors.NoOwnAuthority(),
+        ("FAILED_PRECONDITION", "INVALID", False),
+        "the coordinator has no authority of its own: it was started with --tls-cert",
+    ),
 ]
+# To operators' commands; no agent hears of them.
+ANSWERS = [(errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'")]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
@@ -79,6 +96,7 @@ STARTUP = [
         errors.StateDirectoryUnusable("/x", "Permission denied"),
         "the state directory /x cannot be used: Permission denied",
     ),
+    (errors.AuthorityUnusable("/x/a", "it is empty"), "authority /x/a cannot be used: it is empty"),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
     (errors.JournalFull("/x/j", "No space"), "the journal /x/j has no room to grow: No space"),
     (errors.JournalOutage("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
@@ -92,6 +110,14 @@ def test_refusal_carries_its_policy_and_names_what_is_wrong(
 ) -> None:
     assert (error.status, error.refusal, error.is_retryable) == policy
     assert str(error) == text
+
+
+@pytest.mark.parametrize(("error", "status", "text"), ANSWERS)
+def test_an_answer_to_an_operator_has_a_status_and_no_refusal(
+    error: CoordinatorError, status: str, text: str
+) -> None:
+    assert (error.status, error.refusal, str(error)) == (status, "UNSPECIFIED", text)
+    assert grpc.StatusCode[error.status] is not grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("error", [example[0] for example in REFUSALS])
@@ -117,7 +143,7 @@ def test_what_keeps_it_from_starting_ends_with_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "error", [*(row[0] for row in REFUSALS), *(row[0] for row in STARTUP), CALL_FAILED]
+    "error", [*(row[0] for row in (*REFUSALS, *ANSWERS, *STARTUP)), CALL_FAILED]
 )
 def test_error_survives_a_copy(error: CoordinatorError) -> None:
     copied = pickle.loads(pickle.dumps(error))
@@ -142,7 +168,7 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
         for name, value in vars(errors).items()
         if inspect.isclass(value) and issubclass(value, CoordinatorError)
     }
-    seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
+    seen = {type(row[0]).__name__ for row in (*REFUSALS, *ANSWERS, *STARTUP)}
     bases = {"CoordinatorError", "CommandFailed"}
     assert seen == classes - bases - {"CallFailed"}
     assert all(name in (errors.__doc__ or "") for name in classes)

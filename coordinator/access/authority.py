@@ -1,0 +1,253 @@
+"""Shell. The coordinator's own certificate authority: its file, and the certificates it issues."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import structlog
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from coordinator import errors
+from coordinator.access.server_identity import ServerIdentity
+from drumbeat.access import certificates
+
+log = structlog.get_logger()
+
+# Private key of the authority, and after it the certificates that lead from it to the oldest
+# authority that is served: each issued by the key of the next, the last by its own. One file,
+# because a rename then replaces all of it.
+FILE = "ca.key"
+AUTHORITY_LIFETIME = timedelta(days=3650)
+# Of a server certificate, which the process alone holds: each start makes another one.
+CERTIFICATE_LIFETIME = timedelta(days=90)
+RENEWED_AFTER = CERTIFICATE_LIFETIME * 2 / 3
+# So many authorities are served at once; their certificates are sent in each handshake.
+AUTHORITIES_MAX = 8
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class _Issuer:
+    """The key that signs, and the certificates from it to the oldest authority."""
+
+    key: ec.EllipticCurvePrivateKey
+    chain: tuple[x509.Certificate, ...]
+
+    @classmethod
+    def new(cls, *, now: datetime) -> _Issuer:
+        key = ec.generate_private_key(certificates.CURVE)
+        until = now + AUTHORITY_LIFETIME
+        return cls(key, (certificates.ca_certificate(key.public_key(), key, until=until),))
+
+    def rotated(self, *, now: datetime) -> _Issuer:
+        """Return a new one that this one vouches for."""
+        key = ec.generate_private_key(certificates.CURVE)
+        until = now + AUTHORITY_LIFETIME
+        crossed = certificates.ca_certificate(key.public_key(), self.key, until=until)
+        return _Issuer(key, (crossed, *self.chain))
+
+    def retired(self, *, now: datetime) -> _Issuer:
+        """Return the same without those that vouch for it."""
+        until = now + AUTHORITY_LIFETIME
+        alone = certificates.ca_certificate(self.key.public_key(), self.key, until=until)
+        return _Issuer(self.key, (alone,))
+
+    @classmethod
+    def parse(cls, content: bytes) -> _Issuer:
+        """Read what ``content`` wrote. Raises ``ValueError``, which says what is wrong."""
+        try:
+            key = serialization.load_pem_private_key(content, None)
+            chain = tuple(x509.load_pem_x509_certificates(content))
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ValueError("it does not have a key and its certificates in PEM") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+            raise ValueError("its key is not one of P-256")
+        if key.public_key() != chain[0].public_key():
+            raise ValueError("its key does not belong to its certificate")
+        try:
+            for issued, issuer in zip(chain, (*chain[1:], chain[-1]), strict=True):
+                issued.verify_directly_issued_by(issuer)
+        except (ValueError, TypeError, InvalidSignature) as error:
+            raise ValueError("its certificates do not belong together") from error
+        return cls(key, chain)
+
+    def content(self) -> bytes:
+        return b"".join((_key_pem(self.key), *map(_pem, self.chain)))
+
+    def keys(self) -> list[str]:
+        """Return the public keys of all that are served, newest first."""
+        found = [each.public_key() for each in self.chain]
+        return [
+            certificates.key_text(key)
+            for key in found
+            if isinstance(key, ec.EllipticCurvePublicKey)
+        ]
+
+    def issue(self, *, now: datetime) -> grpc.ServerCertificateConfiguration:
+        """Return a new server certificate, with those that clients of older authorities need."""
+        key = ec.generate_private_key(certificates.CURVE)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
+        san = x509.SubjectAlternativeName([x509.DNSName(certificates.SERVER_NAME)])
+        ours = self.key.public_key()
+        issued = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(certificates.ca_name(ours))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - certificates.BACKDATED)
+            .not_valid_after(now + CERTIFICATE_LIFETIME)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_SERVER_USAGE, critical=False)
+            .add_extension(san, critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ours), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        chain = b"".join(map(_pem, (issued, *self.chain[:-1])))
+        return grpc.ssl_server_certificate_configuration([(_key_pem(key), chain)])
+
+
+def _time_of_day() -> datetime:
+    return datetime.now(UTC)
+
+
+class Authority(ServerIdentity):
+    """The authority in a state directory, which has to be locked; made at the first start.
+
+    Raises ``AuthorityUnusable``. ``clock`` is the time of day, which certificates are about.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], datetime] = _time_of_day) -> None:
+        super().__init__()
+        self._path = directory / FILE
+        self._clock = clock
+        self._changing = threading.Lock()  # held while the file is written
+        self._lock = threading.Lock()  # of what follows; handshakes wait for it
+        self._issuer = self._read() or self._made()
+        self._issued_at = clock()
+        self._issued = self._issuer.issue(now=self._issued_at)
+
+    @property
+    def keys(self) -> list[str]:
+        """Public keys of all authorities that are served, newest first, as tokens have them."""
+        return self._issuer.keys()
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Return what is shown now; a certificate is renewed once two thirds of it are over."""
+        now = self._clock()
+        with self._lock:
+            age = now - self._issued_at
+            # A clock that was set back since makes a certificate that is not valid yet.
+            if not -certificates.BACKDATED / 2 < age < RENEWED_AFTER:
+                self._issue(self._issuer, now)
+            return self._issued
+
+    def rotate(self) -> list[str]:
+        """Have another authority, which the one before vouches for until it is retired."""
+        with self._changing:
+            if len(self._issuer.chain) >= AUTHORITIES_MAX:
+                retire = "retire the older ones first"
+                raise errors.LimitReached("authorities_max", f"{AUTHORITIES_MAX}; {retire}")
+            return self._change(self._issuer.rotated(now=self._clock()))
+
+    def retire(self) -> list[str]:
+        """Serve the newest authority alone; harmless if repeated."""
+        with self._changing:
+            if len(self._issuer.chain) == 1:
+                return self.keys
+            return self._change(self._issuer.retired(now=self._clock()))
+
+    def _change(self, issuer: _Issuer) -> list[str]:
+        try:
+            self._write(issuer)
+        except errors.AuthorityUnusable as error:
+            raise errors.Unavailable(str(error)) from error
+        with self._lock:
+            self._issue(issuer, self._clock())
+        return self.keys
+
+    def _issue(self, issuer: _Issuer, now: datetime) -> None:
+        self._issued = issuer.issue(now=now)
+        self._issuer, self._issued_at = issuer, now
+
+    def _made(self) -> _Issuer:
+        issuer = _Issuer.new(now=self._clock())
+        self._write(issuer)
+        log.info("certificate authority made", path=str(self._path))
+        return issuer
+
+    def _read(self) -> _Issuer | None:
+        """Return what the file holds, None if there is none."""
+        path = str(self._path)
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_mode & 0o077:
+                    hint = (
+                        f"`chmod 600 {path}`; if others may have read it, move it away instead: "
+                        "then there is another authority, and machines join with new tokens"
+                    )
+                    raise errors.AuthorityUnusable(path, "others can read it", hint)
+                return _Issuer.parse(file.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise errors.AuthorityUnusable(path, error.strerror or str(error)) from error
+        except ValueError as error:
+            raise errors.AuthorityUnusable(path, str(error)) from error
+
+    def _write(self, issuer: _Issuer) -> None:
+        """Replace the file, whole, safe against power loss."""
+        new = self._path.with_name(f"{FILE}.new")
+        try:
+            new.unlink(missing_ok=True)  # of a process that ended while it wrote
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+                file.write(issuer.content())
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+            _sync_directory(self._path.parent)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            hint = _ROOM if error.errno in _FULL else _WRITABLE
+            why = f"it cannot be written: {error.strerror or error}"
+            raise errors.AuthorityUnusable(str(self._path), why, hint) from error
+
+
+_ROOM = "free some space there"
+_WRITABLE = "make the directory and its file system writable for this user"
+
+_SERVER_USAGE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+
+
+def _sync_directory(directory: Path) -> None:
+    with suppress(OSError):  # some file systems cannot, and need not
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(_PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain)

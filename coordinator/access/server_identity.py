@@ -1,0 +1,77 @@
+"""Shell. What the server shows in TLS handshakes, and who it is there for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import grpc
+import structlog
+
+log = structlog.get_logger()
+
+
+class ServerIdentity(ABC):
+    """A certificate and its key, which may be replaced while the server runs.
+
+    gRPC asks at each handshake, on a thread of its own, so nothing has to watch the clock or the
+    files. Connections that exist live on, whatever is replaced.
+    """
+
+    is_mutual = False
+    """Whether each client has to show a certificate too."""
+
+    def __init__(self) -> None:
+        # gRPC keeps a bare pointer to them, also while a server that is gone winds down.
+        self._credentials: list[grpc.ServerCredentials] = []
+        self._complaint = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Public keys of all authorities that are served, newest first, as tokens have them.
+
+        Empty where the certificate is the operator's own.
+        """
+        return []
+
+    @abstractmethod
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Return what is shown now: the same object until it is replaced. For any thread."""
+
+    @abstractmethod
+    def rotate(self) -> list[str]:
+        """Have another authority, beside those that are served; return the keys. Blocks.
+
+        Raises ``CoordinatorError``, and then nothing has changed.
+        """
+
+    @abstractmethod
+    def retire(self) -> list[str]:
+        """Serve the newest authority alone; return its key. Blocks. Raises as ``rotate`` does."""
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return what one port of a server is opened with. Keep the identity while it is open."""
+        shown = self.configuration()
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal shown
+            try:
+                current = self.configuration()
+            except Exception as error:  # noqa: BLE001 - gRPC would refuse the handshake
+                self._complain(error)
+                return None
+            if current is shown:
+                return None
+            shown = current
+            return current
+
+        fetcher: Any = fetch  # None, for no change, is missing in the stubs
+        made = grpc.dynamic_ssl_server_credentials(shown, fetcher, self.is_mutual)
+        self._credentials.append(made)
+        return made
+
+    def _complain(self, error: Exception) -> None:
+        """Log what keeps a certificate from being replaced, once as long as it is the same."""
+        if (complaint := f"{type(error).__name__}: {error}") != self._complaint:
+            self._complaint = complaint
+            log.error("server certificate kept", reason=complaint)
