@@ -50,6 +50,7 @@ def main(argv: list[str]) -> int:
     is_alone = watch_launcher(int(argv[1]), int(argv[2]))
     try:
         config: AgentConfig = exchange.read(directory / exchange.AGENT)
+        (directory / exchange.AGENT).unlink()  # there may be a token in it
         configure_logs(config.log_format, level=config.log_level)
         return run(config)
     except AgentError as error:

@@ -28,6 +28,7 @@ from agent.workers.output.tail import Tail
 from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
+from drumbeat.access.exposure import TOKEN_VARIABLE
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)
@@ -194,6 +195,7 @@ class PContext(ABC):
         self, argv: tuple[str, ...], env: dict[str, str], **by_rank: Mapping[int, tuple[Any, ...]]
     ) -> messages.StartWorkers:
         """Return what is to be started, with fields by local rank beside the common ones."""
+        env.pop(TOKEN_VARIABLE, None)
         workers = tuple(
             messages.WorkerStart(
                 local_rank=rank,

@@ -33,6 +33,7 @@ from agent.workers.supervisor.client import launch_supervisor
 from agent.workers.supervisor.messages import StartWorkers, WorkerStart
 from agent.workers.supervisor.process import opened_outputs, serve
 from agent.workers.supervisor.process_tree import die_with
+from drumbeat.access.exposure import TOKEN_VARIABLE
 from worker_sdk import record
 
 _LOGGER = logging.getLogger(__name__)
@@ -210,6 +211,7 @@ class ForkSpawner:
         for number in (signal.SIGCHLD, signal.SIGCONT):
             signal.signal(number, signal.SIG_DFL)
         self.connection.close()
+        os.environ.pop(TOKEN_VARIABLE, None)
         os.environ.update(worker.env)
         for number, fd in outputs.items():
             os.dup2(fd, number)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 import socket
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -28,7 +28,12 @@ from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
-from agent.session.convert import Identity, failure_message
+from agent.session.convert import (
+    INCARNATION_KEY_BYTES,
+    Identity,
+    failure_message,
+    incarnation_of,
+)
 from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
@@ -112,8 +117,10 @@ class Driver:
         self._config, self._connect = config, connect
         output = WorkerOutput(config, folder)
         size, host, now = config.nproc_per_node, socket.gethostname(), time.monotonic()
+        key = secrets.token_bytes(INCARNATION_KEY_BYTES)
         self._identity = identity = Identity(
-            incarnation=uuid.uuid4().hex,
+            incarnation=incarnation_of(key),
+            incarnation_key=key,
             host=host,
             # The coordinator tells by it which run of its name this agent means.
             began_at=now - process_tree.age_s(),
@@ -231,7 +238,8 @@ class Driver:
             case fx.WriteFailure():
                 failure = effect.failure
                 record = failure_message(failure, self._config, self._identity)
-                self._spool.write(Spooled(happened_at=failure.happened_at, record=record))
+                key = self._identity.incarnation_key
+                self._spool.write(Spooled(failure.happened_at, record, key))
             case fx.Finish():
                 self._finish = effect
             case fx.SendBeat() | fx.SendGoodbye() | fx.Tell():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from google.protobuf.duration_pb2 import Duration
@@ -38,6 +39,7 @@ from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
 INT64_MAX = 2**63 - 1
+INCARNATION_KEY_BYTES = 32
 # Of the one line that a beat has of a failure.
 HEADLINE_CHARACTERS_MAX = 300
 AGE_MAX_S = 10 * 365 * 24 * 3600.0
@@ -99,14 +101,21 @@ class Identity:
     """Who this agent is to the coordinator, for the life of the process.
 
     ``began_at`` is a monotonic instant; ``term`` the highest of those that welcomed it, 0 before.
+    Who has the key speaks for the incarnation.
     """
 
     incarnation: str
+    incarnation_key: bytes = field(default=b"", repr=False)
     host: str
     address: str = ""
     began_at: float = 0.0
     gpus: tuple[Gpu, ...] = ()
     term: int = 0
+
+
+def incarnation_of(key: bytes) -> str:
+    """Return the incarnation that a key proves."""
+    return hashlib.sha256(key).hexdigest()[:32]
 
 
 def hello_message(
@@ -127,6 +136,7 @@ def hello_message(
         version=VERSION,
         labels=dict(label.split("=", 1) for label in config.labels),
         term=identity.term,
+        incarnation_key=identity.incarnation_key,
         host=identity.host,
         name=config.name,
         address=identity.address,

@@ -1,7 +1,8 @@
 """Shell. Failure records, on disk and on their way, until the coordinator has acknowledged them.
 
-One file a record, in the agent's private directory. What a dead agent could not deliver, the next
-agent of its run on this host adopts; those of other runs leave it alone for a day, then drop it.
+One file a record, in the agent's private directory, with what proves whose it is. What a dead agent
+could not deliver, the next agent of its run on this host adopts; those of other runs leave it alone
+for a day, then drop it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     happened_at: float
     record: bytes
+    incarnation_key: bytes = b""  # of an earlier version's agent: none
 
 
 class Spooled(NamedTuple):
@@ -54,6 +56,7 @@ class Spooled(NamedTuple):
 
     happened_at: float
     record: failure_pb2.FailureRecord
+    incarnation_key: bytes = b""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -133,7 +136,7 @@ class Spool:
             try:
                 await connection.report(self._requests(), self._acknowledged)
             except TransportError as error:
-                if error.refusal == "INVALID":
+                if error.refusal in ("INVALID", "FORBIDDEN"):
                     # It would be refused for ever; the ones behind it shall arrive.
                     key = next(iter(self._pending))
                     log.warning("failure record refused", reason=error.reason, sequence=key[1])
@@ -153,7 +156,9 @@ class Spool:
                 if key not in sent:
                     sent.add(key)
                     now = time.monotonic()
-                    request = session_pb2.ReportFailuresRequest(record=spooled.record)
+                    request = session_pb2.ReportFailuresRequest(
+                        record=spooled.record, incarnation_key=spooled.incarnation_key
+                    )
                     request.record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
                     if key[0] == self._identity.incarnation:
                         request.uptime.CopyFrom(duration(now - self._identity.began_at))
@@ -162,13 +167,18 @@ class Spool:
 
     def _keep(self, spooled: Spooled) -> bool:
         """Write a record down; ``False`` if that does not work."""
-        happened_at, record = spooled
-        encoded = record.SerializeToString()
-        entry = Entry(boot_id=self._boot_id, happened_at=happened_at, record=encoded)
+        entry = Entry(
+            boot_id=self._boot_id,
+            happened_at=spooled.happened_at,
+            record=spooled.record.SerializeToString(),
+            incarnation_key=spooled.incarnation_key,
+        )
         try:
             path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
-            path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(entry))
-            path.with_suffix(".new").rename(path)
+            draft = path.with_suffix(".new")
+            draft.touch(mode=0o600)
+            draft.write_bytes(msgspec.msgpack.encode(entry))
+            draft.rename(path)
         except (OSError, PrivateDirectoryUnusable) as error:
             reason = getattr(error, "strerror", None) or str(error)
             log.warning("failure record not spooled", reason=reason)
@@ -185,7 +195,7 @@ class Spool:
                 continue
             # Of an earlier boot nothing is known but that it was before this one.
             happened_at = entry.happened_at if entry.boot_id == self._boot_id else 0.0
-            spooled = Spooled(happened_at=happened_at, record=record)
+            spooled = Spooled(happened_at, record, entry.incarnation_key)
             if _name(spooled.key) == path.name:
                 yield spooled
             else:

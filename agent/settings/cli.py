@@ -15,6 +15,7 @@ from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NNODES
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
+from drumbeat.access import arguments
 from drumbeat.command import options
 from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, settings_of
 from worker_sdk import context
@@ -35,7 +36,9 @@ Exit codes:
   3  the coordinator could not be reached, or was away for too long
 """
 
-SETTINGS = with_variables(**settings_of(AgentConfig))
+# In the order of the help: what every command line has to say comes first.
+_DECLARED = sorted(settings_of(AgentConfig).items(), key=lambda each: each[1].section != "Run")
+SETTINGS = with_variables(**dict(_DECLARED))
 _MODULE = "SCRIPT is the name of a Python module, as for python -m."
 _NO_PYTHON = "SCRIPT is a program of its own, not to be run by Python."
 _STANDALONE = "Train on this machine alone, without a coordinator elsewhere."
@@ -77,6 +80,7 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     from agent.runtime import preflight  # noqa: PLC0415
 
     notes = translate(ctx, params)
+    arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
     params["min_nodes"], params["max_nodes"] = params["nnodes"]
     params["run_id"] = _run_id_of(ctx, params)
     params["log_level"] = options.log_level(params["log_level"], is_quiet=params["quiet"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent.errors import InvalidConfiguration
 from agent.settings import kinds
+from drumbeat.access.settings import AccessSettings
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
 from drumbeat.violation import Violation
@@ -56,7 +57,7 @@ class Program(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
-class JobSettings:
+class JobSettings(AccessSettings):
     """What both a command line and a program can say. Durations are in seconds.
 
     Names are torch's where torch has the same; those of options otherwise.
@@ -256,6 +257,12 @@ class JobSettings:
             found.append(Violation("max_nodes", nodes, "1:1, for a standalone agent is alone"))
         elif self.min_nodes > self.max_nodes:
             found.append(Violation("min_nodes", nodes, "a minimum that is not above the maximum"))
+        found += self.access_violations()
+        if self.is_standalone and (given := self.access_given()):
+            allowed = (
+                "nothing without the address of a coordinator, for a standalone agent is alone"
+            )
+            found.append(Violation(given[0], getattr(self, given[0]), allowed))
         if self.event_handler == "jsonl" and self.event_log_file is None:
             allowed = "the path of a file, for the handler jsonl needs one"
             found.append(Violation("event_log_file", None, allowed))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from drumbeat.access.token import Token, parse_token
+from drumbeat.access.token import PREFIX, Token, parse_token
 from drumbeat.command.settings import FLAG, Kind, setting, text
+from drumbeat.violation import Violation
 
 _SECTION = "Access"
 _PATH = text("the path of a file", len, metavar="FILE")
@@ -17,8 +18,17 @@ def _token(given: Any) -> Token:
 
 
 TOKEN = Kind(
-    "a token, as `coordinator token create` prints it", _token, _token, Token.text, "TOKEN"
+    "a token, as `coordinator token create` prints it",
+    _token,
+    _token,
+    Token.text,
+    "TOKEN",
+    is_secret=True,
 )
+# A token may land here by mistake.
+_TOKEN_FILE = text(
+    "the path of a file with a token", lambda path: path and PREFIX not in path, metavar="FILE"
+)._replace(is_secret=True)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
@@ -33,29 +43,30 @@ class AccessSettings:
         TOKEN,
         _SECTION,
         "What lets this machine in, as the coordinator printed it. DRUMBEAT_TOKEN and "
-        "--token-file keep it out of the list of processes.",
+        "--token-file keep it out of the list of processes and the shell's history.",
         shown_default="none; not needed by the coordinator's user on its host",
     )
     token_file: str | None = setting(
         None,
-        _PATH,
+        _TOKEN_FILE,
         _SECTION,
-        "File with the token, for its owner alone; read again at each connection.",
+        "File with the token, for its owner alone; read again at each connection, so that a "
+        "token can be replaced.",
         shown_default="none",
     )
     tls_ca: str | None = setting(
         None,
         _PATH,
         _SECTION,
-        "Authorities that the coordinator's certificate may be of, in PEM, instead of the "
-        "token's; read again at each connection, as the next two.",
+        "Authorities that may have issued the coordinator's certificate, in PEM, in place of "
+        "the token's; read again at each connection, as the next two.",
         shown_default="the token's",
     )
     tls_cert: str | None = setting(
         None, _PATH, _SECTION, "Certificate to show the coordinator, in PEM.", shown_default="none"
     )
     tls_key: str | None = setting(
-        None, _PATH, _SECTION, "Its key, for its owner alone.", shown_default="none"
+        None, _PATH, _SECTION, "Its key, in PEM, for its owner alone.", shown_default="none"
     )
     tls_server_name: str | None = setting(
         None,
@@ -71,3 +82,30 @@ class AccessSettings:
         "Speak to a coordinator that runs with --insecure: nothing is encrypted, and neither "
         "side knows the other.",
     )
+
+    def access_given(self) -> list[str]:
+        """Return which of these settings are given."""
+        return [name for name in ACCESS_NAMES if getattr(self, name)]
+
+    def access_violations(self) -> list[Violation]:
+        """Return the rules that these settings break together."""
+        found: list[Violation] = []
+        given = self.access_given()
+        if self.insecure and len(given) > 1:
+            others = "plaintext alone: without encryption there is no token and no certificate"
+            found.append(Violation("insecure", self.insecure, others))
+        if self.token and self.token_file:
+            allowed = "nothing beside a token that is given itself"
+            found.append(Violation("token_file", self.token_file, allowed))
+        for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+            if other in given and name not in given:
+                allowed = f"the path of a file, for the {_PARTS[other]} needs its {_PARTS[name]}"
+                found.append(Violation(name, None, allowed))
+        if self.tls_server_name and not self.tls_ca:
+            allowed = "nothing without authorities: the token says whom to trust"
+            found.append(Violation("tls_server_name", self.tls_server_name, allowed))
+        return found
+
+
+ACCESS_NAMES = tuple(each.name for each in fields(AccessSettings))
+_PARTS = {"tls_cert": "certificate", "tls_key": "key"}

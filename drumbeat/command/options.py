@@ -13,6 +13,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from drumbeat.access.exposure import withdraw_token
+from drumbeat.access.token import redacted
 from drumbeat.command.console import close_console, write_text
 from drumbeat.command.settings import FLAG, LOG_LEVELS, Setting
 from drumbeat.format import printable
@@ -60,9 +62,10 @@ class CommandOption(click.Option):
         )
         self.declared = declared
 
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the option's own variable, else of the first of the others that has one."""
-        return os.environ.get(self.variable) or None
+        withdrawn: dict[str, str] = ctx.obj or {}
+        return withdrawn.get(self.variable) or os.environ.get(self.variable) or None
 
     @property
     def variable(self) -> str:
@@ -160,8 +163,9 @@ def run(
     arguments. ``errors`` is the class of those that end a command; they have a ``hint`` and an
     ``exit_code``.
     """
+    withdrawn = withdraw_token()
     try:
-        parsed = command.main(args=argv, prog_name=program, standalone_mode=False)
+        parsed = command.main(args=argv, prog_name=program, standalone_mode=False, obj=withdrawn)
         return parsed if isinstance(parsed, int) else do(parsed)
     except click.ClickException as error:
         ctx = error.ctx if isinstance(error, click.UsageError) else None
@@ -179,5 +183,6 @@ def run(
 
 def write_error(program: str, problem: str, hint: str = "") -> None:
     """Write what is wrong, behind what was logged: one line per problem, then the hint."""
+    problem = redacted(problem)
     lines = [f"error: {line}" for line in problem.splitlines()] + [f"hint: {hint}"] * bool(hint)
     write_text("".join(f"{printable(f'{program}: {line}')}\n" for line in lines))

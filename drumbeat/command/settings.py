@@ -33,6 +33,7 @@ class Kind(NamedTuple):
     text: Callable[[Any], str] = str  # returns the text of a value
     metavar: str = "TEXT"
     allowed_text: str = ""  # what a text may be, where that differs
+    is_secret: bool = False  # no message has a value, be it allowed or not
 
     def parse(self, given: str) -> Any:
         """Return the value of a text. Raises ``ValueError``, which says what is allowed."""
@@ -108,9 +109,19 @@ def read_settings(owner: Any) -> tuple[dict[str, Any], list[Violation]]:
         try:
             is_unset = value is None and declared.default is None
             values[name] = None if is_unset else declared.kind.read(value)
-        except (TypeError, ValueError):
-            found.append(Violation(name, value, declared.kind.allowed))
+        except (TypeError, ValueError) as error:
+            allowed = declared.kind.allowed
+            if declared.kind.is_secret:
+                value, allowed = _Withheld(), "; ".join(filter(None, (allowed, str(error))))
+            found.append(Violation(name, value, allowed))
     return values, found
+
+
+class _Withheld:
+    """Stands where a secret was given."""
+
+    def __str__(self) -> str:
+        return "a text that is not shown"
 
 
 def by_option(found: Iterable[Violation], owner: Any) -> tuple[Violation, ...]:

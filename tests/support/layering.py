@@ -61,6 +61,8 @@ ENVIRONMENT_EXCEPTIONS = {
     "drumbeat/command/options.py": "what the variables of options say",
     "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
     "agent/runtime/preflight.py": "what workers inherit",
+    "agent/workers/supervisor/client.py": "what its supervisor inherits",
+    "drumbeat/access/exposure.py": "a token, which leaves it",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/context.py": "what workers inherit",

@@ -17,6 +17,7 @@ from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import Command, SupervisorEvent
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
+from drumbeat.access.exposure import TOKEN_VARIABLE
 
 log = structlog.get_logger()
 
@@ -30,12 +31,14 @@ def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]
 
     It inherits ``pass_fds`` under the same numbers. Raises ``OSError``.
     """
+    env = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
     ours, theirs = socket.socketpair()
     with theirs:
         fd = theirs.fileno()
         try:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 own_process("agent.workers.supervisor.process", str(fd), str(os.getpid())),
+                env=env,
                 pass_fds=(fd, *pass_fds),
                 start_new_session=True,
             )
