@@ -45,6 +45,7 @@ class OperatorCertificate(ServerIdentity):
         self.is_mutual = client_ca is not None
         self._clock = clock
         self._lock = threading.Lock()
+        self._logged: x509.Certificate | None = None
         self._versions = self._stat()
         try:
             self._shown = self._load()
@@ -58,6 +59,7 @@ class OperatorCertificate(ServerIdentity):
             if versions != self._versions:
                 try:
                     self._shown = self._load()
+                    self._complaint = ""
                 except AccessProblem as problem:
                     self._complain(problem)
                     if not problem.is_final:  # nothing has to change for another try
@@ -74,8 +76,14 @@ class OperatorCertificate(ServerIdentity):
         raise errors.NoOwnAuthority
 
     def _stat(self) -> list[tuple[int, ...]]:
-        """Return what changes when the files do: of their content, place and mode."""
-        return [_version(path) for path in (self._certificate, self._key, self._client_ca) if path]
+        """Return what changes when the files do, of content, place and mode; and with each hour.
+
+        What is read anew ends what TLS remembers of clients, who else resume their sessions for
+        two days without another look at their certificates.
+        """
+        paths = (self._certificate, self._key, self._client_ca)
+        hour = int(self._clock().timestamp() // 3600)
+        return [(hour,), *(_version(path) for path in paths if path)]
 
     def _load(self) -> grpc.ServerCertificateConfiguration:
         """Read the files. Raises ``AccessProblem``."""
@@ -91,7 +99,9 @@ class OperatorCertificate(ServerIdentity):
         if self._client_ca is not None:
             clients = read_public(self._client_ca, "--tls-client-ca").encode()
             _certificates(clients, f"the --tls-client-ca {self._client_ca}")
-        log.info("server certificate read", path=self._certificate, until=str(until))
+        if certificate != self._logged:
+            self._logged = certificate
+            log.info("server certificate read", path=self._certificate, until=str(until))
         return grpc.ssl_server_certificate_configuration([(key, shown)], clients)
 
 

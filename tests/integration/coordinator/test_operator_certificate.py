@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from coordinator import errors
 from coordinator.access.authority import Authority, server_identity
 from coordinator.access.certificate_roles import names_of
 from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.config import CoordinatorConfig
-from drumbeat.access.certificates import trust_anchors
-from tests.support.certificates import DAY, CertificateAuthority
+from drumbeat.access.certificates import SERVER_NAME, trust_anchors
+from tests.support.certificates import DAY, CertificateAuthority, Pair
 from tests.support.tls import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 CA = CertificateAuthority()
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 
 
 def replace(path: str, content: bytes, *, mode: int = 0o600) -> None:
@@ -34,6 +39,10 @@ def replace(path: str, content: bytes, *, mode: int = 0o600) -> None:
     new.write_bytes(content)
     new.chmod(mode)
     new.replace(path)
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 def remove(path: str) -> None:
@@ -154,6 +163,55 @@ async def test_mutual_tls_lets_in_certificates_of_its_authority_alone(tmp_path: 
         assert await server.lets_in(CA.pem, strangers.issue("x"))
 
 
+class ResumingClient:
+    """A client of mutual TLS that goes on with its last session, if the server lets it."""
+
+    def __init__(self, port: int, trusted: bytes, files: tuple[str, str]) -> None:
+        self._port = port
+        self._context = ssl.create_default_context(cadata=trusted.decode())
+        self._context.set_alpn_protocols(["h2"])
+        self._context.load_cert_chain(*files)
+        self._session: ssl.SSLSession | None = None
+
+    def has_resumed(self) -> bool | None:
+        with (
+            socket.create_connection(("127.0.0.1", self._port), timeout=10) as plain,
+            self._context.wrap_socket(
+                plain, server_hostname=SERVER_NAME, session=self._session
+            ) as opened,
+        ):
+            opened.recv(1)  # the session comes with the first bytes
+            self._session = opened.session
+            return opened.session_reused
+
+
+async def test_the_certificate_of_a_client_is_looked_at_anew_within_the_hour(
+    tmp_path: Path,
+) -> None:
+    now = [datetime(2026, 1, 1, 12, 10, tzinfo=UTC)]
+    files = (*CA.issue().write(tmp_path), CA.write(tmp_path))
+    async with serving(OperatorCertificate(*files, clock=lambda: now[0])) as server:
+        client = ResumingClient(server.port, CA.pem, CA.issue("x").write(tmp_path, "client"))
+        seen = [await asyncio.to_thread(client.has_resumed) for _ in range(2)]
+        now[0] += timedelta(hours=1)
+        seen += [await asyncio.to_thread(client.has_resumed) for _ in range(2)]
+    assert seen == [False, True, False, True]
+
+
+async def test_a_certificate_that_expires_is_kept_and_logged_once(tmp_path: Path) -> None:
+    now = [datetime.now(UTC)]
+    files = CA.issue(until=timedelta(hours=1)).write(tmp_path)
+    with structlog.testing.capture_logs() as logged:
+        identity = OperatorCertificate(*files, clock=lambda: now[0])
+        shown = identity.configuration()
+        for _ in range(5):
+            now[0] += timedelta(hours=1)
+            assert identity.configuration() is shown
+    reasons = [line.get("reason", "") for line in logged]
+    assert [reason for reason in reasons if "has expired" in reason] == reasons[1:]
+    assert len(reasons) == 2
+
+
 async def test_without_mutual_tls_a_client_has_no_name(tmp_path: Path) -> None:
     async with serving(OperatorCertificate(*CA.issue().write(tmp_path))) as server:
         assert await server.lets_in(CA.pem, CA.issue("gpu7.train"))
@@ -175,7 +233,7 @@ def test_the_settings_say_whose_certificate_it_is(tmp_path: Path) -> None:
     assert server_identity(tmp_path, mutual).is_mutual
 
 
-def pem_of(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, secret: str = "") -> bytes:
+def pem_of(key: Key, secret: str = "") -> bytes:
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if secret:
         encryption = serialization.BestAvailableEncryption(secret.encode())
@@ -247,3 +305,43 @@ def test_an_expired_certificate_keeps_a_coordinator_from_starting(tmp_path: Path
     OperatorCertificate(*files)
     with pytest.raises(errors.CertificateUnusable, match=r"--tls-cert .* has expired"):
         OperatorCertificate(*files, clock=lambda: datetime.now(UTC) + 2 * DAY)
+
+
+def self_signed(key: Key, folder: Path) -> tuple[str, str]:
+    name = x509.Name([])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.now(UTC) - DAY)
+        .not_valid_after(datetime.now(UTC) + DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=True)
+        .sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+    )
+    return Pair(made.public_bytes(serialization.Encoding.PEM), pem_of(key)).write(folder)
+
+
+@pytest.mark.parametrize(
+    "make", [ed25519.Ed25519PrivateKey.generate, lambda: ec.generate_private_key(ec.SECP521R1())]
+)
+def test_a_kind_of_key_that_no_client_would_take_is_refused(
+    tmp_path: Path, make: Callable[[], Key]
+) -> None:
+    with pytest.raises(errors.CertificateUnusable, match="--tls-key .* does not take") as raised:
+        OperatorCertificate(*self_signed(make(), tmp_path))
+    assert "P-256" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rsa.generate_private_key(65537, 2048),
+        lambda: ec.generate_private_key(ec.SECP384R1()),
+    ],
+)
+async def test_other_kinds_of_keys_are_shown(tmp_path: Path, make: Callable[[], Key]) -> None:
+    files = self_signed(make(), tmp_path)
+    async with serving(OperatorCertificate(*files)) as server:
+        assert await server.lets_in(read(files[0]))
