@@ -329,7 +329,7 @@ def self_signed(key: Key, folder: Path) -> tuple[str, str]:
 def test_a_kind_of_key_that_no_client_would_take_is_refused(
     tmp_path: Path, make: Callable[[], Key]
 ) -> None:
-    with pytest.raises(errors.CertificateUnusable, match="--tls-key .* does not take") as raised:
+    with pytest.raises(errors.CertificateUnusable, match=r"--tls-key .* does not take") as raised:
         OperatorCertificate(*self_signed(make(), tmp_path))
     assert "P-256" in raised.value.hint
 
