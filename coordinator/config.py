@@ -129,7 +129,7 @@ class CoordinatorConfig:
             ("tls_roles", "tls_client_ca"),
         )
         return [
-            Violation(name, given[name], f"this beside --{needed.replace('_', '-')}")
+            Violation(name, given[name], f"this only together with --{needed.replace('_', '-')}")
             for name, needed in needs
             if name in given and needed not in given
         ]

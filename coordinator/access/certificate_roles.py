@@ -18,7 +18,7 @@ NAMES_MAX = 64
 # Of a name, where it is shown.
 NAME_CHARACTERS_MAX = 256
 _ALLOWED = (
-    "PATTERN=ROLE[:RUN],… with the roles join, view and admin, a run for join only; "
+    "PATTERN=ROLE[:RUN],... with the roles join, view and admin, a run for join only; "
     "in a pattern * and ? stand for other characters"
 )
 _RULE = re.compile(r"(.+)=(join|view|admin)(?::(?!\.{1,2}\Z)([A-Za-z0-9._-]{1,128}))?", re.ASCII)
@@ -65,7 +65,7 @@ TLS_ROLES = Kind(
     _rules,
     parse_roles,
     lambda rules: ",".join(map(str, rules)),
-    "PATTERN=ROLE[:RUN],…",
+    "PATTERN=ROLE[:RUN],...",
 )
 
 

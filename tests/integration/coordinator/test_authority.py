@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import errors
@@ -169,6 +170,19 @@ def test_a_rotation_that_cannot_be_written_changes_nothing(
     assert authority.keys == keys == Authority(tmp_path).keys
     assert [path.name for path in tmp_path.iterdir()] == [module.FILE]
     assert len(authority.rotate()) == 2
+
+
+async def test_a_renewal_that_fails_leaves_the_certificate_in_use_and_is_logged_once(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    authority = Authority(tmp_path, clock)
+    trusted = trust_anchors(authority.keys)
+    with structlog.testing.capture_logs() as logged:
+        async with serving(authority) as server:
+            clock.now = datetime.max.replace(tzinfo=UTC)  # no certificate can be valid beyond it
+            assert [await server.lets_in(trusted) for _ in range(3)] == [True, True, True]
+    assert [line["event"] for line in logged] == ["server certificate kept"]
 
 
 def damaged(path: Path, how: str) -> None:

@@ -83,7 +83,7 @@ def test_a_part_of_a_pki_names_what_it_needs(
 ) -> None:
     (violation,) = CoordinatorConfig(**given).validate()
     assert violation.field == field
-    assert violation.allowed == f"this beside {needed}"
+    assert violation.allowed == f"this only together with {needed}"
 
 
 def test_a_record_fits_a_message_and_holds_its_own() -> None:
