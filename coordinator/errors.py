@@ -23,6 +23,7 @@ CoordinatorError
      │   └─ LostLeadership    and has taken the journal over
      ├─ StateDirectoryUnusable  it cannot be created, locked or written
      ├─ AuthorityUnusable     the file of the certificate authority cannot be read or written
+     ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
@@ -237,15 +238,22 @@ class StateDirectoryUnusable(CommandFailed):
 class AuthorityUnusable(CommandFailed):
     """The file of the coordinator's certificate authority cannot be used."""
 
-    text = "the certificate authority {0} cannot be used: {1}"
     hint = (
-        "bring back the file as it was; if it is lost, move it away: "
-        "then there is another authority, and machines join with new tokens"
+        "bring it back as it was, for this user alone (chmod 600); if it is lost or others know "
+        "it, move it away: then there is another authority, and machines join with new tokens"
     )
 
-    def __init__(self, path: str, problem: str, hint: str = "") -> None:
-        super().__init__(path, problem, hint)
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
         self.hint = hint or self.hint
+
+
+class CertificateUnusable(CommandFailed):
+    """A file of the operator's certificate, or of the authorities of clients, cannot be used."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem, hint)
+        self.hint = hint
 
 
 class JournalCorrupt(CommandFailed):

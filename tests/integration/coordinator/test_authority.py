@@ -193,7 +193,7 @@ def damaged(path: Path, how: str) -> None:
         case "cut short":
             path.write_bytes(content[: content.rindex(b"-----BEGIN CERT") + 100])
         case "readable":
-            path.chmod(0o640)
+            path.chmod(0o644)
         case "directory":
             path.unlink()
             path.mkdir()
@@ -202,15 +202,15 @@ def damaged(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
-        ("empty", "key and its certificates"),
-        ("garbage", "key and its certificates"),
+        ("empty", "is empty"),
+        ("garbage", "is not text"),
         ("no certificate", "key and its certificates"),
         ("no key", "key and its certificates"),
         ("key of another", "does not belong to its certificate"),
         ("key of another kind", "not one of P-256"),
         ("cut short", "do not belong together"),
-        ("readable", "others can read it"),
-        ("directory", "Is a directory"),
+        ("readable", "open to other users"),
+        ("directory", "is a directory"),
     ],
 )
 def test_a_file_that_is_no_good_is_named_and_left_alone(
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_good_is_named_and_left_alone(
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.AuthorityUnusable, match="it cannot be written") as raised:
+    with pytest.raises(errors.AuthorityUnusable, match="cannot be written") as raised:
         Authority(tmp_path / "missing")
     assert "writable" in raised.value.hint
 
