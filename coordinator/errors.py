@@ -174,10 +174,13 @@ class Forbidden(CoordinatorError):
 
 
 class NoOwnAuthority(CoordinatorError):
-    """The server's certificate is the operator's own, so there is no authority to replace."""
+    """The server's certificate is the operator's own, or it has none: nothing is to be replaced."""
 
     status, refusal = "FAILED_PRECONDITION", "INVALID"
-    text = "the coordinator has no authority of its own: it was started with --tls-cert"
+    text = "the coordinator has no authority of its own: it was started with {0}"
+
+    def __init__(self, option: str = "--tls-cert") -> None:
+        super().__init__(option)
 
 
 class CommandFailed(CoordinatorError):
