@@ -22,14 +22,16 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.access.audit import Audit
 from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver
-from coordinator.shell.service import Services
+from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from coordinator.wire.session import error_detail
 from drumbeat.command.settings import HostPort
@@ -165,10 +167,11 @@ async def _start(
     agents: Any = SimpleNamespace(
         OpenSession=_stream(sessions.open), ReportFailures=_stream(sessions.report)
     )
-    services: Any = Services(driver)
+    queries: Any = QueryService(driver)
+    control: Any = ControlService(driver, None, Audit())
     session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    query_pb2_grpc.add_QueryServiceServicer_to_server(services, server)
-    control_pb2_grpc.add_ControlServiceServicer_to_server(services, server)
+    query_pb2_grpc.add_QueryServiceServicer_to_server(queries, server)
+    control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(shown, server)

@@ -241,6 +241,8 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             return session_pb2.Directive(welcome=welcome)
         case fx.SetPace(pace=pace):
             return session_pb2.Directive(pace=_PACE.write(pace))
+        case fx.TellAuthorities(keys=keys):
+            kind = {"authorities": session_pb2.Authorities(keys=keys)}
         case fx.TellLimits(limits=limits):
             kind = {"limits": failures.limits_message(limits)}
         case fx.Direct():

@@ -31,9 +31,9 @@ MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 # Modules of the standard library that only compute.
 VALUE_MODULES = frozenset(
     {
-        "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools",
-        "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math", "operator", "re",
-        "string", "textwrap", "types", "typing", "zlib",
+        "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fnmatch",
+        "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math",
+        "operator", "re", "string", "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
