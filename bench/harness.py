@@ -25,7 +25,9 @@ import grpc
 import psutil
 
 from bench.ways import ROOT, TREES, Access, Measure, Way
-from drumbeat.access.client import Credentials, call_channel, credentials
+from coordinator.access.calls import call_channel
+from coordinator.errors import CommandFailed
+from drumbeat.access.client import Credentials, credentials
 from drumbeat.access.problem import AccessProblem
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 
@@ -408,7 +410,14 @@ def main(questions: Sequence[Question]) -> int:
             continue
         try:
             answers.append(ask(question, sides, arguments.repeats))
-        except (BenchmarkError, AccessProblem, OSError, grpc.RpcError, psutil.Error) as error:
+        except (
+            BenchmarkError,
+            AccessProblem,
+            CommandFailed,
+            OSError,
+            grpc.RpcError,
+            psutil.Error,
+        ) as error:
             print(f"{question.name}: {error}", file=sys.stderr)
             answers.append({"name": question.name, "text": question.text, "error": str(error)})
     RESULTS.mkdir(parents=True, exist_ok=True)
