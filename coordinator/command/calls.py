@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from coordinator.access.calls import call_channel
 from coordinator.command.requests import (
     CreateToken,
     ListTokens,
@@ -21,8 +22,6 @@ from coordinator.command.requests import (
 )
 from coordinator.command.table import short, table
 from coordinator.errors import CallFailed
-from drumbeat.access.client import call_channel
-from drumbeat.access.problem import AccessProblem
 from drumbeat.format import count
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc
@@ -62,9 +61,6 @@ def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
                 return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
 
             return CALLS[type(asked)](asked, call)
-    except AccessProblem as problem:
-        exit_code = 2 if problem.is_final else 3
-        raise CallFailed(problem.text, exit_code, problem.hint) from problem
     except grpc.RpcError as error:
         raise _failure(asked, error) from error
 
