@@ -150,20 +150,6 @@ class CoordinatorConfig:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetLimits:
-    """What ``coordinator reset-limits`` was told."""
-
-    run_id: str = setting(None, text("a name", len), "Options", "The run.", is_required=True)
-    coordinator: str = setting(
-        f"127.0.0.1:{PORT_DEFAULT}",
-        settings.ADDRESS,
-        "Options",
-        "Where the coordinator listens; port 29400 if none is given.",
-    )
-    use_proxy: bool = declare(settings.USE_PROXY)
-
-
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:
     """Where a coordinator on ``port`` keeps its journal if it is not told, None for port 0.
 
