@@ -24,6 +24,21 @@ class Limits:
     # A session is one of them however much it says: of its beats the latest waits.
     event_queue_max: int = 100_000
     hello_timeout_s: float = 10.0  # a new stream that has not said Hello by then is ended
+    # Before it is known who is there. More connections than a run has agents; fewer if the
+    # process may not open as many files. One more is closed at once, and its agent tries again.
+    connections_max: int = 24_000
+    # For TLS and the first frame of HTTP/2, then the connection is closed. 10,000 agents that
+    # come at once need 8 s of a core; gRPC's clients give up after 20 s themselves.
+    handshake_timeout_s: float = 20.0
+    # A connection without a call is told to close by then; its client opens another one when
+    # it calls. Agents always have a call.
+    idle_timeout_s: float = 60.0
+    # Calls of one connection at once. Clients keep more to themselves; of those that do not,
+    # gRPC's core refuses them in no time of ours, whether reset at once or not.
+    calls_per_connection_max: int = 100
+    # Taken from a connection at once; what is sent faster than it is read waits in the kernel.
+    # Unbounded, it was 80 MB a connection.
+    read_bytes_max: int = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +148,6 @@ class CoordinatorConfig:
             for name, needed in needs
             if name in given and needed not in given
         ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetLimits:
-    """What ``coordinator reset-limits`` was told."""
-
-    run_id: str = setting(None, text("a name", len), "Options", "The run.", is_required=True)
-    coordinator: str = setting(
-        f"127.0.0.1:{PORT_DEFAULT}",
-        settings.ADDRESS,
-        "Options",
-        "Where the coordinator listens; port 29400 if none is given.",
-    )
-    use_proxy: bool = declare(settings.USE_PROXY)
 
 
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from coordinator.access.throttle import Throttle
+from coordinator.core.registry.throttle import Throttle
 from coordinator.errors import CoordinatorError
 from drumbeat.format import count, one_line
 

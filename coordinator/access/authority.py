@@ -20,9 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coordinator import errors
-from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.access.server_identity import ServerIdentity, time_of_day
-from coordinator.config import CoordinatorConfig
 from drumbeat.access import certificates
 from drumbeat.access.files import PEM_BYTES_MAX, read_private
 from drumbeat.access.problem import AccessProblem
@@ -245,13 +243,3 @@ def _pem(certificate: x509.Certificate) -> bytes:
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     plain = serialization.NoEncryption()
     return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain)
-
-
-def server_identity(directory: Path, config: CoordinatorConfig) -> ServerIdentity:
-    """Return what a coordinator shows: the operator's certificate, or one of its own authority.
-
-    ``directory`` has to be locked. Raises ``CommandFailed``.
-    """
-    if config.tls_cert is None or config.tls_key is None:
-        return Authority(directory)
-    return OperatorCertificate(config.tls_cert, config.tls_key, config.tls_client_ca)

@@ -99,6 +99,15 @@ class ControlService:
             details |= {"token.id": token_id, "token.role": kept.role}
             return pb.RevokeTokenResponse(token=token_message(kept, now=self._driver.now()))
 
+    async def GetAuthority(
+        self, request: pb.GetAuthorityRequest, context: object = None
+    ) -> pb.GetAuthorityResponse:
+        """Return the authorities that are served. Raises ``NoOwnAuthority``."""
+        with self._audit.call("GetAuthority", self._caller_of(context).name):
+            if not (keys := self._own_identity().keys):
+                raise NoOwnAuthority
+            return pb.GetAuthorityResponse(keys=keys)
+
     async def RotateAuthority(
         self, request: pb.RotateAuthorityRequest, context: object = None
     ) -> pb.RotateAuthorityResponse:

@@ -17,11 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from coordinator import errors
-from coordinator.access.authority import Authority, server_identity
 from coordinator.access.certificate_roles import names_of
 from coordinator.access.operator_certificate import OperatorCertificate
-from coordinator.config import CoordinatorConfig
-from drumbeat.access.certificates import SERVER_NAME, trust_anchors
+from drumbeat.access.certificates import SERVER_NAME
 from tests.support.certificates import DAY, CertificateAuthority, Pair
 from tests.support.tls import serving
 
@@ -218,19 +216,12 @@ async def test_without_mutual_tls_a_client_has_no_name(tmp_path: Path) -> None:
         assert names_of(server.seen[0]) == []
 
 
-def test_the_settings_say_whose_certificate_it_is(tmp_path: Path) -> None:
-    certificate, key = CA.issue().write(tmp_path)
-    own = server_identity(tmp_path, CoordinatorConfig())
-    assert isinstance(own, Authority)
-    assert trust_anchors(own.keys)
-    given = CoordinatorConfig(tls_cert=certificate, tls_key=key)
-    identity = server_identity(tmp_path, given)
-    assert (identity.keys, identity.is_mutual) == ([], False)
+def test_an_operators_certificate_has_no_authority_to_replace(tmp_path: Path) -> None:
+    identity = OperatorCertificate(*CA.issue().write(tmp_path))
+    assert identity.keys == []
     for change in (identity.rotate, identity.retire):
-        with pytest.raises(errors.NoOwnAuthority):
+        with pytest.raises(errors.NoOwnAuthority, match="--tls-cert"):
             change()
-    mutual = CoordinatorConfig(tls_cert=certificate, tls_key=key, tls_client_ca=CA.write(tmp_path))
-    assert server_identity(tmp_path, mutual).is_mutual
 
 
 def pem_of(key: Key, secret: str = "") -> bytes:
