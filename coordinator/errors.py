@@ -11,6 +11,7 @@ CoordinatorError
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
+ ├─ UnknownToken              there is no such token
  ├─ Unauthenticated           who calls is not known
  ├─ Forbidden                 who calls may not do this
  ├─ NoOwnAuthority            the server's certificate is the operator's
@@ -146,6 +147,15 @@ class UnknownRun(CoordinatorError):
     def __str__(self) -> str:
         run_id, *which = self.args
         return " ".join((f"there is no run {show_value(run_id)}", *which))
+
+
+class UnknownToken(CoordinatorError):
+    """There is no token of this id, or it ended too long ago to be remembered."""
+
+    status = "NOT_FOUND"
+
+    def __str__(self) -> str:
+        return f"there is no token {show_value(self.args[0])}"
 
 
 class Unauthenticated(CoordinatorError):

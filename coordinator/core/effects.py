@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.access.token_table import KeptToken
 from coordinator.core.model import Desired, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.run.records import Record
@@ -24,6 +25,14 @@ class Forget:
     """Remove an ended run from the journal."""
 
     run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepToken:
+    """Journal what is known of a token; ``None``: remove it."""
+
+    token_id: str
+    token: KeptToken | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +86,12 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Answer a failure record or a reset: it is journaled, or has to be asked again."""
+    """Answer what was asked: it is journaled, or has to be asked again."""
 
     request_id: int
-    # Whether the record is kept; how many limits were forgotten, `None` if there is no such run.
-    result: int | CoordinatorError | None
+    # Whether the record is kept; how many limits were forgotten, `None` if there is no such run;
+    # the token as it is now.
+    result: int | KeptToken | CoordinatorError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +112,6 @@ class Decided:
     round_id: int | None = None
 
 
-Kept = Persist | Forget
+Kept = Persist | Forget | KeepToken
 Push = Welcome | SetPace | TellLimits | Direct | Instruct  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

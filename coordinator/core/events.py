@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
+from coordinator.core.run.records import CallKind
 from coordinator.core.run.state import RunState
+from drumbeat.access.token import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,39 @@ class LimitsReset:
 
     run_id: str
     request_id: int
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCreated:
+    """The operator wants a token, whose id and secret the shell made; answered as above."""
+
+    request_id: int
+    token_id: str
+    role: Role
+    secret_sha256: bytes = field(repr=False)
+    run_id: str = ""  # the only run that it is for; empty: any
+    ttl_s: float | None = None
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRevoked:
+    """The operator wants a token revoked; answered as above."""
+
+    request_id: int
+    token_id: str
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNoted:
+    """A caller did what concerns a run and changes nothing in it, or was refused it."""
+
+    run_id: str
+    kind: CallKind
+    reason: str
+    caller: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +132,7 @@ class RunRead:
 
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
-FromOutside = SessionEvent | FailureReported | LimitsReset
-CoreEvent = FromOutside | RunSuperseded | DeadlineReached | OutageEnded
+ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted
+FromOutside = ToRun | TokenCreated | TokenRevoked
+CoreEvent = ToRun | RunSuperseded | DeadlineReached | OutageEnded
 Event = FromOutside | DeadlineReached | OutageEnded | RunRead

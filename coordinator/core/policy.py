@@ -36,6 +36,12 @@ class Policy:
     # agent: some 100 bytes each.
     standings_shown_max: int = 256
     learning: LearningRules = _LEARNING
+    tokens_max: int = 1_000  # valid ones; one more is refused
+    # Revoked and expired ones that are remembered; those that ended first are forgotten first.
+    tokens_ended_max: int = 1_000
+    # What was refused of a run: of one caller and for one reason it is noted once in that time.
+    refusals_interval_s: float = 60.0
+    refusals_heard_max: int = 10_000  # callers and reasons in that time; more are not noted
     # A broken stream may be back for this long: an agent tries three times within 350 ms.
     reconnect_grace_s: float = 0.5
     # The same for members a restarted coordinator remembers, and the longest that missed

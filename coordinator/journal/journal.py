@@ -1,4 +1,4 @@
-"""Shell. What a journal is, the coordinator's memory across its own death, and the runs in it.
+"""Shell. What a journal is, the coordinator's memory across its own death, and what is in it.
 
 The core is ahead of the journal while a batch is being written. Readers must not see what a crash
 would undo, so records are folded a second time once they are durable; snapshots come from there.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.run.records import FailuresCounted, RunCreated, weight
 from coordinator.core.run.state import RunState, key_of
@@ -40,11 +41,11 @@ class JournaledRuns:
         self._sizes: dict[str, int] = {}  # usual records since the last snapshot
 
     def changes(self, effects: Iterable[fx.Effect]) -> list[Change]:
-        """Return what to write for these effects: those that are kept, and snapshots that are due.
+        """Return what to write of runs: what is kept of these effects, and snapshots that are due.
 
         Counted failure records of one run are put together, behind all else.
         """
-        kept: list[fx.Kept] = []
+        kept: list[fx.Persist | fx.Forget] = []
         counted: dict[str, list[FailuresCounted]] = {}
         for effect in effects:
             match effect:
@@ -103,14 +104,27 @@ class Journal:
 
     def __init__(self) -> None:
         self.runs = JournaledRuns()
+        self.tokens = TokenTable()
+
+    def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
+        """Return what to write for these effects, all or none."""
+        tokens = [effect for effect in effects if isinstance(effect, fx.KeepToken)]
+        return [*self.runs.changes(effects), *tokens]
+
+    def take(self, changes: Sequence[Change]) -> None:
+        """Let readers see what is durable now."""
+        self.runs.take(changes)
+        for change in changes:
+            if isinstance(change, fx.KeepToken):
+                self.tokens.put(change.token_id, change.token)
 
     async def load(self) -> float:
-        """Read every run; return what to add to the monotonic clock so that it never goes back."""
+        """Read everything; return what to add to the monotonic clock so that it never goes back."""
         return 0.0
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:  # noqa: ARG002
-        """Make durable what is to be kept of these, all or none, and show it in ``runs``."""
-        self.runs.take(self.runs.changes(effects))
+        """Make durable what is to be kept of these, all or none, and show it to readers."""
+        self.take(self.changes(effects))
 
     async def close(self) -> None:
         """Release what is held."""

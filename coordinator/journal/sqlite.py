@@ -1,4 +1,4 @@
-"""Shell. A journal in one SQLite file: the records of each run in order, or their snapshot."""
+"""Shell. A journal in one SQLite file: records of each run in order or their snapshot; tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ import psutil
 import structlog
 
 from coordinator import errors
-from coordinator.core.effects import Effect, Forget, Persist
+from coordinator.access.token_table import KeptToken, TokenTable
+from coordinator.core.effects import Effect, Forget, KeepToken, Persist
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
 from coordinator.journal.journal import Change, Compact, Journal, JournaledRuns
@@ -71,6 +72,10 @@ CREATE INDEX IF NOT EXISTS by_run ON records (run_id);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 PRAGMA user_version={SCHEMA_VERSION};
 """
+# Not in the schema above: files of before have none, and coordinators of before pass it over.
+_TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token_id TEXT PRIMARY KEY, body BLOB NOT NULL)"
+_KEEP = "INSERT INTO tokens VALUES (?, ?) ON CONFLICT DO UPDATE SET body = excluded.body"
+_DROP = "DELETE FROM tokens WHERE token_id = ?"
 # The number None stands for the next one.
 _INSERT = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
 _ERASE = "DELETE FROM records WHERE run_id = ?"
@@ -130,6 +135,20 @@ class SqliteFile:
         runs.states = {key: runs.states[key] for key in order}
         return runs
 
+    def load_tokens(self) -> TokenTable:
+        """Return every token, in order of creation. Raises ``CommandFailed``."""
+        table = TokenTable()
+        query = "SELECT token_id, body FROM tokens ORDER BY rowid"
+        try:
+            with self._errors():
+                for token_id, body in self._database.execute(query):
+                    table.put(token_id, msgspec.json.decode(body, type=KeptToken))
+        except (ValueError, TypeError, msgspec.MsgspecError) as error:
+            raise self._corrupt(f"{type(error).__name__}: {error}") from error
+        if strays := [key for key, token in table.tokens.items() if token.token_id != key]:
+            raise self._corrupt(f"tokens under the ids of others: {strays}")
+        return table
+
     def write(self, changes: Sequence[Change], *, now: float) -> None:
         """Make the changes durable, all or none; ``now`` is the coordinator's clock.
 
@@ -144,6 +163,11 @@ class SqliteFile:
                         self._database.execute(_INSERT, row)
                     case Forget(run_id=key):
                         self._database.execute(_ERASE, (key,))
+                    case KeepToken(token_id=token_id, token=None):
+                        self._database.execute(_DROP, (token_id,))
+                    case KeepToken(token_id=token_id, token=token):
+                        body = msgspec.json.encode(token)
+                        self._database.execute(_KEEP, (token_id, body))
                     case Compact(state):
                         self._compact(state)
             self._database.execute(_REMEMBER, ("clock", str(now)))
@@ -187,6 +211,7 @@ class SqliteFile:
             why = f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
             raise self._corrupt(why)
         with database:
+            database.execute(_TOKENS)
             database.execute(_REMEMBER, ("owner", self._owner))
 
     def _corrupt(self, why: str) -> errors.JournalCorrupt:
@@ -236,15 +261,16 @@ class SqliteJournal(Journal):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def load(self) -> float:
-        """Read every run; return the offset of the clock."""
+        """Read everything; return the offset of the clock."""
         self.runs = await self._call(self._file.load)
+        self.tokens = await self._call(self._file.load_tokens)
         return await self._call(self._file.clock_offset)
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:
         """Make durable what is to be kept. A write that is given up may still succeed."""
-        if changes := self.runs.changes(effects):
+        if changes := self.changes(effects):
             await self._call(partial(self._file.write, changes, now=now))
-            self.runs.take(changes)
+            self.take(changes)
 
     async def close(self) -> None:
         """Close the file once the call in progress, if any, has returned.

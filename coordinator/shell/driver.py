@@ -6,15 +6,25 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import get_args
+from typing import Any, get_args
 
 import structlog
 
+from coordinator.access.token_table import KeptToken, TokenTable
 from coordinator.config import Limits
 from coordinator.core import effects as fx
-from coordinator.core.events import Event, FailureReported, LimitsReset, SessionOpened
+from coordinator.core.events import (
+    CallNoted,
+    Event,
+    FailureReported,
+    LimitsReset,
+    SessionOpened,
+    TokenCreated,
+    TokenRevoked,
+)
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
+from coordinator.core.run.records import CallKind
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
@@ -104,10 +114,18 @@ class Driver:
             queue_max=limits.event_queue_max,
             failure_taken=self._failure_room.release,
         )
+        # Called with the id of a token once it is revoked: what it opened is to end.
+        self.on_revoked: Callable[[str], None] = lambda _token_id: None
+        self._turns.on_revoked = self._revoked
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self._outage: Outage | None = None
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
+
+    @property
+    def tokens(self) -> TokenTable:
+        """The tokens as they are journaled."""
+        return self.journal.tokens
 
     def now(self) -> float:
         """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
@@ -116,6 +134,7 @@ class Driver:
     async def restore(self) -> None:
         """Take over what the journal holds. Raises ``CommandFailed``."""
         self._clock_offset = await self.journal.load()
+        self.registry.tokens.restore(self.tokens.tokens.values())
         keys = self.journal.runs.states
         states = [state for key in keys if (state := self._read_run(key)) is not None]
         now = self.now()
@@ -149,8 +168,23 @@ class Driver:
 
     def ask(self, event: FailureReported | LimitsReset) -> asyncio.Future[int | None]:
         """Submit what has an answer, as in ``Answer``; it is there once that is journaled."""
+        return self._ask(event)
+
+    async def change_token(self, event: TokenCreated | TokenRevoked) -> KeptToken:
+        """Create or revoke a token; return it once that is journaled. Raises as ``submit``."""
+        token: KeptToken = await self._ask(event)
+        return token
+
+    def note(self, run_id: str, kind: CallKind, caller: str, reason: str) -> None:
+        """Have what a caller did noted in a run, if there is one; of like refusals the first."""
+        event = CallNoted(run_id=run_id, kind=kind, caller=caller, reason=reason)
+        self._turns.note(event, now=self.now())
+
+    def _ask(
+        self, event: FailureReported | LimitsReset | TokenCreated | TokenRevoked
+    ) -> asyncio.Future[Any]:
         self.submit(event)
-        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def settle(answer: fx.Answer) -> None:
             if future.done():
@@ -226,6 +260,9 @@ class Driver:
             )
             log.error(told, reason=reason, since_s=round(since_s, 1), **details)
         return outage
+
+    def _revoked(self, token_id: str) -> None:
+        self.on_revoked(token_id)
 
     def _read_run(self, key: str) -> RunState | None:
         return self.journal.runs.copy(key)

@@ -25,6 +25,8 @@ FAILURES_BYTES_MAX = 1024 * 1024
 
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 _CONCLUDED = "concluded"
+# What needs an answer before long.
+_ASKED = ev.SessionOpened | ev.LimitsReset | ev.TokenCreated | ev.TokenRevoked
 _ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
 
@@ -61,8 +63,9 @@ class Turns:
     """Queues events for a registry, and hands its effects to whom they concern.
 
     ``wake`` is called when a turn is due, ``failure_taken`` for each failure record that leaves
-    the queue. ``outboxes`` are the open sessions, ``answers`` what waits for an answer by request
-    id. ``outage`` is why the journal can't be written, empty if it can; ``tell`` clears it.
+    the queue, ``on_revoked`` with the id of a token once it is revoked. ``outboxes`` are the open
+    sessions, ``answers`` what waits for an answer by request id. ``outage`` is why the journal
+    can't be written, empty if it can; ``tell`` clears it.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Turns:
     ) -> None:
         self.outboxes: dict[str, Send] = {}
         self.answers: dict[int, Callable[[fx.Answer], None]] = {}
+        self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self.outage = ""
         self._registry, self._queue_max = registry, queue_max
         self._read_run, self._log = read_run, log
@@ -114,12 +118,18 @@ class Turns:
         Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
         an answer before long, while the journal can't be written.
         """
-        if self.outage and isinstance(event, ev.SessionOpened | ev.LimitsReset):
+        if self.outage and isinstance(event, _ASKED):
             raise Unavailable(self.outage)
         is_told_anew = isinstance(event, ev.BeatReceived | ev.AgentLeft)
         if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self._put(event, now)
+
+    def note(self, event: ev.CallNoted, *, now: float) -> None:
+        """Have what a caller did noted in its run, unless that takes room that others need."""
+        has_room = not self.outage and len(self._queue) < self._queue_max
+        if has_room and (noted := self._registry.worth_noting(event, now=now)) is not None:
+            self._put(noted, now)
 
     def stop(self, error: CoordinatorError) -> None:
         """Decide nothing any more, and end every session with an error.
@@ -174,6 +184,9 @@ class Turns:
             match effect:
                 case fx.Persist() | fx.Forget():
                     pass
+                case fx.KeepToken(token=token):
+                    if token is not None and token.revoked_at is not None:
+                        self.on_revoked(token.token_id)
                 case fx.Decided():
                     self._log(effect)
                 case fx.ReadRun(run_id=key):

@@ -32,8 +32,8 @@ class Pair:
         """Write both, the key for its owner alone; return the paths as settings take them."""
         paths = folder / f"{name}.crt", folder / f"{name}.key"
         for path, content in zip(paths, (self.certificate, self.key), strict=True):
-            path.touch(mode=0o600)
             path.write_bytes(content)
+        paths[1].chmod(0o600)
         return str(paths[0]), str(paths[1])
 
 

@@ -5,13 +5,17 @@ A run id can be used again once its run has ended; an agent's uptime tells which
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator import errors
+from coordinator.access.throttle import Throttle
+from coordinator.access.tokens import Tokens
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
-from coordinator.core.run.records import RunCreated
+from coordinator.core.run.records import CallKind, RunCreated
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 
@@ -23,9 +27,12 @@ class Registry:
         self.runs: dict[str, IsolatedRun] = {}  # by `RunState.key`
         self.ended: dict[str, int] = {}  # the bytes of each, in the order of their ends
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
+        self.tokens = Tokens(policy)
         self._failures_bytes = 0  # of all runs
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
+        most = policy.refusals_heard_max
+        self._refusals = Throttle(policy.refusals_interval_s, keys_max=most)
 
     def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
         """Take over the runs that a journal held, in the order they were created."""
@@ -41,8 +48,10 @@ class Registry:
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        effects: list[fx.Effect] = []
         match event:
             case ev.DeadlineReached():
+                effects += self.tokens.handle(event, now=now)
                 keys = self._deadlines.pop_due(now)
             case ev.OutageEnded():
                 keys = list(self.runs)
@@ -50,7 +59,6 @@ class Registry:
                 keys = [event.run_id]
             case _:
                 return self._route(event, now)
-        effects: list[fx.Effect] = []
         for key in keys:
             if (run := self.runs.get(key)) is not None:  # it may have been forgotten meanwhile
                 effects += self._deliver(run, event, now)
@@ -62,12 +70,26 @@ class Registry:
         run = self._of_agent(event.run_id, event.incarnation)
         return run is not None and run.take_quietly(event, now=now)
 
+    def worth_noting(self, event: ev.CallNoted, *, now: float) -> ev.CallNoted | None:
+        """Return what to submit; nothing without such a run, or if the like was noted lately."""
+        if event.run_id not in self._generations:
+            return None
+        if event.kind is not CallKind.ACCESS_REFUSED:
+            return event
+        left_out = self._refusals.take((event.run_id, event.caller, event.reason), now=now)
+        if left_out is None:
+            return None
+        more = f"; {left_out} more like it since the last" if left_out else ""
+        return replace(event, reason=f"{event.reason}{more}")
+
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        return self._deadlines.next()
+        instants = (self._deadlines.next(), self.tokens.deadline)
+        return min((at for at in instants if at is not None), default=None)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
+        self.tokens.check_invariants()
         for run in self.runs.values():
             is_latest = self._generations[run.state.run_id][-1] is run
             assert is_latest or run.state.phase is Phase.ENDED, "two runs of an id are alive"
@@ -85,15 +107,41 @@ class Registry:
                 return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
-            case ev.LimitsReset():
-                if (runs := self._generations.get(event.run_id)) is None:
-                    return [fx.Answer(request_id=event.request_id, result=None)]
-                return self._deliver(runs[-1], event, now)
+            case ev.LimitsReset() | ev.CallNoted():
+                return self._to_latest(event, now)
+            case ev.TokenCreated() | ev.TokenRevoked():
+                return self._change_token(event, now)
             case _:
                 run = self._of_agent(event.run_id, event.incarnation)
                 if run is None:
                     return refuse(event, errors.StaleSession("its run is not known here"))
                 return self._deliver(run, event, now)
+
+    def _change_token(
+        self, event: ev.TokenCreated | ev.TokenRevoked, now: float
+    ) -> list[fx.Effect]:
+        """Create or revoke a token; the run that it is for, if there is one, has it noted."""
+        effects = self.tokens.handle(event, now=now)
+        for effect in effects[:1]:
+            if isinstance(effect, fx.KeepToken) and effect.token is not None:
+                token = effect.token
+                how = "revoked" if isinstance(event, ev.TokenRevoked) else "created"
+                noted = ev.CallNoted(
+                    run_id=token.run_id,
+                    kind=CallKind.TOKEN_CHANGED,
+                    reason=f"{token} {how}",
+                    caller=event.caller,
+                )
+                effects += self._to_latest(noted, now)
+        return effects
+
+    def _to_latest(self, event: ev.LimitsReset | ev.CallNoted, now: float) -> list[fx.Effect]:
+        """Deliver what is meant for the latest run of an id."""
+        if (runs := self._generations.get(event.run_id)) is not None:
+            return self._deliver(runs[-1], event, now)
+        if isinstance(event, ev.LimitsReset):
+            return [fx.Answer(request_id=event.request_id, result=None)]
+        return []
 
     def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""

@@ -130,6 +130,24 @@ class LimitsLearned:
     limits: tuple[LearnedLimit, ...]
 
 
+class CallKind(StrEnum):
+    """What a caller did; as a decision in the history of a run."""
+
+    LIMITS_RESET = "limits reset"
+    ACCESS_REFUSED = "access refused"
+    TOKEN_CHANGED = "token changed"  # noqa: S105 - no secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNoted:
+    """A caller did what concerns the run and changes nothing in it, or was refused it."""
+
+    kind: CallKind
+    reason: str
+    caller: str  # the id of a token or the name in a certificate
+    at_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The run has its verdict."""
@@ -154,6 +172,7 @@ Record = (
     | FailureRecorded
     | FailuresCounted
     | LimitsLearned
+    | CallNoted
     | RunEnded
     | MembersForgotten
     | IterationRecord

@@ -20,6 +20,7 @@ from coordinator.core.progress.adaptive_timeouts import differ
 from coordinator.core.run import records as rec
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
+from drumbeat.format import count
 
 PHASES: dict[Phase, type[RunPhase]] = {
     Phase.GATHERING: Gathering,
@@ -102,7 +103,11 @@ class Run(RunContext):
                 forgotten = len(self.state.limits or ())
                 self.learning.forget()
                 self._tell_limits()
+                told = f"{count(forgotten, 'limit')} forgotten"
+                self._note(rec.CallKind.LIMITS_RESET, told, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
+            case ev.CallNoted():
+                self._note(event.kind, event.reason, event.caller, now)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
@@ -216,6 +221,10 @@ class Run(RunContext):
             self._tell_limits()
         self._phase = PHASES[self.state.phase](self, now=now)
         self.tell_all()
+
+    def _note(self, kind: rec.CallKind, reason: str, caller: str, now: float) -> None:
+        """Journal what a caller did. Who serves callers logs it."""
+        self.commit(rec.CallNoted(kind=kind, reason=reason, caller=caller, at_s=now))
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self.effects.append(fx.Reject(session_id=session_id, error=error))

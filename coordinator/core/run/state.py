@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import islice
@@ -25,6 +26,7 @@ from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
 HISTORY_REASON_CHARACTERS_MAX = 512
+CALLER_CHARACTERS_MAX = 256
 # Entries that the message of a broken transition tells.
 TRANSITION_HISTORY_MAX = 20
 # Addresses of earlier rounds that no round may have again. Workers of a round
@@ -60,6 +62,7 @@ class HistoryEntry:
     reason: str
     round_id: int | None  # of the current or last round then
     sequence: int = 0  # counts the decisions of the run, from 1
+    caller: str = ""  # who asked for it; empty: its own decision
 
 
 class InvalidTransition(Exception):
@@ -206,17 +209,12 @@ class RunState:
                 self._take_failures(record)
             case rec.RoundStarted():
                 self._start_round(record)
-            case rec.RoundEnded():
-                self._enter(Phase.GATHERING, record.reason)
-                self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
-                self.where = record.where
-                self._note(record.at_s, "round ended", record.reason)
-            case rec.EndingStarted():
-                self._enter(Phase.ENDING, record.reason)
-                self.where, self.failing_cause = record.where, record.cause
-                self._note(record.at_s, "run failing", record.reason)
+            case rec.RoundEnded() | rec.EndingStarted():
+                self._leave_round(record)
             case rec.LimitsLearned():
                 self.limits = record.limits
+            case rec.CallNoted():
+                self._note_call(record)
             case rec.RunEnded():
                 self._end(record.verdict, record.at_s)
             case rec.MembersForgotten():
@@ -246,6 +244,17 @@ class RunState:
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
+
+    def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
+        self.where = record.where
+        if isinstance(record, rec.RoundEnded):
+            self._enter(Phase.GATHERING, record.reason)
+            self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
+            self._note(record.at_s, "round ended", record.reason)
+        else:
+            self._enter(Phase.ENDING, record.reason)
+            self.failing_cause = record.cause
+            self._note(record.at_s, "run failing", record.reason)
 
     def _end(self, verdict: Verdict, at_s: float) -> None:
         """Take the verdict, and let go of what only a run that lives needs."""
@@ -289,9 +298,7 @@ class RunState:
         if was_first or not is_first_try or isinstance(record, its.IterationInterrupted):
             self._note(record.at_s, *its.told(record))
             # Iterations may have no more than half of the history.
-            known = [i for i, e in enumerate(self.history) if e.decision in its.ITERATION_DECISIONS]
-            if len(known) > max(1, self.history_max // 2):
-                del self.history[known[0]]
+            self._keep_few(its.ITERATION_DECISIONS, max(1, self.history_max // 2))
 
     def _spend(self, address: str, port: int) -> None:
         """Note where a rank 0 listens: no round may get this place again."""
@@ -324,7 +331,19 @@ class RunState:
             raise InvalidTransition(f"run {self.run_id}: {what}; history: {history}")
         self.phase, self.reason = phase, reason
 
-    def _note(self, at_s: float, decision: str, reason: str) -> None:
+    def _note_call(self, record: rec.CallNoted) -> None:
+        """Note what a caller did; of what was refused a part of the history only."""
+        self._note(record.at_s, record.kind.value, record.reason, record.caller)
+        if record.kind is rec.CallKind.ACCESS_REFUSED:
+            self._keep_few({record.kind.value}, max(1, self.history_max // 10))
+
+    def _keep_few(self, decisions: Collection[str], most: int) -> None:
+        """Forget the oldest of such decisions if there are more: they push no other out."""
+        known = [i for i, entry in enumerate(self.history) if entry.decision in decisions]
+        if len(known) > most:
+            del self.history[known[0]]
+
+    def _note(self, at_s: float, decision: str, reason: str, caller: str = "") -> None:
         if len(reason) > HISTORY_REASON_CHARACTERS_MAX:
             reason = f"{reason[: HISTORY_REASON_CHARACTERS_MAX - 1]}…"
         self.events_count += 1
@@ -334,6 +353,7 @@ class RunState:
             decision=decision,
             reason=reason,
             round_id=self.round_id,
+            caller=caller[:CALLER_CHARACTERS_MAX],
         )
         self.history.append(entry)
         if len(self.history) > self.history_max:

@@ -72,7 +72,7 @@ class GatedJournal(Journal):
         self.began = asyncio.Event()
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        if changes := self.runs.changes(effects):
+        if changes := self.changes(effects):
             self.began.set()
             await asyncio.wait_for(self.gate.wait(), DEADLINE_S)
             self.writes.append(changes)

@@ -17,6 +17,7 @@ from coordinator.core.events import SessionOpened as Opened
 from coordinator.core.model import Assignment, Beat, GroupState
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
+from coordinator.core.run.records import CallKind
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase
 from coordinator.errors import (
@@ -61,7 +62,7 @@ class FlakyJournal(Journal):
         self._tried = asyncio.Event()
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        if self.runs.changes(effects):
+        if self.changes(effects):
             self.tries += 1
             self._tried.set()
             await asyncio.wait_for(self.gate.wait(), DEADLINE_S)
@@ -201,6 +202,25 @@ async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterward
         kept = scene.journal.runs.find("r")
         assert kept is not None
         assert (kept.round_id, kept.restart_count, kept.failures_count) == (1, 1, 1)
+
+
+async def test_what_is_refused_of_a_run_is_noted_unless_the_journal_is_full() -> None:
+    async with running() as scene:
+
+        def noted() -> list[str]:
+            kept = scene.journal.runs.find("r")
+            assert kept is not None
+            return [each.reason for each in kept.history if each.decision == "access refused"]
+
+        scene.driver.note("r", CallKind.ACCESS_REFUSED, "t1", "before")
+        await wait_until(lambda: noted() == ["before"], DEADLINE_S)
+        await scene.fill()
+        for number in range(100):
+            scene.driver.note("r", CallKind.ACCESS_REFUSED, "t1", f"meanwhile {number}")
+        scene.clear()
+        await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
+        scene.driver.note("r", CallKind.ACCESS_REFUSED, "t1", "after")
+        await wait_until(lambda: noted() == ["before", "after"], DEADLINE_S)
 
 
 async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -> None:

@@ -85,6 +85,8 @@ REFUSALS = [
         "the coordinator has no authority of its own: it was started with --tls-cert",
     ),
 ]
+# To operators' commands; no agent hears of them.
+ANSWERS = [(errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'")]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
@@ -110,6 +112,14 @@ def test_refusal_carries_its_policy_and_names_what_is_wrong(
     assert str(error) == text
 
 
+@pytest.mark.parametrize(("error", "status", "text"), ANSWERS)
+def test_an_answer_to_an_operator_has_a_status_and_no_refusal(
+    error: CoordinatorError, status: str, text: str
+) -> None:
+    assert (error.status, error.refusal, str(error)) == (status, "UNSPECIFIED", text)
+    assert grpc.StatusCode[error.status] is not grpc.StatusCode.OK
+
+
 @pytest.mark.parametrize("error", [example[0] for example in REFUSALS])
 def test_names_are_those_of_the_protocol(error: CoordinatorError) -> None:
     assert grpc.StatusCode[error.status] is not grpc.StatusCode.OK
@@ -133,7 +143,7 @@ def test_what_keeps_it_from_starting_ends_with_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "error", [*(row[0] for row in REFUSALS), *(row[0] for row in STARTUP), CALL_FAILED]
+    "error", [*(row[0] for row in (*REFUSALS, *ANSWERS, *STARTUP)), CALL_FAILED]
 )
 def test_error_survives_a_copy(error: CoordinatorError) -> None:
     copied = pickle.loads(pickle.dumps(error))
@@ -158,7 +168,7 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
         for name, value in vars(errors).items()
         if inspect.isclass(value) and issubclass(value, CoordinatorError)
     }
-    seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
+    seen = {type(row[0]).__name__ for row in (*REFUSALS, *ANSWERS, *STARTUP)}
     bases = {"CoordinatorError", "CommandFailed"}
     assert seen == classes - bases - {"CallFailed"}
     assert all(name in (errors.__doc__ or "") for name in classes)

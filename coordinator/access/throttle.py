@@ -1,0 +1,33 @@
+"""Pure. What is told of what repeats: once in so many seconds, and then how often it was."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class Throttle:
+    """Tells of a key once within ``interval_s``, and of no more than ``keys_max`` in that time."""
+
+    def __init__(self, interval_s: float, *, keys_max: int) -> None:
+        self._interval_s, self._keys_max = interval_s, keys_max
+        # When each was told, the latest last, and how often it was not since.
+        self._told: dict[Hashable, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def take(self, key: Hashable, *, now: float) -> int | None:
+        """Return how often the key was left out since it was told; ``None``: leave it out now."""
+        told = self._told.get(key)
+        if told is not None and now - told[0] < self._interval_s:
+            self._told[key] = (told[0], told[1] + 1)
+            return None
+        if told is not None:
+            del self._told[key]
+        elif len(self._told) >= self._keys_max:
+            oldest = next(iter(self._told))
+            if now - self._told[oldest][0] < self._interval_s:
+                return None
+            del self._told[oldest]
+        self._told[key] = (now, 0)
+        return told[1] if told is not None else 0

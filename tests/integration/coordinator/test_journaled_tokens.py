@@ -1,0 +1,209 @@
+"""Tokens on the way through turns and journal: what is durable is told, and what is told is."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from coordinator import errors
+from coordinator.access.token_table import KeptToken, secret_sha256
+from coordinator.config import Limits
+from coordinator.core.effects import KeepToken
+from coordinator.core.events import TokenCreated, TokenRevoked
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
+from coordinator.core.run.records import CallKind
+from coordinator.journal.journal import Journal
+from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile, SqliteJournal
+from coordinator.shell.driver import Driver
+from drumbeat.access.token import Role, Token
+from tests.support.waiting import MS, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from coordinator.core import effects as fx
+
+DEADLINE_S = 20_000 * MS
+KEPT = KeptToken(
+    token_id="token001", role=Role.JOIN, secret_sha256=secret_sha256("s"), created_at=1.5
+)
+GIVEN = Token(Role.JOIN, "token001", "s")
+
+
+def create(number: int = 1, ttl_s: float | None = None, run_id: str = "") -> TokenCreated:
+    return TokenCreated(
+        request_id=-number,
+        token_id=f"token{number:03}",
+        role=Role.JOIN,
+        secret_sha256=secret_sha256("s"),
+        run_id=run_id,
+        ttl_s=ttl_s,
+    )
+
+
+def revoke(number: int = 1) -> TokenRevoked:
+    return TokenRevoked(request_id=-100 - number, token_id=f"token{number:03}")
+
+
+class FullJournal(Journal):
+    """Fails while it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.tries = 0
+
+    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
+        if self.changes(effects) and self.is_full:
+            self.tries += 1
+            raise errors.JournalFull("/x/journal", "No space left on device")
+        await super().write(effects, now=now)
+
+
+@asynccontextmanager
+async def serving(journal: Journal, policy: Policy | None = None) -> AsyncIterator[Driver]:
+    driver = Driver(Registry(policy or Policy()), journal, Limits())
+    await driver.restore()
+    owner = asyncio.create_task(driver.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield driver
+    finally:
+        owner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await owner
+
+
+def test_tokens_are_read_as_they_were_written_in_the_order_of_their_creation(
+    tmp_path: Path,
+) -> None:
+    other = replace(KEPT, token_id="a0000000", expires_at=9.25, run_id="r", created_by="op")
+    ended = replace(KEPT, revoked_at=7.0, has_expired=True)
+    gone = KeepToken(token_id="gone0000", token=replace(KEPT, token_id="gone0000"))
+    journal = SqliteFile(tmp_path)
+    first = [KeepToken(token_id=each.token_id, token=each) for each in (KEPT, other)]
+    journal.write([*first, gone], now=1.0)
+    changed = KeepToken(token_id=ended.token_id, token=ended)
+    journal.write([changed, KeepToken(token_id="gone0000", token=None)], now=2.0)
+    journal.close()
+    journal = SqliteFile(tmp_path)
+    assert list(journal.load_tokens().tokens.values()) == [ended, other]
+    assert journal.load().states == {}
+    journal.close()
+
+
+def test_a_journal_of_before_there_were_tokens_is_read(tmp_path: Path) -> None:
+    SqliteFile(tmp_path).close()
+    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
+        database.execute("DROP TABLE tokens")
+        assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,) == (1,)
+    database.close()
+    journal = SqliteFile(tmp_path)
+    assert journal.load_tokens().tokens == {}
+    journal.close()
+
+
+BODY = msgspec.json.encode(KEPT)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        7,
+        b'{"token_id":"token001"}',
+        BODY.replace(b"join", b"king"),
+        BODY.replace(b"token001", b"token002"),
+        BODY.replace(b"1.5", b"NaN"),
+    ],
+)
+def test_a_token_that_was_not_written_by_us_is_refused(tmp_path: Path, body: object) -> None:
+    SqliteFile(tmp_path).close()
+    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
+        database.execute("INSERT INTO tokens VALUES ('token001', ?)", (body,))
+    database.close()
+    journal = SqliteFile(tmp_path)
+    with pytest.raises(errors.JournalCorrupt, match=r"journal\.sqlite3"):
+        journal.load_tokens()
+    journal.close()
+
+
+async def test_tokens_outlive_the_coordinator_and_expire_meanwhile(tmp_path: Path) -> None:
+    async with serving(SqliteJournal(tmp_path)) as driver:
+        await driver.change_token(create(1))
+        await driver.change_token(create(2))
+        await driver.change_token(create(3, ttl_s=0.001))
+        await driver.change_token(revoke(2))
+    async with serving(SqliteJournal(tmp_path)) as driver:
+        assert list(driver.tokens.tokens) == ["token001", "token002", "token003"]
+        assert driver.tokens.verify(GIVEN, now=driver.now()).name == "token001"
+        with pytest.raises(errors.Unauthenticated):
+            driver.tokens.verify(replace(GIVEN, token_id="token002"), now=driver.now())
+        late = replace(GIVEN, token_id="token003")
+        assert driver.tokens.verify(late, now=driver.now()).is_expired
+        assert (await driver.change_token(create(4))).token_id == "token004"
+
+
+async def test_the_end_of_a_token_is_journaled_when_it_comes() -> None:
+    async with serving(Journal()) as driver:
+        await driver.change_token(create(ttl_s=20 * MS))
+        await wait_until(lambda: driver.tokens.tokens["token001"].has_expired, DEADLINE_S)
+
+
+async def test_a_revocation_is_told_once_it_is_durable() -> None:
+    journal, told = FullJournal(), list[tuple[str, bool]]()
+    async with serving(journal) as driver:
+        driver.on_revoked = lambda token_id: told.append(
+            (token_id, driver.tokens.tokens[token_id].revoked_at is not None)
+        )
+        await driver.change_token(create())
+        assert told == []
+        journal.is_full = True
+        revoked = asyncio.create_task(driver.change_token(revoke()))
+        await wait_until(lambda: journal.tries > 1, DEADLINE_S)
+        assert driver.tokens.verify(GIVEN, now=driver.now()).name == "token001"
+        assert told == []
+        journal.is_full = False
+        assert (await revoked).revoked_at is not None
+        assert told == [("token001", True)]
+        await driver.change_token(revoke())
+        assert told == [("token001", True)]
+
+
+async def test_no_token_is_created_or_revoked_while_the_journal_cannot_be_written() -> None:
+    journal = FullJournal()
+    async with serving(journal) as driver:
+        await driver.change_token(create())
+        journal.is_full = True
+        waits = asyncio.create_task(driver.change_token(create(2)))
+        await wait_until(lambda: journal.tries > 1, DEADLINE_S)
+        for event in (create(3), revoke()):
+            with pytest.raises(errors.Unavailable, match="No space left on device"):
+                await driver.change_token(event)
+        journal.is_full = False
+        assert (await waits).token_id == "token002"
+        assert list(driver.tokens.tokens) == ["token001", "token002"]
+
+
+async def test_what_cannot_be_done_is_answered_with_its_error() -> None:
+    async with serving(Journal(), Policy(tokens_max=1)) as driver:
+        with pytest.raises(errors.UnknownToken):
+            await driver.change_token(revoke())
+        await driver.change_token(create())
+        with pytest.raises(errors.LimitReached, match="tokens_max"):
+            await driver.change_token(create(2))
+
+
+async def test_refusals_of_unknown_runs_wait_nowhere() -> None:
+    async with serving(Journal()) as driver:
+        for number in range(100):
+            driver.note(f"run{number}", CallKind.ACCESS_REFUSED, "t1", "no")
+        assert driver._turns.is_idle
