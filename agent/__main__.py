@@ -6,6 +6,7 @@ from importlib import import_module
 from agent.settings import cli
 from agent.settings.config import AgentConfig
 from drumbeat.command.console import open_missing
+from drumbeat.command.grpc_core import load_quietly
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,6 +20,8 @@ def run(config: AgentConfig) -> int:
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
     module = "standalone" if config.is_standalone else "agent.runtime.driver"
+    if not config.is_standalone:
+        load_quietly()
     exit_code: int = import_module(module).run(config)
     return exit_code
 

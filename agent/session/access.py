@@ -32,6 +32,7 @@ class Access:
         self.coordinator = config.coordinator
         self._config, self._files = config, files
         self._authorities: tuple[str, ...] = ()
+        self.is_known = False  # whether the coordinator has answered before
 
     def trust(self, authorities: Sequence[str]) -> None:
         """Take these for the coordinator's too, from the next connection on.
@@ -56,7 +57,8 @@ class Access:
         """Return what an error of a connection means: for the user, and for the next attempt."""
         if error.refusal == "UNAUTHENTICATED":
             return await self._examine_refusal(error, used)
-        if error.refusal or not diagnosis.is_of_tls(error.reason):
+        is_worth_it = diagnosis.is_worth_asking(error.reason, is_known=self.is_known)
+        if error.refusal or not is_worth_it:
             return error
         try:
             problem = await self._run(partial(diagnosis.explain, self.coordinator, used))

@@ -23,7 +23,14 @@ from agent.workers.ports import address_towards
 from drumbeat.access.client import Credentials, Metadata
 from drumbeat.command.settings import parse_host_port
 from drumbeat.tasks import is_asked_to_end, until_one_ends
-from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, query_pb2_grpc, session_pb2_grpc
+from drumbeat.v1 import (
+    common_pb2,
+    failure_pb2,
+    query_pb2,
+    query_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -72,8 +79,13 @@ class GrpcConnection:
         self._metadata = used.metadata
         channel = self._channel = self._channel_of(used)
         call = session_pb2_grpc.AgentServiceStub(channel).OpenSession(metadata=self._metadata)
+
+        def take_answer(directive: session_pb2.Directive) -> None:
+            self._access.is_known = True
+            take(directive)
+
         try:
-            await _converse(call, requests, take)
+            await _converse(call, requests, take_answer)
         except TransportError as error:
             raise await self._access.examine(error, used) from error
 
@@ -160,8 +172,8 @@ def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
         if key == ERROR_KEY and isinstance(value, bytes):
             detail.ParseFromString(value)
     reason, refusal = error.details() or status, ""
-    if detail.refusal in common_pb2.Refusal.values():  # else of a later version
+    if detail.refusal and detail.refusal in common_pb2.Refusal.values():  # else of a later version
         refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
-    if refusal in ("", "UNSPECIFIED"):
+    if not refusal:
         reason = f"{status.lower().replace('_', ' ')}: {reason}"
     return TransportError(reason, refusal)
