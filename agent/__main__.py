@@ -19,6 +19,10 @@ def run(config: AgentConfig) -> int:
     """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
+    if not config.is_standalone:
+        from drumbeat.command.logs import load_grpc_quietly  # noqa: PLC0415
+
+        load_grpc_quietly()
     module = "standalone" if config.is_standalone else "agent.runtime.driver"
     if not config.is_standalone:
         load_quietly()

@@ -130,12 +130,14 @@ def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> in
 
 
 def _do(asked: CoordinatorConfig | ResetLimits) -> int:
+    from drumbeat.command.logs import configure_logs, load_grpc_quietly  # noqa: PLC0415
+
+    load_grpc_quietly()
     if isinstance(asked, ResetLimits):
         forgotten = count(reset_limits(asked), "limit")
         click.echo(f"coordinator: run {asked.run_id}: {forgotten} forgotten")
         return 0
     from coordinator.shell.server import run  # noqa: PLC0415
-    from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
     return run(asked)

@@ -1,17 +1,13 @@
 """Pure. What the coordinator can be told, its named limits, and the rules between them."""
 
-import ipaddress
 from dataclasses import dataclass, field
 
+from coordinator.access.certificate_roles import TLS_ROLES, RoleRule
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
 from drumbeat.violation import Violation
 
-_BIND_ALLOWED = (
-    "a loopback address (127.0.0.0/8, ::1 or localhost), or --insecure beside it: "
-    "authentication does not exist yet, so --insecure lets everyone who reaches the port "
-    "join, read and end every run"
-)
+_PATH = text("the path of a file", len, metavar="FILE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +24,21 @@ class Limits:
     # A session is one of them however much it says: of its beats the latest waits.
     event_queue_max: int = 100_000
     hello_timeout_s: float = 10.0  # a new stream that has not said Hello by then is ended
+    # Before it is known who is there. More connections than a run has agents; fewer if the
+    # process may not open as many files. One more is closed at once, and its agent tries again.
+    connections_max: int = 24_000
+    # For TLS and the first frame of HTTP/2, then the connection is closed. 10,000 agents that
+    # come at once need 8 s of a core; gRPC's clients give up after 20 s themselves.
+    handshake_timeout_s: float = 20.0
+    # A connection without a call is told to close by then; its client opens another one when
+    # it calls. Agents always have a call.
+    idle_timeout_s: float = 60.0
+    # Calls of one connection at once. Clients keep more to themselves; of those that do not,
+    # gRPC's core refuses them in no time of ours, whether reset at once or not.
+    calls_per_connection_max: int = 100
+    # Taken from a connection at once; what is sent faster than it is read waits in the kernel.
+    # Unbounded, it was 80 MB a connection.
+    read_bytes_max: int = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +46,7 @@ class CoordinatorConfig:
     """What one coordinator process is told. Immutable; logged once at the start."""
 
     host: str = setting(
-        "127.0.0.1",  # loopback, because nothing authenticates a peer
+        "127.0.0.1",
         text(
             "a host name or an IP address",
             lambda host: host and not any(letter.isspace() for letter in host),
@@ -50,9 +61,35 @@ class CoordinatorConfig:
     insecure: bool = setting(
         False,
         FLAG,
-        "Listening",
-        "Allow an address that other machines reach, although authentication does not exist "
-        "yet: everyone who reaches the port can join, read and end every run.",
+        "Access",
+        "Encrypt nothing and ask for no token: all who reach the port can join, read and end "
+        "every run. For closed test networks.",
+    )
+    tls_cert: str | None = setting(
+        None,
+        _PATH,
+        "Access",
+        "Certificate to show instead of one of the coordinator's own authority, in PEM, with the "
+        "intermediate ones after it; read again when it changes, as the next two.",
+        shown_default="its own",
+    )
+    tls_key: str | None = setting(
+        None, _PATH, "Access", "Its key, for its owner alone.", shown_default="its own"
+    )
+    tls_client_ca: str | None = setting(
+        None,
+        _PATH,
+        "Access",
+        "Authorities of clients, in PEM: each client has to show a certificate of one of them.",
+        shown_default="none; tokens say who calls",
+    )
+    tls_roles: tuple[RoleRule, ...] | None = setting(
+        None,
+        TLS_ROLES,
+        "Access",
+        "What the names in a client's certificate allow; the first rule that fits counts, and a "
+        "token before all of them.",
+        shown_default="join, for each certificate",
     )
     state_dir: str | None = setting(
         # None: a private temporary directory, which ends with the process. For port 0, where
@@ -84,13 +121,33 @@ class CoordinatorConfig:
         """All rules that the configuration breaks, none if it is sound."""
         found = settings.read_settings(self)[1]
         broken = {violation.field for violation in found}
-        if "host" not in broken and not self.insecure and not is_loopback(self.host):
-            found.append(Violation("host", self.host, _BIND_ALLOWED))
+        found += self._access_rules()
         # So that one lost beat costs nothing.
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"
             found.append(Violation("lease", self.lease, allowed))
         return found
+
+    def _access_rules(self) -> list[Violation]:
+        """Which settings of the operator's own PKI need others, and which exclude each other."""
+        roles = None if self.tls_roles is None else TLS_ROLES.text(self.tls_roles)
+        names = ("tls_cert", "tls_key", "tls_client_ca", "tls_roles")
+        values = (self.tls_cert, self.tls_key, self.tls_client_ca, roles)
+        given = {name: value for name, value in zip(names, values, strict=True) if value}
+        if self.insecure:
+            allowed = "none of the --tls-* options beside --insecure, which encrypts nothing"
+            return [Violation(name, value, allowed) for name, value in given.items()]
+        needs = (
+            ("tls_cert", "tls_key"),
+            ("tls_key", "tls_cert"),
+            ("tls_client_ca", "tls_cert"),
+            ("tls_roles", "tls_client_ca"),
+        )
+        return [
+            Violation(name, given[name], f"this only together with --{needed.replace('_', '-')}")
+            for name, needed in needs
+            if name in given and needed not in given
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +162,6 @@ class ResetLimits:
         "Where the coordinator listens; port 29400 if none is given.",
     )
     use_proxy: bool = declare(settings.USE_PROXY)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # what a name resolves to may change
 
 
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:

@@ -23,6 +23,7 @@ CoordinatorError
      │   └─ LostLeadership    and has taken the journal over
      ├─ StateDirectoryUnusable  it cannot be created, locked or written
      ├─ AuthorityUnusable     the file of the certificate authority cannot be read or written
+     ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
@@ -173,10 +174,13 @@ class Forbidden(CoordinatorError):
 
 
 class NoOwnAuthority(CoordinatorError):
-    """The server's certificate is the operator's own, so there is no authority to replace."""
+    """The server's certificate is the operator's own, or it has none: nothing is to be replaced."""
 
     status, refusal = "FAILED_PRECONDITION", "INVALID"
-    text = "the coordinator has no authority of its own: it was started with --tls-cert"
+    text = "the coordinator has no authority of its own: it was started with {0}"
+
+    def __init__(self, option: str = "--tls-cert") -> None:
+        super().__init__(option)
 
 
 class CommandFailed(CoordinatorError):
@@ -234,15 +238,22 @@ class StateDirectoryUnusable(CommandFailed):
 class AuthorityUnusable(CommandFailed):
     """The file of the coordinator's certificate authority cannot be used."""
 
-    text = "the certificate authority {0} cannot be used: {1}"
     hint = (
-        "bring back the file as it was; if it is lost, move it away: "
-        "then there is another authority, and machines join with new tokens"
+        "bring it back as it was, for this user alone (chmod 600); if it is lost or others know "
+        "it, move it away: then there is another authority, and machines join with new tokens"
     )
 
-    def __init__(self, path: str, problem: str, hint: str = "") -> None:
-        super().__init__(path, problem, hint)
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
         self.hint = hint or self.hint
+
+
+class CertificateUnusable(CommandFailed):
+    """A file of the operator's certificate, or of the authorities of clients, cannot be used."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem, hint)
+        self.hint = hint
 
 
 class JournalCorrupt(CommandFailed):

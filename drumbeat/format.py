@@ -6,7 +6,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # Control characters but tab and newline, what breaks lines elsewhere, what turns the direction
 # of text around, and halves of characters that no encoding can write.
 _UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+    "\ud800-\udfff]"
 )
 
 

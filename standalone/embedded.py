@@ -20,7 +20,7 @@ from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import Journal
 from coordinator.shell.driver import Driver
-from coordinator.shell.service import Services
+from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import failure_pb2, query_pb2
 
@@ -55,7 +55,7 @@ class EmbeddedConnection:
 
     def __init__(self, coordinator: Driver) -> None:
         self._sessions = Sessions(coordinator)
-        self._queries = Services(coordinator)
+        self._queries = QueryService(coordinator)
 
     async def address(self) -> str:
         """Return the loopback address: all workers are here."""

@@ -73,7 +73,7 @@ class Watchdog:
     """Watches the workers of one round at a time. Without a board (a full disk) they run unwatched.
 
     ``on_event`` gets what is found of hangs, the signals for them, and steps of iterations. The
-    agent's ``environment`` may ask for torch's file timers.
+    agent's ``environment`` may ask for torch's file timers; ``redact`` takes secrets out of texts.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class Watchdog:
         send_signal: Callable[[WorkerKey, int], None],
         on_event: Callable[[msg.Report | msg.Signal | WorkerStep], None],
         environment: Mapping[str, str],
+        *,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._timers_max = policy.timers_max
         # A runtime shows that it lives each second, and 4 times within the longest time without.
@@ -92,6 +94,7 @@ class Watchdog:
         self._send_signal = send_signal
         self._on_event = on_event
         self._environment = environment
+        self._redact = redact
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
@@ -284,11 +287,14 @@ class Watchdog:
             case msg.Report():
                 self._on_event(effect)
                 what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
-                log.warning(what, reason=describe_hang(effect.hang), **_place(effect.worker))
+                log.warning(
+                    what, reason=self._redact(describe_hang(effect.hang)), **_place(effect.worker)
+                )
                 if effect.is_ending:
                     worker.hang, worker.signalled = effect.hang, None
                 elif effect.hang.evidence.stacks:
-                    write_text(f"{effect.hang.evidence.stacks}\n")  # no failure record has them
+                    # No failure record has them.
+                    write_text(f"{self._redact(effect.hang.evidence.stacks)}\n")
 
     def _read_board(self, worker: _Worker) -> None:
         if self._file_timers is not None:

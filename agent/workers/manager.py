@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -25,6 +26,8 @@ from agent.workers.devices.host import HostDevices
 from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
 from agent.workers.failures.evidence import Explainer
 from agent.workers.failures.exit_status import Evidence, describe_ending
+from agent.workers.failures.redacted_events import redacted
+from agent.workers.failures.redaction import Redactor
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
 from agent.workers.supervisor import messages
@@ -69,8 +72,10 @@ class Workers:
         self._news_order = asyncio.Lock()  # it is fair
         self._is_closing = False
         self._devices = devices
-        self._submit = on_event
         self._base_environment = base = inherited_environment()
+        self._redact = redact = Redactor(base, os.path.exists)
+        # All that is known of workers goes this way: to records, telemetry and the console.
+        self._submit: Callable[[ev.Event], None] = lambda event: on_event(redacted(event, redact))
         self._environment = common_environment(base, config.nproc_per_node)
         if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self._environment:
             log.info(
@@ -83,7 +88,12 @@ class Workers:
             on_event=self._hear, on_death=self._on_supervisor_death, on_mistake=on_mistake
         )
         self.watchdog = Watchdog(
-            config.watchdog, output.directory, self._signal_worker, on_event, base
+            config.watchdog,
+            output.directory,
+            self._signal_worker,
+            self._submit,
+            base,
+            redact=redact,
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
@@ -247,7 +257,7 @@ class Workers:
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
             # Python writes them to one place only, and users look for them here.
-            write_text(f"{printable(stacks)}\n")
+            write_text(f"{printable(self._redact(stacks))}\n")
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and not stacks and is_python and (what := exception_in(tail)):
             error = messages.WorkerError(message=what)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -20,8 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coordinator import errors
-from coordinator.access.server_identity import ServerIdentity
+from coordinator.access.server_identity import ServerIdentity, time_of_day
 from drumbeat.access import certificates
+from drumbeat.access.files import PEM_BYTES_MAX, read_private
+from drumbeat.access.problem import AccessProblem
 
 log = structlog.get_logger()
 
@@ -29,6 +31,7 @@ log = structlog.get_logger()
 # authority that is served: each issued by the key of the next, the last by its own. One file,
 # because a rename then replaces all of it.
 FILE = "ca.key"
+_WHAT = "key of the certificate authority"
 AUTHORITY_LIFETIME = timedelta(days=3650)
 # Of a server certificate, which the process alone holds: each start makes another one.
 CERTIFICATE_LIFETIME = timedelta(days=90)
@@ -121,17 +124,13 @@ class _Issuer:
         return grpc.ssl_server_certificate_configuration([(_key_pem(key), chain)])
 
 
-def _time_of_day() -> datetime:
-    return datetime.now(UTC)
-
-
 class Authority(ServerIdentity):
     """The authority in a state directory, which has to be locked; made at the first start.
 
     Raises ``AuthorityUnusable``. ``clock`` is the time of day, which certificates are about.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], datetime] = _time_of_day) -> None:
+    def __init__(self, directory: Path, clock: Callable[[], datetime] = time_of_day) -> None:
         super().__init__()
         self._path = directory / FILE
         self._clock = clock
@@ -193,21 +192,14 @@ class Authority(ServerIdentity):
     def _read(self) -> _Issuer | None:
         """Return what the file holds, None if there is none."""
         path = str(self._path)
-        try:
-            with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_mode & 0o077:
-                    hint = (
-                        f"`chmod 600 {path}`; if others may have read it, move it away instead: "
-                        "then there is another authority, and machines join with new tokens"
-                    )
-                    raise errors.AuthorityUnusable(path, "others can read it", hint)
-                return _Issuer.parse(file.read())
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
-        except OSError as error:
-            raise errors.AuthorityUnusable(path, error.strerror or str(error)) from error
+        try:
+            return _Issuer.parse(read_private(path, _WHAT, bytes_max=PEM_BYTES_MAX).encode())
+        except AccessProblem as problem:
+            raise errors.AuthorityUnusable(problem.text) from problem
         except ValueError as error:
-            raise errors.AuthorityUnusable(path, str(error)) from error
+            raise errors.AuthorityUnusable(f"the {_WHAT} {path}: {error}") from error
 
     def _write(self, issuer: _Issuer) -> None:
         """Replace the file, whole, safe against power loss."""
@@ -225,8 +217,8 @@ class Authority(ServerIdentity):
             with suppress(OSError):
                 new.unlink(missing_ok=True)
             hint = _ROOM if error.errno in _FULL else _WRITABLE
-            why = f"it cannot be written: {error.strerror or error}"
-            raise errors.AuthorityUnusable(str(self._path), why, hint) from error
+            problem = f"the {_WHAT} {self._path} cannot be written: {error.strerror or error}"
+            raise errors.AuthorityUnusable(problem, hint) from error
 
 
 _ROOM = "free some space there"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 import structlog
 
 log = structlog.get_logger()
+
+
+def time_of_day() -> datetime:
+    """Return what certificates are valid by."""
+    return datetime.now(UTC)
 
 
 class ServerIdentity(ABC):
@@ -74,4 +80,6 @@ class ServerIdentity(ABC):
         """Log what keeps a certificate from being replaced, once as long as it is the same."""
         if (complaint := f"{type(error).__name__}: {error}") != self._complaint:
             self._complaint = complaint
-            log.error("server certificate kept", reason=complaint)
+            log.error(
+                "server certificate kept", reason=str(error), advice=getattr(error, "hint", "")
+            )

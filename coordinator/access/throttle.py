@@ -12,6 +12,7 @@ class Throttle:
         self._interval_s, self._keys_max = interval_s, keys_max
         # When each was told, the latest last, and how often it was not since.
         self._told: dict[Hashable, tuple[float, int]] = {}
+        self.crowded_out = 0  # how often there was no room for one more key
 
     def __len__(self) -> int:
         return len(self._told)
@@ -27,6 +28,7 @@ class Throttle:
         elif len(self._told) >= self._keys_max:
             oldest = next(iter(self._told))
             if now - self._told[oldest][0] < self._interval_s:
+                self.crowded_out += 1
                 return None
             del self._told[oldest]
         self._told[key] = (now, 0)

@@ -44,6 +44,14 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellAuthorities:
+    """Tell an agent whose certificates the coordinator may have; the shell does, not the core."""
+
+    session_id: str
+    keys: tuple[str, ...]  # public ones, as tokens have them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetPace:
     """Tell an agent its new pace."""
 
@@ -113,5 +121,5 @@ class Decided:
 
 
 Kept = Persist | Forget | KeepToken
-Push = Welcome | SetPace | TellLimits | Direct | Instruct  # sent in this order
+Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

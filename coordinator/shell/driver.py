@@ -42,12 +42,14 @@ _ORDER: tuple[type[fx.Push], ...] = get_args(fx.Push)
 class Outbox:
     """The sending side of one session: the latest of each kind waits, and nothing older.
 
-    An error does not wait for its turn: an agent that reads nothing would never have it.
+    Nothing leaves before the welcome. An error does not wait for its turn: an agent that reads
+    nothing would never have it.
     """
 
     def __init__(self) -> None:
         self.error: CoordinatorError | None = None  # ends the session; the first one counts
         self._slots: dict[type[fx.Push], fx.Push] = {}
+        self._is_welcomed = False
         self._changed = asyncio.Event()
         self._failed = asyncio.Event()
 
@@ -62,6 +64,9 @@ class Outbox:
 
     def take(self) -> fx.Push | None:
         """Return what is to be sent next, if anything is."""
+        self._is_welcomed = self._is_welcomed or fx.Welcome in self._slots
+        if not self._is_welcomed:
+            return None
         return next((self._slots.pop(kind) for kind in _ORDER if kind in self._slots), None)
 
     async def next(self) -> fx.Push:
@@ -121,6 +126,7 @@ class Driver:
         self._outage: Outage | None = None
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
+        self._authorities: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> TokenTable:
@@ -147,7 +153,15 @@ class Driver:
         """Let a session begin, and return what it is sent. As ``submit``."""
         outbox = Outbox()
         self._turns.open(opened, outbox.put, now=self.now())
+        if self._authorities:
+            outbox.put(fx.TellAuthorities(session_id=opened.session_id, keys=self._authorities))
         return outbox
+
+    def announce(self, authorities: Sequence[str]) -> None:
+        """Tell all agents, and those that come, whose certificates the coordinator may have."""
+        self._authorities = tuple(authorities)
+        for session_id, send in self._turns.outboxes.items():
+            send(fx.TellAuthorities(session_id=session_id, keys=self._authorities))
 
     def close(self, opened: SessionOpened) -> None:
         """Take in that a session ended."""

@@ -22,14 +22,17 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.access.audit import Audit
 from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.connections import prepare_process, server_options
+from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver
-from coordinator.shell.service import Services
+from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from coordinator.wire.session import error_detail
 from drumbeat.command.settings import HostPort
@@ -49,11 +52,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 # How long calls may take to end by themselves once the coordinator stops; they
 # are told at once, so this is for the network alone.
 STOP_GRACE_S = 1.0
-
-# Parts of the lease: after so long a silence a connection is probed, and the answer may
-# take so long. Together with the grace of a broken stream they make no more than a lease.
-KEEPALIVE_AFTER = 0.5
-KEEPALIVE_WITHIN = 0.4
 
 _BIND_HINTS = {
     errno.EADDRNOTAVAIL: "--host has to be a name or an address of this machine; "
@@ -88,6 +86,7 @@ def run(config: CoordinatorConfig) -> int:
             tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
         )
         os.umask(0o077)  # whatever this process writes is private
+        prepare_process(config.limits)
         journal = SqliteJournal(Path(directory))
         if not journal.is_local:
             reason = "its file system may be a network's, so each decision takes longer to write"
@@ -134,29 +133,6 @@ async def serving(
             await owner
 
 
-def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
-    """Return how the server treats connections."""
-    lease_ms = 1000 * config.lease
-    return [
-        ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
-        ("grpc.max_receive_message_length", config.limits.message_bytes_max),
-        # A connection that is silent for half a lease, and so missed a beat, is probed: a
-        # dead host is found within the lease, in no time of ours. An agent that is merely
-        # busy answers, because a thread of gRPC's own does.
-        ("grpc.keepalive_time_ms", round(KEEPALIVE_AFTER * lease_ms)),
-        ("grpc.keepalive_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
-        # Without it newer releases wait a minute for the answer, whatever stands above.
-        ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
-        ("grpc.http2.max_pings_without_data", 0),
-        # Agents probe silent connections; that must not count as abuse.
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-        ("grpc.http2.max_ping_strikes", 0),
-        # Half of what a heartbeat costs both sides went into probing for bandwidth.
-        ("grpc.http2.bdp_probe", 0),
-    ]
-
-
 async def _start(
     config: CoordinatorConfig, driver: Driver, status: health.aio.HealthServicer
 ) -> tuple[grpc.aio.Server, int]:
@@ -165,10 +141,11 @@ async def _start(
     agents: Any = SimpleNamespace(
         OpenSession=_stream(sessions.open), ReportFailures=_stream(sessions.report)
     )
-    services: Any = Services(driver)
+    queries: Any = QueryService(driver)
+    control: Any = ControlService(driver, None, Audit())
     session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    query_pb2_grpc.add_QueryServiceServicer_to_server(services, server)
-    control_pb2_grpc.add_ControlServiceServicer_to_server(services, server)
+    query_pb2_grpc.add_QueryServiceServicer_to_server(queries, server)
+    control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(shown, server)

@@ -12,7 +12,17 @@ from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observatio
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
 from coordinator.errors import InvalidRequest
 from coordinator.wire.inprocess import interruption_of
-from drumbeat.mapping import MessageMapping, OnProblem, between, cut, cut_bytes, seconds_of, text
+from drumbeat.format import one_line
+from drumbeat.mapping import (
+    Check,
+    MessageMapping,
+    OnProblem,
+    between,
+    cut,
+    cut_bytes,
+    seconds_of,
+    text,
+)
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
@@ -28,6 +38,17 @@ _STEPS = ((4_000, 16), (2_500, 16), (1_500, 16), (800, 8), (300, 4), (0, 1), (0,
 # Texts of other causes and of victims are shorter by this.
 _MINOR = 8
 
+
+def shown(least: int) -> Check:
+    """Return a check for what has a place in one line, for users to read: of a host, say."""
+    check = text(least, NAME_CHARACTERS_MAX)
+    return lambda path, value: one_line(check(path, value), NAME_CHARACTERS_MAX)
+
+
+def _line(_path: str, value: str) -> str:
+    return one_line(value, NAME_CHARACTERS_MAX)
+
+
 NAME = text(1, NAME_CHARACTERS_MAX)
 
 PROGRESS = MessageMapping(
@@ -39,9 +60,7 @@ OBSERVATION = MessageMapping(
 _LIMIT = MessageMapping(
     LearnedLimit, session_pb2.LearnedLimit, given=("settled_s", "longest_s", "samples")
 )
-_RANKS = MessageMapping(
-    model.WorkerRanks, failure_pb2.WorkerRanks, checks={"role": cut(NAME_CHARACTERS_MAX)}
-)
+_RANKS = MessageMapping(model.WorkerRanks, failure_pb2.WorkerRanks, checks={"role": _line})
 _STANDING = MessageMapping(Standing, failure_pb2.RankProgress, parts={"progress": PROGRESS})
 
 _REPORT = MessageMapping(
@@ -70,9 +89,9 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
         parts={"worker": _RANKS, "hang": hang},
         checks={
             "sequence": between(1, 2**63),
-            "host": NAME,
-            "name": text(0, NAME_CHARACTERS_MAX),
-            "signal_name": cut(NAME_CHARACTERS_MAX),
+            "host": shown(1),
+            "name": shown(0),
+            "signal_name": _line,
             **dict.fromkeys(("message", "traceback", "stderr_tail", "explanation"), long),
         },
         given=["incarnation", "round_id", "happened_at", "size_bytes", "interruption", "iteration"],

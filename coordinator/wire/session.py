@@ -21,7 +21,8 @@ from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerPro
 from coordinator.wire import failure as failures
 from coordinator.wire import inprocess
 from drumbeat import VERSION
-from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse, text
+from drumbeat.format import one_line
+from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse
 from drumbeat.v1 import common_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
 
@@ -35,15 +36,13 @@ RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, model.GroupState)
 
-SPEC = MessageMapping(
-    model.RunSpec, common_pb2.RunSpec, checks={"master_addr": text(0, failures.NAME_CHARACTERS_MAX)}
-)
+SPEC = MessageMapping(model.RunSpec, common_pb2.RunSpec, checks={"master_addr": failures.shown(0)})
 _IDENTITY = MessageMapping(
     model.AgentIdentity,
     session_pb2.Hello,
     checks={
-        **dict.fromkeys(("host", "address", "role"), failures.NAME),
-        "name": text(0, failures.NAME_CHARACTERS_MAX),
+        **dict.fromkeys(("host", "address", "role"), failures.shown(1)),
+        "name": failures.shown(0),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
     },
     given=("incarnation",),
@@ -93,7 +92,8 @@ def session_opened(
         raise errors.InvalidRequest("hello.purpose", purpose, "run")
     if len(hello.gpus) > GPUS_MAX:
         raise errors.InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
-    labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}
+    names = sorted(hello.labels)[:LABELS_MAX]
+    labels = {one_line(name, most): one_line(hello.labels[name], most) for name in names}
     try:
         incarnation = failures.NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
@@ -103,7 +103,7 @@ def session_opened(
             agent=_IDENTITY.read(hello, "hello", incarnation=incarnation),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=failures.read_uptime_s(message),
-            version=hello.version[:most],
+            version=one_line(hello.version, most),
             labels=labels,
         )
     except InvalidField as problem:
@@ -125,6 +125,7 @@ def session_event(
     Raises ``StaleSession``.
     """
     fence, incarnation = message.fence, opened.agent.incarnation
+    most = failures.NAME_CHARACTERS_MAX
     if fence.session_id != opened.session_id:
         # Refused here, where it can only end the stream it came from.
         raise errors.StaleSession("the message is of another session than its stream")
@@ -137,7 +138,7 @@ def session_event(
             beat = read_beat(message.beat, fence, opened.agent.local_world_size, on_problem)
             return BeatReceived(beat=beat, uptime_s=failures.read_uptime_s(message), **whose)
         case "goodbye":
-            return AgentLeft(reason=message.goodbye.reason[: failures.NAME_CHARACTERS_MAX], **whose)
+            return AgentLeft(reason=one_line(message.goodbye.reason, most), **whose)
         case kind:
             on_problem(InvalidField("kind", kind or "unknown", "beat or goodbye"))
             return None
@@ -240,6 +241,8 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             return session_pb2.Directive(welcome=welcome)
         case fx.SetPace(pace=pace):
             return session_pb2.Directive(pace=_PACE.write(pace))
+        case fx.TellAuthorities(keys=keys):
+            kind = {"authorities": session_pb2.Authorities(keys=keys)}
         case fx.TellLimits(limits=limits):
             kind = {"limits": failures.limits_message(limits)}
         case fx.Direct():

@@ -1,6 +1,7 @@
 """Shell. What a process writes to its user: through a bounded queue, from a thread, if it can.
 
 A terminal stopped with Ctrl-S or a full pipe holds up the thread and nothing else. See ADR 21.
+Log lines, reports and errors all come this way, and leave it without tokens.
 """
 
 import os
@@ -10,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TextIO
 
+from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 
 # What a console has not taken yet: a long report fits. Texts above it are dropped, counted, and
@@ -42,7 +44,7 @@ def write_text(text: str) -> None:
     if _console:
         _console[0].write(text)
     else:
-        print(text, end="", file=sys.stderr, flush=True)
+        print(without_tokens(text), end="", file=sys.stderr, flush=True)
 
 
 def open_console(stream: TextIO) -> "Console":
@@ -81,6 +83,7 @@ class Console:
 
     def write(self, text: str) -> None:
         """Queue a text, never blocking; without room it is dropped and counted."""
+        text = without_tokens(text)
         if self._fd < 0:
             with suppress(OSError, ValueError):  # closed, or its reader is gone
                 self._stream.write(text)

@@ -6,6 +6,7 @@ the ``message``, else the event and its ``reason``; the rest is details, which
 ``--log-level debug`` shows. Nothing that is logged blocks: see ``drumbeat.command.console``.
 """
 
+import json
 import logging
 import os
 import sys
@@ -47,7 +48,7 @@ def configure_logs(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt=stamp, utc=is_json),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer() if is_json else line,
+            structlog.processors.JSONRenderer(serializer=_json) if is_json else line,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", open_console(target))),
@@ -57,12 +58,32 @@ def configure_logs(
     logging.lastResort = _LastResort(logging.WARNING)
 
 
+def load_grpc_quietly() -> None:
+    """Load gRPC so that its core writes nothing of its own, unless ``GRPC_VERBOSITY`` is set.
+
+    It has a line for whatever a stranger sends to a port. The variable is read as it is loaded,
+    and what this process starts must not inherit it.
+    """
+    if "GRPC_VERBOSITY" in os.environ:
+        return
+    os.environ["GRPC_VERBOSITY"] = "NONE"
+    try:
+        import grpc  # noqa: F401, PLC0415 - only to be loaded, and slow
+    finally:
+        del os.environ["GRPC_VERBOSITY"]
+
+
+def _json(event: Any, **options: Any) -> str:
+    """Write ASCII without the one control character that JSON leaves as it is."""
+    return json.dumps(event, **options).replace("\x7f", "\\u007f")
+
+
 class _LastResort(logging.Handler):
     """Writes what libraries log and nothing else takes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record. ``logging`` calls this."""
-        write_text(f"{printable(self.format(record))}\n")
+        write_text(f"{_indented(printable(self.format(record)))}\n")
 
 
 def _line(
@@ -84,4 +105,11 @@ def _line(
     if is_colored:
         color = _COLORS.get(level, "")
         head, line = f"{_DIM}{head}{_PLAIN}", f"{color}{line}{_PLAIN if color else ''}"
-    return f"{head} {line}" + (f"\n{printable(traceback)}" if traceback else "")
+    return f"{head} {line}" + (
+        f"\n{_indented(printable(traceback), first='  ')}" if traceback else ""
+    )
+
+
+def _indented(text: str, first: str = "") -> str:
+    """Move lines in, below one of ours: no foreign text can look like a line of the log."""
+    return first + text.replace("\n", "\n  ")

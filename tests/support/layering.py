@@ -31,13 +31,17 @@ MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 # Modules of the standard library that only compute.
 VALUE_MODULES = frozenset(
     {
-        "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools",
-        "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math", "operator", "re",
-        "string", "textwrap", "types", "typing", "zlib",
+        "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fnmatch",
+        "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math",
+        "operator", "re", "string", "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
-VALUE_NAMES = {"signal": frozenset({"Signals"}), "datetime": frozenset({"timedelta"})}
+VALUE_NAMES = {
+    "signal": frozenset({"Signals"}),
+    "datetime": frozenset({"timedelta"}),
+    "urllib.parse": frozenset({"quote", "quote_plus"}),
+}
 # What a pure module hands on to others, who ask for it by name, without loading it for itself.
 HANDED_ON = {"agent/errors.py": frozenset({"agent.workers.failures.process_failure"})}
 # What an annotation may name although only the shell may make one.
@@ -65,6 +69,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "drumbeat/access/exposure.py": "a token, which leaves it",
     "drumbeat/command/grpc_core.py": "what gRPC reads, for as long as it does",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
+    "agent/workers/failures/process_failure.py": "which values are secrets",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/context.py": "what workers inherit",
     "agent/multiprocessing/multiprocess_context.py": "what workers inherit, and are as forks",

@@ -2,9 +2,11 @@
 
 Names, fields and text are those of ``torch.distributed.elastic.multiprocessing.errors`` (2.13.0),
 so that a program changes an import and nothing else. What differs: an error file that cannot be
-read becomes a note instead of an error.
+read becomes a note instead of an error, and values of this process's environment that are secrets
+are left out.
 """
 
+import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -13,7 +15,9 @@ from typing import Any, Self
 
 from agent.workers.failures.error_file import load_error_file, read_faults, timestamp_of
 from agent.workers.failures.exit_status import signal_name
+from agent.workers.failures.redaction import Redactor
 from agent.workers.failures.report import FailedWorker
+from drumbeat.format import one_line, printable
 from worker_sdk.errors import NO_ERROR_FILE, compose
 
 _HINT = (
@@ -43,7 +47,9 @@ class ProcessFailure:
         content: dict[str, Any] | str | None = None
         stacks = ""
         if self.error_file != NO_ERROR_FILE:
-            content, stacks = load_error_file(self.error_file), read_faults(self.error_file)
+            redact = Redactor(os.environ, os.path.exists)
+            content = redact.content(load_error_file(self.error_file))
+            stacks = redact(read_faults(self.error_file))
         ending = _HINT
         if self.exitcode < 0:
             ending = f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
@@ -87,10 +93,10 @@ class ProcessFailure:
             extra = text.get("extraInfo")
             stack = extra.get("py_callstack") if isinstance(extra, dict) else None
             text = text.get("message") if stack is None else stack
-        shown = text.replace("\n", "\n  ") if isinstance(text, str) else NO_ERROR_FILE
+        shown = printable(text).replace("\n", "\n  ") if isinstance(text, str) else NO_ERROR_FILE
         return (
             f"  time      : {self.timestamp_isoformat()}\n"
-            f"  host      : {self.host}\n"
+            f"  host      : {one_line(self.host)}\n"
             f"  rank      : {rank} (local_rank: {self.local_rank})\n"
             f"  exitcode  : {self.exitcode} (pid: {self.pid}){signal}\n"
             f"  error_file: {self.error_file}\n"

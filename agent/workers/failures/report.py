@@ -87,9 +87,9 @@ class FailureReport:
 
 def render_report(report: FailureReport, name: str) -> str:
     """Return the report as text; ``name`` says what ran. Control characters are written out."""
-    head = [f"{name} FAILED", report.reason]
+    head = [_line(f"{name} FAILED"), _line(report.reason)]
     if report.earlier:
-        head += ["before that:", *(f"  {reason}" for reason in report.earlier)]
+        head += ["before that:", *(f"  {_line(reason)}" for reason in report.earlier)]
     sections: list[Iterable[str]] = [head]
     if report.root_causes or report.victims_count or report.positions:
         sections.append(_causes(report.root_causes))
@@ -98,7 +98,7 @@ def render_report(report: FailureReport, name: str) -> str:
     if report.positions:
         sections.append(describe_positions(report))
     if report.more:
-        sections.append([report.more])
+        sections.append([_line(report.more)])
     bar, line = "=" * WIDTH, "-" * WIDTH
     text = f"\n{line}\n".join(map("\n".join, sections))
     return printable(f"{bar}\n{text}\n{bar}")
@@ -113,10 +113,10 @@ def _causes(causes: tuple[FailedWorker, ...]) -> Iterator[str]:
         yield f"Root cause: one of {len(causes)}, too close in time to be told apart:"
     for worker in causes:
         name = f" (agent {worker.agent})" if worker.agent not in ("", worker.host) else ""
-        yield f"  host      : {worker.host}{name}"
+        yield _line(f"  host      : {worker.host}{name}")
         yield (
             f"  rank      : {worker.rank} (local rank {worker.local_rank}, "
-            f"group rank {worker.group_rank}, role {worker.role})"
+            f"group rank {worker.group_rank}, role {_line(worker.role)})"
         )
         if worker.interruption is not None:
             yield f"  iteration : {worker.iteration}, interrupted by {worker.interruption.label}"
@@ -150,7 +150,7 @@ def _victims(report: FailureReport) -> Iterator[str]:
             how = f"interrupted iteration {worker.iteration}"
         why = ", stopped by its agent" if worker.is_stopped_by_agent else ""
         message = f": {worker.message.splitlines()[0]}" if worker.message.strip() else ""
-        yield f"  {worker.headline}, {how}{why}{message}"
+        yield f"  {_line(worker.headline)}, {how}{why}{message}"
     # A worker may be there twice, or be a cause as well.
     named = set(map(_place, report.victims)) - set(map(_place, report.root_causes))
     if (rest := report.victims_count - len(named)) > 0:
@@ -162,8 +162,13 @@ def _place(worker: FailedWorker) -> tuple[str, int, int]:
     return worker.incarnation, worker.group_rank, worker.local_rank
 
 
+def _line(text: str) -> str:
+    """Write out what would begin another line: only ours do."""
+    return printable(text).replace("\n", "\\n")
+
+
 def _indented(text: str, width: int) -> str:
-    return "\n".join(" " * width + line for line in text.splitlines())
+    return "\n".join(" " * width + line for line in printable(text).splitlines())
 
 
 def describe_positions(report: FailureReport) -> Iterator[str]:
@@ -194,7 +199,7 @@ def describe_positions(report: FailureReport) -> Iterator[str]:
 def _ranks(there: list[Position]) -> str:
     """Write ranks as ranges; a single worker comes with its host."""
     if len(there) == 1:
-        return f"rank {there[0].rank} on {there[0].host}"
+        return f"rank {there[0].rank} on {_line(there[0].host)}"
     ranks = sorted(position.rank for position in there)
     ranges = []
     # Of ranks in a row, each has the same distance to its index.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import errors
@@ -171,6 +172,19 @@ def test_a_rotation_that_cannot_be_written_changes_nothing(
     assert len(authority.rotate()) == 2
 
 
+async def test_a_renewal_that_fails_leaves_the_certificate_in_use_and_is_logged_once(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    authority = Authority(tmp_path, clock)
+    trusted = trust_anchors(authority.keys)
+    with structlog.testing.capture_logs() as logged:
+        async with serving(authority) as server:
+            clock.now = datetime.max.replace(tzinfo=UTC)  # no certificate can be valid beyond it
+            assert [await server.lets_in(trusted) for _ in range(3)] == [True, True, True]
+    assert [line["event"] for line in logged] == ["server certificate kept"]
+
+
 def damaged(path: Path, how: str) -> None:
     """Make the file of an authority what it must not be."""
     content = path.read_bytes()
@@ -193,7 +207,7 @@ def damaged(path: Path, how: str) -> None:
         case "cut short":
             path.write_bytes(content[: content.rindex(b"-----BEGIN CERT") + 100])
         case "readable":
-            path.chmod(0o640)
+            path.chmod(0o644)
         case "directory":
             path.unlink()
             path.mkdir()
@@ -202,15 +216,15 @@ def damaged(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
-        ("empty", "key and its certificates"),
-        ("garbage", "key and its certificates"),
+        ("empty", "is empty"),
+        ("garbage", "is not text"),
         ("no certificate", "key and its certificates"),
         ("no key", "key and its certificates"),
         ("key of another", "does not belong to its certificate"),
         ("key of another kind", "not one of P-256"),
         ("cut short", "do not belong together"),
-        ("readable", "others can read it"),
-        ("directory", "Is a directory"),
+        ("readable", "open to other users"),
+        ("directory", "is a directory"),
     ],
 )
 def test_a_file_that_is_no_good_is_named_and_left_alone(
@@ -229,7 +243,7 @@ def test_a_file_that_is_no_good_is_named_and_left_alone(
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.AuthorityUnusable, match="it cannot be written") as raised:
+    with pytest.raises(errors.AuthorityUnusable, match="cannot be written") as raised:
         Authority(tmp_path / "missing")
     assert "writable" in raised.value.hint
 

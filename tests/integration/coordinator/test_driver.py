@@ -40,7 +40,7 @@ from coordinator.errors import LimitReached, Unavailable
 from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.service import Services
+from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
@@ -268,7 +268,7 @@ async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None
 
 async def test_readers_see_what_is_written_and_not_what_is_being_written() -> None:
     async with Scene() as scene:
-        queries = Services(scene.driver)
+        queries = QueryService(scene.driver)
         await take(scene.open(), 2)
         scene.shut()
         answer = scene.driver.ask(failure(1))

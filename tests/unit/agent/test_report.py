@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from agent.workers.failures.report import WIDTH, FailureReport, render_report
+from agent.workers.failures.report import (
+    WIDTH,
+    FailedWorker,
+    FailureReport,
+    Position,
+    render_report,
+)
 from agent.workers.failures.verdict import read_report
 from drumbeat.v1 import failure_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
@@ -185,3 +191,31 @@ def test_victims_are_counted_as_workers_and_not_as_records() -> None:
     )
     assert not any("stopped by their agents" in line for line in lines)
     assert any("rank 1 on" in line and "finalize failed" in line for line in lines)
+
+
+ACTING = "\x1b]0;pwned\x07\x1b[2J\r\x00\u202e\n====\n2026-11-22 01:54:49 agent: forged"
+
+
+def test_no_text_of_others_begins_a_line_or_acts_on_a_terminal() -> None:
+    """Whichever field it is in: a coordinator hands on what agents and workers say."""
+    worker = FailedWorker(
+        rank=0, local_rank=0, host=ACTING, role=ACTING, agent=f"a{ACTING}", message=ACTING,
+        traceback=ACTING, stderr_tail=ACTING, explanation=ACTING, evidence=ACTING, stacks=ACTING,
+    )  # fmt: skip
+    report = FailureReport(
+        reason=ACTING,
+        earlier=(ACTING,),
+        root_causes=(worker,),
+        victims=(worker,),
+        victims_count=1,
+        world_size=2,
+        positions=(Position(rank=0, host=ACTING, scope=ACTING),),
+        positions_count=1,
+        more=ACTING,
+    )
+    text = render_report(report, ACTING)
+    assert [each for each in text if not each.isprintable() and each != "\n"] == []
+    # Each of them, and of a victim its name and the first line of its message.
+    assert text.count("pwned") == 1 + 1 + 1 + 9 + 2 + 2 + 1
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith(("2026", "====")) and line != "=" * 72] == []

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from coordinator import cli
+from coordinator.access.certificate_roles import parse_roles
 from coordinator.config import CoordinatorConfig, ResetLimits
 from coordinator.errors import CallFailed, CommandFailed, PortInUse
 
@@ -91,6 +92,15 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     )
 
 
+def test_the_options_of_a_pki_reach_the_configuration() -> None:
+    config = serve(
+        "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "ca",
+        "--tls-roles", "spiffe://td/ops/*=admin, *.train=join:exp1",
+    )  # fmt: skip
+    assert (config.tls_cert, config.tls_key, config.tls_client_ca) == ("c", "k", "ca")
+    assert config.tls_roles == parse_roles("spiffe://td/ops/*=admin,*.train=join:exp1")
+
+
 def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRUMBEAT_HOST", "::1")
     monkeypatch.setenv("DRUMBEAT_PORT", "1234")
@@ -117,16 +127,25 @@ def test_a_relative_state_directory_is_made_absolute(
     assert not (tmp_path / "state").exists()
 
 
-def test_an_open_address_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    error, hint = refuse(capsys, "--host", "0.0.0.0")
-    assert error.startswith("coordinator: error: --host: '0.0.0.0' is given")
-    assert "authentication does not exist yet" in error
+def test_part_of_a_pki_is_refused_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    error, hint = refuse(capsys, "--tls-cert", "c.pem")
+    assert error.startswith("coordinator: error: --tls-cert: 'c.pem' is given")
+    assert "--tls-key" in error
     assert hint == "coordinator: hint: try 'coordinator serve --help'"
 
 
+@pytest.mark.parametrize("given", ["admins", "*=root", "*=admin:exp1", ""])
+def test_rules_of_roles_that_are_none_are_refused_with_what_is_allowed(
+    capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    refused = "\n".join(refuse(capsys, "--tls-roles", given))
+    assert "--tls-roles" in refused
+    assert "join" in refused
+
+
 def test_all_broken_rules_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    host, lease, _hint = refuse(capsys, "--host", "head", "--lease", "2s")
-    assert "--host" in host
+    key, lease, _hint = refuse(capsys, "--tls-key", "k", "--lease", "2s")
+    assert "--tls-key" in key
     assert "--lease" in lease
 
 

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import CoordinatorConfig, Limits, default_state_dir, is_loopback
+from coordinator.access.certificate_roles import parse_roles
+from coordinator.config import CoordinatorConfig, Limits, default_state_dir
+
+OWN_CERTIFICATE = {"tls_cert": "c", "tls_key": "k"}
+MUTUAL = {**OWN_CERTIFICATE, "tls_client_ca": "ca"}
+ROLES = parse_roles("*=view")
 
 
 def fields_of(config: CoordinatorConfig) -> list[str]:
@@ -21,7 +26,6 @@ def test_defaults_are_sound() -> None:
     [
         ({"host": ""}, "host"),
         ({"host": "a b"}, "host"),
-        ({"host": "0.0.0.0"}, "host"),
         ({"port": -1}, "port"),
         ({"port": 65536}, "port"),
         ({"state_dir": "state"}, "state_dir"),
@@ -31,6 +35,8 @@ def test_defaults_are_sound() -> None:
         ({"lease": float("inf")}, "lease"),
         ({"lease": float("nan")}, "lease"),
         ({"log_format": "xml"}, "log_format"),
+        ({**MUTUAL, "tls_cert": ""}, "tls_cert"),
+        ({**MUTUAL, "tls_roles": "admins"}, "tls_roles"),
     ],
 )
 def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> None:
@@ -38,8 +44,8 @@ def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> N
 
 
 def test_all_violations_are_returned_at_once() -> None:
-    config = CoordinatorConfig(host="0.0.0.0", port=70000, lease=1.5)
-    assert fields_of(config) == ["port", "host", "lease"]
+    config = CoordinatorConfig(tls_cert="c", port=70000, lease=1.5)
+    assert fields_of(config) == ["port", "tls_cert", "lease"]
 
 
 def test_lease_is_longer_than_two_intervals() -> None:
@@ -47,23 +53,37 @@ def test_lease_is_longer_than_two_intervals() -> None:
     assert fields_of(CoordinatorConfig(heartbeat_interval=2.5, lease=5.01)) == []
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "head", "localhost.example.org"])
-def test_an_open_address_needs_insecure(host: str) -> None:
-    (violation,) = CoordinatorConfig(host=host).validate()
-    assert "authentication does not exist yet" in violation.allowed
-    assert "--insecure lets everyone" in violation.allowed
-    assert CoordinatorConfig(host=host, insecure=True).validate() == []
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "head", "127.0.0.1"])
+@pytest.mark.parametrize("insecure", [False, True])
+def test_any_address_may_be_listened_on(host: str, insecure: bool) -> None:
+    assert CoordinatorConfig(host=host, insecure=insecure).validate() == []
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.255.0.3", "::1", "localhost"])
-def test_a_loopback_address_needs_nothing(host: str) -> None:
-    assert is_loopback(host)
-    assert CoordinatorConfig(host=host).validate() == []
+@pytest.mark.parametrize("given", [OWN_CERTIFICATE, MUTUAL, {**MUTUAL, "tls_roles": ROLES}])
+def test_a_pki_of_the_operator_is_given_whole_and_never_with_insecure(
+    given: dict[str, Any],
+) -> None:
+    assert CoordinatorConfig(**given).validate() == []
+    refused = CoordinatorConfig(**given, insecure=True)
+    assert fields_of(refused) == list(given)
+    assert "beside --insecure" in str(refused.validate()[0])
 
 
-@pytest.mark.parametrize("host", ["128.0.0.1", "::2", "127.0.0.1.example.org", "LOCALHOST2", ""])
-def test_nothing_else_counts_as_loopback(host: str) -> None:
-    assert not is_loopback(host)
+@pytest.mark.parametrize(
+    ("given", "field", "needed"),
+    [
+        ({"tls_cert": "c"}, "tls_cert", "--tls-key"),
+        ({"tls_key": "k"}, "tls_key", "--tls-cert"),
+        ({"tls_client_ca": "ca"}, "tls_client_ca", "--tls-cert"),
+        ({**OWN_CERTIFICATE, "tls_roles": ROLES}, "tls_roles", "--tls-client-ca"),
+    ],
+)
+def test_a_part_of_a_pki_names_what_it_needs(
+    given: dict[str, Any], field: str, needed: str
+) -> None:
+    (violation,) = CoordinatorConfig(**given).validate()
+    assert violation.field == field
+    assert violation.allowed == f"this only together with {needed}"
 
 
 def test_a_record_fits_a_message_and_holds_its_own() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from drumbeat.access.token import Role, Token
 from drumbeat.command.console import close_console
 from drumbeat.command.logs import configure_logs
 
@@ -178,3 +179,42 @@ def test_a_line_has_the_advice() -> None:
     configure_logs("auto", stream, program="coordinator")
     structlog.get_logger().error("stuck", reason="the disk is full", advice="make room", since_s=0)
     assert stream.getvalue()[20:] == "coordinator: error: stuck: the disk is full; make room\n"
+
+
+ACTING = "\x1b]0;pwned\x07 \x1b[2J \r \x00 \u202e \x7f \x9b2J \n2026-11-22 01:54:49 agent: forged"
+
+
+def say_everywhere(text: str) -> None:
+    """Log a text as a reason, as a detail, in a list, in an exception and from a library."""
+    log = structlog.get_logger()
+    log.warning("agent lost", reason=text)
+    log.info("told", message="x", host=text, hosts=[text], sent={"authorization": text})
+    try:
+        raise ValueError(text)  # noqa: TRY301 - its traceback has it
+    except ValueError:
+        log.exception("broken")
+    logging.Logger("library").warning("it sent %s", text)  # noqa: LOG001 - as above
+
+
+@pytest.mark.parametrize("log_format", ["auto", "json"])
+def test_foreign_text_moves_no_cursor_and_forges_no_line(log_format: str) -> None:
+    stream = io.StringIO()
+    configure_logs(log_format, stream, level="debug")
+    say_everywhere(ACTING)
+    written = stream.getvalue()
+    assert [each for each in written if not each.isprintable() and each != "\n"] == []
+    assert written.count("pwned") == written.count("forged") >= 6
+    assert [line for line in written.splitlines() if line.startswith("2026-11-22 01:54:49")] == []
+
+
+@pytest.mark.parametrize("log_format", ["auto", "json"])
+def test_no_log_line_has_a_token(log_format: str) -> None:
+    stream, token = io.StringIO(), Token(Role.JOIN, "abcd0123", "s3cr3t-s3cr3t_s3cr3t22")
+    configure_logs(log_format, stream, level="debug")
+    say_everywhere(f"Bearer {token.text()}")
+    written = stream.getvalue()
+    assert token.secret not in written
+    assert written.count("Bearer drumbeat1.join.abcd0123.[secret]") >= 6
+    if log_format == "json":
+        shown = "Bearer drumbeat1.join.abcd0123.[secret]"
+        assert json.loads(written.splitlines()[0])["reason"] == shown

@@ -1,28 +1,24 @@
-"""Shell. The query and control services, without gRPC: an embedded coordinator has none.
+"""Shell. The query service, without gRPC: an embedded coordinator has none.
 
 Readers are answered from what is journaled.
 """
 
 from __future__ import annotations
 
-import itertools
-
-from coordinator.core.events import LimitsReset
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import RunState
 from coordinator.errors import UnknownRun
 from coordinator.shell.driver import Driver
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
-from drumbeat.v1 import control_pb2, query_pb2
+from drumbeat.v1 import query_pb2
 
 
-class Services:
-    """Query and control services. All methods but ``ListRuns`` raise ``UnknownRun``."""
+class QueryService:
+    """All methods but ``ListRuns`` raise ``UnknownRun``."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -62,16 +58,6 @@ class Services:
         if state.verdict is None:
             raise UnknownRun(request.run_id, "that has ended")
         return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
-
-    async def ResetLimits(
-        self, request: control_pb2.ResetLimitsRequest, context: object = None
-    ) -> control_pb2.ResetLimitsResponse:
-        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
-        reset = LimitsReset(run_id=request.run_id, request_id=next(self._request_ids))
-        forgotten = await self._driver.ask(reset)
-        if forgotten is None:
-            raise UnknownRun(request.run_id)
-        return control_pb2.ResetLimitsResponse(forgotten=forgotten)
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)

@@ -1,0 +1,218 @@
+"""Pure. Keeps secrets out of texts of workers; ``docs/errors.md`` has the rules.
+
+All of it takes time linear in the length of a text: a worker may write what it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, quote_plus
+
+from drumbeat.access.redaction import HIDDEN, without_tokens
+
+VALUE_CHARACTERS_MIN = 8
+VALUES_MAX = 1_000  # values, their other spellings and their lines; those behind are not looked for
+PIECE_CHARACTERS_MIN = 4  # of a value that was cut off by a limit
+CUTS_MAX = 8  # places of a text where its middle was left out
+LEFT_OUT = "\n… (left out) …\n"  # stands there, see ``worker_sdk.errors``
+KEY_CHARACTERS_MAX = 16 * 1024  # of a private key
+# A text may grow up to this by what it has for a secret; a longer one keeps to its length.
+GROWN_BYTES_MAX = 4096
+
+_SHORT = "***"
+_KEY = "[private key]"
+_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_SECRET_NAME = re.compile(
+    r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|AUTH|AUTHORIZATION|JWT|COOKIE"
+    r"|(?<![A-Z])(?:PASS|PWD)"
+    r"|(?:API|ACCESS|PRIVATE|SECRET|SIGNING|ENCRYPTION|ACCOUNT)_?KEY|_KEY(?=S?$))S?(?=[_0-9]|$)"
+)
+_DIRECTORIES = frozenset({"PWD", "OLDPWD"})
+_NUMBER = re.compile(r"[+-]?[0-9][0-9.,_]*(?:[eE][+-]?[0-9]+)?")
+_CHOICES = frozenset({"disabled", "required", "optional"})  # shorter ones are no secrets anyway
+
+_HEADER = re.compile(
+    r"""(authorization["']?[ \t]{0,4}[:=,][ \t]{0,4}["']?)"""
+    r"""((?:bearer|basic|token|digest|negotiate|apikey)[ \t]{1,4})?"""
+    # No word as in "authorization: denied".
+    r"""(?!(?-i:[a-z]++)(?![^\s"',;)]))([^\s"',;)]{8,}+)""",
+    re.IGNORECASE,
+)
+_USER_OF_URL = re.compile(
+    r"""://([^\s/@:'"<>]*+:[^\s/'"<>]{2,}|[^\s/@:'"<>]{16,}+)@""",
+)
+_KEY_BEGINS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_ENDS = re.compile(r"-----END (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_TEXT = re.compile(r"[A-Za-z0-9+/=\r\n\\]*+")
+
+
+class _Span(NamedTuple):
+    begin: int
+    end: int
+    shown: str
+
+
+class Redactor:
+    """Knows which values of an environment are secrets; ``is_path`` says which are paths."""
+
+    def __init__(
+        self, environment: Mapping[str, str], is_path: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        secrets = [
+            (name, value.strip())
+            for name, value in sorted(environment.items())
+            if is_secret_name(name) and is_secret_value(value.strip(), is_path)
+        ]
+        # Whole values first, should there be too many.
+        found = [(each, name) for name, value in secrets for each in _spellings(value)]
+        found += [(line, name) for name, value in secrets for line in _lines(value)]
+        self._shown: dict[str, str] = {}
+        for value, name in found[:VALUES_MAX]:
+            self._shown.setdefault(value, f"[value of {name}]")
+
+    def __call__(self, text: str, *, is_start_cut: bool = False) -> str:
+        """Return a text without secrets, in few more bytes at most.
+
+        Where its middle was left out, and where it begins if that ``is_start_cut``, pieces of
+        values are looked for as well.
+        """
+        if not text:
+            return text
+        spans = [*self._values(text), *_private_keys(text)]
+        spans += self._pieces(text, is_start_cut=is_start_cut)
+        spans += [_Span(*found.span(3), HIDDEN) for found in _HEADER.finditer(text)]
+        if "://" in text:
+            spans += [_Span(*found.span(1), HIDDEN) for found in _USER_OF_URL.finditer(text)]
+        if spans:
+            shown = _replaced(text, spans)
+            if _size(shown) > max(GROWN_BYTES_MAX, _size(text)):
+                shown = _replaced(text, [span._replace(shown=_SHORT) for span in spans])
+            text = shown
+        return without_tokens(text)
+
+    def content(self, value: Any) -> Any:
+        """Return a value as it is in JSON, without secrets in its texts."""
+        match value:
+            case str():
+                return self(value)
+            case list():
+                return [self.content(each) for each in value]
+            case dict():
+                return {name: self.content(each) for name, each in value.items()}
+        return value
+
+    def _values(self, text: str) -> Iterator[_Span]:
+        for value, shown in self._shown.items():
+            at = text.find(value)
+            while at >= 0:
+                yield _Span(at, at + len(value), shown)
+                at = text.find(value, at + len(value))
+
+    def _pieces(self, text: str, *, is_start_cut: bool) -> Iterator[_Span]:
+        cuts, at = [0] if is_start_cut else [], text.find(LEFT_OUT)
+        while at >= 0 and len(cuts) < CUTS_MAX:
+            cuts.append(at + len(LEFT_OUT))
+            at = text.find(LEFT_OUT, at + len(LEFT_OUT))
+        for cut in cuts:
+            before = cut - len(LEFT_OUT)
+            for value, shown in self._shown.items():
+                if (begin := _beginning_before(text, before, value)) < before:
+                    yield _Span(begin, before, shown)
+                if (end := _end_behind(text, cut, value)) > cut:
+                    yield _Span(cut, end, shown)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name likely holds a secret."""
+    words = "_".join(filter(None, _WORD_BORDER.split(name))).upper()
+    return words not in _DIRECTORIES and _SECRET_NAME.search(words) is not None
+
+
+def is_secret_value(value: str, is_path: Callable[[str], bool]) -> bool:
+    """Return whether a value can be a secret: no short word, number, choice or path."""
+    return (
+        len(value) >= VALUE_CHARACTERS_MIN
+        and not _NUMBER.fullmatch(value)
+        and value.lower() not in _CHOICES
+        and not (value.startswith(("/", "./", "../")) and is_path(value))
+    )
+
+
+def _spellings(value: str) -> Iterable[str]:
+    """Return a value as it is, and as it is in a literal, in JSON, in a URL."""
+    seen = value.encode("utf-8", "surrogateescape")
+    return dict.fromkeys(
+        (
+            value,
+            seen.decode("utf-8", "replace"),
+            json.dumps(value)[1:-1],
+            json.dumps(value, ensure_ascii=False)[1:-1],
+            repr(value)[1:-1],
+            quote(seen, safe=""),
+            quote(seen),
+            quote_plus(seen),
+        )
+    )
+
+
+def _lines(value: str) -> list[str]:
+    """Return the lines of a value, if it has several, that are long enough to be secrets."""
+    lines = [line.strip() for line in value.splitlines()]
+    return [line for line in lines if VALUE_CHARACTERS_MIN <= len(line) < len(value)]
+
+
+def _beginning_before(text: str, cut: int, value: str) -> int:
+    """Return where the beginning of a value begins that ends at ``cut``; that if there is none."""
+    head = value[:PIECE_CHARACTERS_MIN]
+    at = text.find(head, max(0, cut - len(value) + 1), max(0, cut))
+    while at >= 0 and not value.startswith(text[at:cut]):
+        at = text.find(head, at + 1, cut)
+    return cut if at < 0 else at
+
+
+def _end_behind(text: str, cut: int, value: str) -> int:
+    """Return where the end of a value ends that begins at ``cut``; that if there is none."""
+    at, head = 0, text[cut : cut + PIECE_CHARACTERS_MIN]
+    while len(head) == PIECE_CHARACTERS_MIN and (at := value.find(head, at + 1)) >= 0:
+        if text.startswith(value[at:], cut):
+            return cut + len(value) - at
+    return cut
+
+
+def _private_keys(text: str) -> Iterator[_Span]:
+    """Find keys in PEM, also those whose beginning or end was cut off."""
+    if "PRIVATE KEY" not in text:
+        return
+    ends, covered = [found.span() for found in _KEY_ENDS.finditer(text)], 0
+    for found in _KEY_BEGINS.finditer(text):
+        if found.start() < covered:
+            continue
+        at = bisect(ends, found.span())
+        if at < len(ends) and ends[at][1] - found.start() <= KEY_CHARACTERS_MAX:
+            covered = ends[at][1]
+        else:
+            rest = _KEY_TEXT.match(text, found.end())
+            covered = rest.end() if rest else found.end()
+        yield _Span(found.start(), covered, _KEY)
+    for begin, end in ends:  # what lies within another span changes nothing
+        before = _KEY_TEXT.match(text[max(0, begin - KEY_CHARACTERS_MAX) : begin][::-1])
+        yield _Span(begin - (before.end() if before else 0), end, _KEY)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _replaced(text: str, spans: list[_Span]) -> str:
+    """Put what is shown in place of spans; of those that overlap, that of the first."""
+    pieces: list[str] = []
+    at = 0
+    for begin, end, shown in sorted(spans, key=lambda span: (span.begin, -span.end)):
+        if begin >= at:
+            pieces += (text[at:begin], shown)
+        at = max(at, end)
+    return "".join((*pieces, text[at:]))

@@ -1,0 +1,83 @@
+"""Shell. What those who reach the port can have of this process before it is known who they are.
+
+Bounds of gRPC's core: of connections, of what each may send and hold, and of the process itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from contextlib import suppress
+
+import structlog
+
+from coordinator.config import CoordinatorConfig, Limits
+
+log = structlog.get_logger()
+
+# Parts of the lease: after so long a silence a connection is probed, and the answer may
+# take so long. Together with the grace of a broken stream they make no more than a lease.
+KEEPALIVE_AFTER = 0.5
+KEEPALIVE_WITHIN = 0.4
+
+# Descriptors that are not for connections: of the journal, its directory, gRPC and Python.
+DESCRIPTORS_RESERVED = 128
+
+_M_ARENA_MAX = -8  # of <malloc.h>
+
+
+def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
+    """Return how the server treats connections."""
+    lease_ms, limits = 1000 * config.lease, config.limits
+    return [
+        ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_allowed_incoming_connections", connections_max(limits)),
+        ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_timeout_s)),
+        ("grpc.max_connection_idle_ms", round(1000 * limits.idle_timeout_s)),
+        ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
+        ("grpc.experimental.tcp_max_read_buffer_size", limits.read_bytes_max),
+        # A connection that is silent for half a lease, and so missed a beat, is probed: a
+        # dead host is found within the lease, in no time of ours. An agent that is merely
+        # busy answers, because a thread of gRPC's own does.
+        ("grpc.keepalive_time_ms", round(KEEPALIVE_AFTER * lease_ms)),
+        ("grpc.keepalive_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        # Without it newer releases wait a minute for the answer, whatever stands above.
+        ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Agents probe silent connections; that must not count as abuse.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Half of what a heartbeat costs both sides went into probing for bandwidth.
+        ("grpc.http2.bdp_probe", 0),
+    ]
+
+
+def prepare_process(limits: Limits) -> None:
+    """Make room for connections, and have what they took be used again; before threads start."""
+    wanted = limits.connections_max + DESCRIPTORS_RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < raised:
+        with suppress(OSError, ValueError):  # a sandbox may forbid it: what there is has to do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    if (room := connections_max(limits)) < limits.connections_max:
+        log.warning(
+            "few open files are allowed",
+            message=f"this process may open few files, so of connections more than {room:,} are "
+            f"refused; allow it {wanted:,} files: `ulimit -Hn`, or LimitNOFILE= of its service",
+            connections_max=room,
+        )
+    # Else each thread of gRPC's keeps what a flood of connections took for itself, and each
+    # flood takes more: 5,000 that say nothing left 276 MB, and after the fourth time 450.
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def connections_max(limits: Limits) -> int:
+    """Return how many connections there may be, within the files that this process may open."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return limits.connections_max
+    return max(1, min(limits.connections_max, files - DESCRIPTORS_RESERVED))

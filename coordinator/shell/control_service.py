@@ -1,0 +1,144 @@
+"""Shell. The control service, without gRPC. Each call is a line of the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+
+from coordinator.access.audit import Audit
+from coordinator.access.caller import TRUSTED, Caller
+from coordinator.access.server_identity import ServerIdentity
+from coordinator.access.token_table import secret_sha256
+from coordinator.core.events import LimitsReset, TokenRevoked
+from coordinator.errors import NoOwnAuthority, UnknownRun
+from coordinator.shell.driver import Driver
+from coordinator.wire.control import token_created, token_message
+from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
+from drumbeat.v1 import control_pb2 as pb
+
+# No two that look alike, and none that options begin with. Ids of other origin have others.
+_ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+_SECRET_BYTES = 16  # 22 characters
+
+
+def trusted(_context: object) -> Caller:
+    """Return the caller where nothing is authenticated."""
+    return TRUSTED
+
+
+class ControlService:
+    """Who may call is decided before. ``identity`` is what the server shows; ``None``: nothing."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        identity: ServerIdentity | None,
+        audit: Audit,
+        caller_of: Callable[[object], Caller] = trusted,
+    ) -> None:
+        self._driver, self._identity, self._audit = driver, identity, audit
+        self._caller_of = caller_of
+        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
+        self._changes = set[asyncio.Task[list[str]]]()  # they end, though their callers may go
+
+    async def ResetLimits(
+        self, request: pb.ResetLimitsRequest, context: object = None
+    ) -> pb.ResetLimitsResponse:
+        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
+        caller, run_id = self._caller_of(context).name, request.run_id
+        with self._audit.call("ResetLimits", caller, run_id):
+            number = next(self._request_ids)
+            reset = LimitsReset(run_id=run_id, request_id=number, caller=caller)
+            forgotten = await self._driver.ask(reset)
+            if forgotten is None:
+                raise UnknownRun(run_id)
+            return pb.ResetLimitsResponse(forgotten=forgotten)
+
+    async def CreateToken(
+        self, request: pb.CreateTokenRequest, context: object = None
+    ) -> pb.CreateTokenResponse:
+        """Make a token, once that is journaled. Raises ``InvalidRequest`` or ``LimitReached``."""
+        caller = self._caller_of(context).name
+        token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(ID_CHARACTERS))
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        with self._audit.call("CreateToken", caller, request.run_id) as details:
+            event = token_created(
+                request,
+                request_id=next(self._request_ids),
+                token_id=token_id,
+                secret_sha256=secret_sha256(secret),
+                caller=caller,
+            )
+            details |= {"token.id": token_id, "token.role": event.role}
+            kept = await self._driver.change_token(event)
+        text = Token(event.role, token_id, secret, self._ca).text()
+        shown = token_message(kept, now=self._driver.now())
+        return pb.CreateTokenResponse(token=shown, text=text)
+
+    async def ListTokens(
+        self, request: pb.ListTokensRequest, context: object = None
+    ) -> pb.ListTokensResponse:
+        """Return all tokens, as they are journaled."""
+        with self._audit.call("ListTokens", self._caller_of(context).name):
+            now, tokens = self._driver.now(), self._driver.tokens.tokens.values()
+            shown = [token_message(token, now=now) for token in tokens]
+            return pb.ListTokensResponse(tokens=shown)
+
+    async def RevokeToken(
+        self, request: pb.RevokeTokenRequest, context: object = None
+    ) -> pb.RevokeTokenResponse:
+        """Revoke a token, once that is journaled. Raises ``UnknownToken``."""
+        caller, token_id = self._caller_of(context).name, request.token_id
+        with self._audit.call("RevokeToken", caller) as details:
+            number = next(self._request_ids)
+            event = TokenRevoked(request_id=number, token_id=token_id, caller=caller)
+            kept = await self._driver.change_token(event)
+            # Only now: it is one of ours, and not just any text.
+            details |= {"token.id": token_id, "token.role": kept.role}
+            return pb.RevokeTokenResponse(token=token_message(kept, now=self._driver.now()))
+
+    async def RotateAuthority(
+        self, request: pb.RotateAuthorityRequest, context: object = None
+    ) -> pb.RotateAuthorityResponse:
+        """Have another authority, and tell agents. Raises ``NoOwnAuthority``."""
+        with self._audit.call("RotateAuthority", self._caller_of(context).name):
+            identity = self._own_identity()
+            return pb.RotateAuthorityResponse(keys=await self._change(identity.rotate))
+
+    async def RetireAuthority(
+        self, request: pb.RetireAuthorityRequest, context: object = None
+    ) -> pb.RetireAuthorityResponse:
+        """Serve the newest authority alone. Raises ``NoOwnAuthority``."""
+        with self._audit.call("RetireAuthority", self._caller_of(context).name):
+            identity = self._own_identity()
+            return pb.RetireAuthorityResponse(keys=await self._change(identity.retire))
+
+    @property
+    def _ca(self) -> str:
+        keys = self._identity.keys if self._identity is not None else []
+        return keys[0] if keys else NO_CA
+
+    def _own_identity(self) -> ServerIdentity:
+        if self._identity is None:
+            raise NoOwnAuthority("--insecure")
+        return self._identity
+
+    async def _change(self, change: Callable[[], list[str]]) -> list[str]:
+        """Change the authority and tell all agents, though the caller may not wait for it."""
+
+        async def whole() -> list[str]:
+            keys = await asyncio.to_thread(change)
+            self._driver.announce(keys)
+            return keys
+
+        task = asyncio.create_task(whole())
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        return await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[list[str]]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may be gone

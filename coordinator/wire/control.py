@@ -1,0 +1,70 @@
+"""Shell. What operators ask for as events, and tokens as messages for them."""
+
+from __future__ import annotations
+
+from coordinator.access.token_table import KeptToken
+from coordinator.core.events import TokenCreated
+from coordinator.errors import InvalidRequest
+from coordinator.wire.session import run_id_of
+from drumbeat.access.token import Role
+from drumbeat.mapping import duration, seconds_of
+from drumbeat.v1 import control_pb2
+
+# Beyond any use; without a ttl a token is valid until it is revoked.
+TTL_MAX_S = 10 * 365.25 * 24 * 3600.0
+
+_ROLES = {control_pb2.Role.Value(f"ROLE_{role.name}"): role for role in Role}
+_NUMBERS = {role: number for number, role in _ROLES.items()}
+
+
+def token_created(
+    request: control_pb2.CreateTokenRequest,
+    *,
+    request_id: int,
+    token_id: str,
+    secret_sha256: bytes,
+    caller: str,
+) -> TokenCreated:
+    """Read what a token is to be. Raises ``InvalidRequest``."""
+    role, run_id, ttl_s = _ROLES.get(request.role), request.run_id, None
+    if role is None:
+        raise InvalidRequest("role", request.role, " ".join(map(role_name, Role)))
+    if run_id:
+        if role is not Role.JOIN:
+            allowed = f"nothing with the role {role}, which is for all runs"
+            raise InvalidRequest("run_id", run_id, allowed)
+        run_id = run_id_of("run_id", run_id)
+    if request.HasField("ttl"):
+        ttl_s = seconds_of(request.ttl)
+        if not 0 < ttl_s <= TTL_MAX_S:
+            raise InvalidRequest("ttl", f"{ttl_s:.17g} s", "more than 0 and at most 10 years")
+    return TokenCreated(
+        request_id=request_id,
+        token_id=token_id,
+        role=role,
+        secret_sha256=secret_sha256,
+        run_id=run_id,
+        ttl_s=ttl_s,
+        caller=caller,
+    )
+
+
+def token_message(token: KeptToken, *, now: float) -> control_pb2.Token:
+    """Write what is known of a token."""
+    message = control_pb2.Token(
+        token_id=token.token_id,
+        role=_NUMBERS[token.role],
+        run_id=token.run_id,
+        age=duration(max(0.0, now - token.created_at)),
+        is_revoked=token.revoked_at is not None,
+        created_by=token.created_by,
+    )
+    if token.expires_at is not None:
+        left_s = 0.0 if token.is_expired(now=now) else token.expires_at - now
+        message.time_left.CopyFrom(duration(left_s))
+    return message
+
+
+def role_name(role: Role) -> str:
+    """Return the name that the protocol has for a role."""
+    return control_pb2.Role.Name(_NUMBERS[role])
