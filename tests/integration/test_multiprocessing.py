@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
@@ -498,13 +497,3 @@ def test_no_worker_outlives_its_launcher(tmp_path: Path, arguments: str, is_kill
             process.kill()
         process.wait(DEADLINE_S)
     wait_until_sync(lambda: all_gone(pids), DEADLINE_S)
-
-
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_token_of_the_launcher_reaches_no_worker_that_does_not_ask_for_it(
-    start: Callable[..., PContext], method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DRUMBEAT_TOKEN", "the launcher's")
-    read = partial(start, os.getenv, ("DRUMBEAT_TOKEN",), start_method=method)
-    assert ended(read()).return_values == {0: None}
-    assert ended(read(env={"DRUMBEAT_TOKEN": "its own"})).return_values == {0: "its own"}
