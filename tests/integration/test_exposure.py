@@ -34,6 +34,12 @@ subprocess.run(["cat", "/proc/self/environ"], check=True)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _shared_process() -> None:
+    """Start what the standard library shares among all tests, lest one of them be blamed."""
+    resource_tracker.ensure_running()
+
+
 @pytest.mark.parametrize(
     "argv", [[], ["--token", TOKEN], [f"--tok_file={TOKEN}", "x", f"-t{TOKEN}"]]
 )
@@ -69,7 +75,6 @@ def test_a_process_without_access_to_itself_goes_on(
 def test_a_token_of_a_launcher_reaches_no_worker_that_is_not_to_have_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
 ) -> None:
-    resource_tracker.ensure_running()  # shared among all tests
     monkeypatch.setenv("DRUMBEAT_TOKEN", TOKEN)
     context = start_processes(
         "worker",
