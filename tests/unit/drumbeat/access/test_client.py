@@ -225,9 +225,25 @@ def test_the_coordinators_user_on_its_host_needs_nothing() -> None:
 
 def test_what_is_given_counts_before_what_the_coordinator_left(tmp_path: Path) -> None:
     local.publish(29400, OTHER_CA.token().text())
+    certificate, key = CA.issue("me").write(tmp_path)
+    pair = {"tls_ca": CA.write(tmp_path), "tls_cert": certificate, "tls_key": key}
+    assert made("localhost", **pair).token is None
     assert made("localhost", token=TOKEN).token == TOKEN
     assert made("localhost", insecure=True).token is None
-    assert made("localhost", tls_ca=CA.write(tmp_path)).token is None
+
+
+def test_an_operators_certificate_lets_the_coordinators_user_in_on_its_host_only(
+    tmp_path: Path,
+) -> None:
+    """It is how the first token of such a coordinator can be created."""
+    ca, token = CA.write(tmp_path), Token(TOKEN.role, "local000", TOKEN.secret)
+    local.publish(29400, token.text())
+    found = made("localhost", tls_ca=ca)
+    assert (found.token, found.is_local, trusted(found)) == (token, True, [CA.key_text])
+    assert made(ELSEWHERE, tls_ca=ca).token is None
+    assert refusal("localhost").text.startswith("--tls-ca is needed: ")
+    local.publish(29400, local.INSECURE)
+    assert made("localhost", tls_ca=ca).token is None
 
 
 def test_an_insecure_coordinator_lets_its_host_speak_plaintext_and_with_no_other_one() -> None:
