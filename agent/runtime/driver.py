@@ -65,11 +65,13 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 def run(config: AgentConfig) -> int:
     """Run an agent against its coordinator; return the exit code. Raises ``AgentError``."""
-    from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415 - a standalone agent needs none
+    # A standalone agent needs none of it.
+    from agent.session.access import Access  # noqa: PLC0415
+    from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415
 
-    assert config.coordinator is not None, "only a standalone agent has no coordinator"
-    connect = partial(GrpcConnection, config.coordinator, is_proxied=config.use_proxy)
-    return asyncio.run(drive(config, connect))
+    with closing(FileThread("access")) as files:
+        connect = partial(GrpcConnection, Access(config, files), is_proxied=config.use_proxy)
+        return asyncio.run(drive(config, connect))
 
 
 async def drive(config: AgentConfig, connect: Connect) -> int:

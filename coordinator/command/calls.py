@@ -124,8 +124,8 @@ CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
 def _row(token: control_pb2.Token) -> tuple[str, ...]:
     left_s = seconds_of(token.time_left) if token.HasField("time_left") else None
     state = "revoked" if token.is_revoked else "expired" if left_s == 0 else "valid"
-    left = short(left_s) if left_s and not token.is_revoked else ""
-    age = short(seconds_of(token.age))
+    left = short(round(left_s)) if left_s and not token.is_revoked else ""
+    age = short(round(seconds_of(token.age)))
     return token.token_id, _role(token), token.run_id, age, left, state, token.created_by
 
 

@@ -14,7 +14,6 @@ import click
 from click.core import ParameterSource
 
 from drumbeat.access.exposure import withdraw_token
-from drumbeat.access.token import redacted
 from drumbeat.command.console import close_console, write_text
 from drumbeat.command.settings import FLAG, LOG_LEVELS, Setting
 from drumbeat.format import printable
@@ -186,6 +185,5 @@ def run(
 
 def write_error(program: str, problem: str, hint: str = "") -> None:
     """Write what is wrong, behind what was logged: one line per problem, then the hint."""
-    problem = redacted(problem)
     lines = [f"error: {line}" for line in problem.splitlines()] + [f"hint: {hint}"] * bool(hint)
     write_text("".join(f"{printable(f'{program}: {line}')}\n" for line in lines))

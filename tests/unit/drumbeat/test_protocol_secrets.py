@@ -26,6 +26,7 @@ HOLDS_NONE = {
     "Token.created_by",
     # Public keys.
     "Authorities.keys",
+    "GetAuthorityResponse.keys",
     "RotateAuthorityResponse.keys",
     "RetireAuthorityResponse.keys",
 }
