@@ -83,7 +83,10 @@ def credentials(
         return Credentials(tls=None)
     token = _given_token(access)
     if access.tls_ca or access.tls_cert:
-        return Credentials(tls=_own_tls(access, where, token, authorities), token=token)
+        tls = _own_tls(access, where, token, authorities)
+        if token is None and not tls.certificate:
+            return _local_token(where, tls)
+        return Credentials(tls=tls, token=token)
     if token is None:
         return _local_credentials(where)
     return Credentials(tls=_tls_of(token, authorities), token=token)
@@ -122,6 +125,17 @@ def _local_credentials(where: HostPort) -> Credentials:
         HOW_TO_GET_IN,
         is_final=False,
     )
+
+
+def _local_token(where: HostPort, tls: Tls) -> Credentials:
+    """Return what says who this is where only the authorities are given: the first token of all.
+
+    Unlike a token's own authority, those of a file may let other hosts pass, so it goes to none.
+    """
+    found = local.find(where.port)
+    if not found or found == local.INSECURE or not local.is_this_host(where):
+        return Credentials(tls=tls)
+    return Credentials(tls=tls, token=parse_token(found), is_local=True)
 
 
 def _tls_of(token: Token, authorities: Sequence[str]) -> Tls:

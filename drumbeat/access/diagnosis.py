@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from drumbeat.access.local import is_this_host
+from drumbeat.access.local import is_of_another_user, is_this_host
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.command.settings import HostPort, parse_host_port
 from drumbeat.format import one_line
@@ -26,10 +26,21 @@ if TYPE_CHECKING:
 
 TIME_MAX_S = 3.0  # of all of it but the name service
 
-# What gRPC's details have if this side has seen what is wrong with the other one,
-_SEEN_HERE = ("ls handshake failed", "Custom verification check failed", "Cannot check peer")
+# What gRPC's details have if this side has seen what is wrong with the other one, in 1.66 or later;
+_SEEN_HERE = (
+    " handshake failed",
+    "Custom verification check failed",
+    "is not in peer certificate",
+    "Cannot check peer",
+)
 # and if the other side just ended the connection: it may have seen something, or it restarts.
-_ENDED_THERE = ("Socket closed", "reset by peer", "Handshake read failed", "Failed parsing HTTP/2")
+_ENDED_THERE = (
+    "Socket closed",
+    "reset by peer",
+    "Handshake read failed",
+    "Failed parsing HTTP/2",
+    "http1.x server",
+)
 
 # The client's connection preface, and a frame of settings without any (RFC 9113, 3.4).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
@@ -79,11 +90,11 @@ def explain(coordinator: str, used: Credentials) -> AccessProblem | None:
     probe = _Probe(coordinator, parse_host_port(coordinator), monotonic() + TIME_MAX_S, used)
     try:
         found = probe.of_plaintext() if used.tls is None else probe.of_tls(used.tls)
-    except (OSError, EOFError, UnicodeError):  # nothing answers, or not in time
+    except (OSError, EOFError, ValueError):  # nothing answers, or not in time, or what none reads
         return None
     if found is not None and used.is_local:
         # On this host, the next attempt finds what the coordinator has left by then.
-        found.is_final = not _is_here(probe.where)
+        found.is_final = not _is_here(probe.where) or is_of_another_user(probe.where.port)
     return found
 
 
@@ -138,14 +149,13 @@ class _Probe(NamedTuple):
         leaf, code = self._leaf(), error.verify_code
         its = f"the certificate of the coordinator at {self.coordinator}"
         if code in (_NOT_YET_VALID, _EXPIRED):
-            dates = _dates(leaf) or "came with one of an authority that is out of its time"
+            dates = leaf.dates or "came with one of an authority that is out of its time"
             return AccessProblem(f"{its} {dates}", _CLOCK.format("its"), is_final=False)
         if code in _UNKNOWN_AUTHORITY:
-            issuer = one_line(leaf.issuer.rfc4514_string(), 100)
             if not tls.is_pinned:
-                text = f"{its} is of an authority that --tls-ca does not have: {issuer}"
+                text = f"{its} is of an authority that --tls-ca does not have: {leaf.issuer}"
                 return AccessProblem(text, "--tls-ca takes the authority that issued it")
-            other = f"its certificate is of another authority, {issuer}"
+            other = f"its certificate is of another authority, {leaf.issuer}"
             if self.used.is_local:
                 text = (
                     f"what answers at {self.coordinator} is not this user's on this host: {other}"
@@ -157,9 +167,8 @@ class _Probe(NamedTuple):
                 "check --coordinator; if the coordinator's authority was replaced, get a new token",
             )
         if code in _OTHER_NAME:
-            names = one_line(", ".join(_names(leaf)) or "no name", 200)
             return AccessProblem(
-                f"{its} is not for {tls.server_name}, but for {names}",
+                f"{its} is not for {tls.server_name}, but for {leaf.names}",
                 "--tls-server-name says which name it has to have",
             )
         return AccessProblem(f"{its} is not accepted: {error.verify_message}")
@@ -178,7 +187,7 @@ class _Probe(NamedTuple):
                 "give --tls-cert and --tls-key, as its operator issues them",
             )
         its = f"the coordinator at {self.coordinator} does not accept the certificate of --tls-cert"
-        if dates := _dates(_parsed(tls.certificate.encode())):
+        if dates := _read(tls.certificate.encode()).dates:
             return AccessProblem(f"{its}: it {dates}", _CLOCK.format("this"), is_final=False)
         return AccessProblem(
             f"{its}: {reason}".removesuffix(": "),
@@ -233,10 +242,10 @@ class _Probe(NamedTuple):
         text = f"what answers at {self.coordinator} is no coordinator: it does not speak HTTP/2"
         return AccessProblem(text, _CHECK_ADDRESS, is_final=False)
 
-    def _leaf(self) -> x509.Certificate:
+    def _leaf(self) -> _Certificate:
         with self._shake_hands(_trusting()) as connection:
             content = connection.getpeercert(binary_form=True)
-        return _parsed(content or b"")
+        return _read(content or b"")
 
     def _shake_hands(self, context: ssl.SSLContext, server_name: str = "") -> ssl.SSLSocket:
         connection = self._connect()
@@ -315,34 +324,45 @@ def _checking(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _parsed(content: bytes) -> x509.Certificate:
+class _Certificate(NamedTuple):
+    """What is said of a certificate."""
+
+    dates: str  # how it is out of its time by this machine's clock; empty if it is not
+    issuer: str
+    names: str
+
+
+def _read(content: bytes) -> _Certificate:
+    """Read a certificate, in DER or PEM. Raises ``ValueError``."""
     from cryptography import x509  # noqa: PLC0415 - slow to import, and rare
 
     try:
-        if content.startswith(b"0"):  # DER
-            return x509.load_der_x509_certificate(content)
-        return x509.load_pem_x509_certificates(content)[0]
-    except ValueError as error:
-        raise OSError("no certificate") from error
+        is_der = content.startswith(b"0")
+        found = (
+            x509.load_der_x509_certificate(content)
+            if is_der
+            else x509.load_pem_x509_certificates(content)[0]
+        )
+        issuer = one_line(found.issuer.rfc4514_string(), 100)
+        return _Certificate(_dates(found), issuer, one_line(_names(found), 200))
+    except Exception as error:  # of strangers, it may have anything in it
+        raise ValueError("a certificate that cannot be read") from error
 
 
-def _dates(certificate: x509.Certificate) -> str:
-    """Say how a certificate is out of its time by this machine's clock; empty if it is not."""
+def _dates(found: x509.Certificate) -> str:
     now = datetime.now(UTC)
-    after, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    after, until = found.not_valid_before_utc, found.not_valid_after_utc
     if after <= now <= until:
         return ""
     what = f"has expired at {until:{_TIME}}" if now > until else f"is valid from {after:{_TIME}} on"
     return f"{what}, and this machine's clock says {now:{_TIME}}"
 
 
-def _names(certificate: x509.Certificate) -> list[str]:
+def _names(found: x509.Certificate) -> str:
     from cryptography import x509  # noqa: PLC0415
 
     try:
-        kind = x509.SubjectAlternativeName
-        return [
-            str(name.value) for name in certificate.extensions.get_extension_for_class(kind).value
-        ]
-    except (x509.ExtensionNotFound, ValueError):
-        return [name.rfc4514_string() for name in certificate.subject.rdns]
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return found.subject.rfc4514_string() or "no name"
+    return ", ".join(str(name.value) for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -340,6 +341,25 @@ async def test_what_is_no_coordinator_is_said_to_be_none(
     assert not is_final
 
 
+@pytest.mark.parametrize("protocols", [[], ["http/1.1"]])
+async def test_a_server_with_tls_and_without_http2_is_no_coordinator(
+    tmp_path: Path, protocols: list[str]
+) -> None:
+    """As a proxy that ends TLS, and knows no more than HTTP/1."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*CA.issue().write(tmp_path))
+    context.set_alpn_protocols(protocols)
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection.dup(), server_side=True) as secured:
+            secured.recv(1)
+
+    with answering(serve) as coordinator:
+        text, is_final = said(await asked(coordinator, token=TOKEN))
+    assert text.endswith(" is no coordinator: it does not speak HTTP/2")
+    assert not is_final
+
+
 @pytest.mark.parametrize("access", [{"token": TOKEN}, {"insecure": True}], ids=["tls", "plaintext"])
 @pytest.mark.parametrize(
     "answer",
@@ -388,11 +408,3 @@ async def test_silence_and_trickling_are_not_waited_for_longer_than_the_limit(
             assert await asyncio.to_thread(diagnosis.explain, coordinator, used) is None
             assert monotonic() - begun < 1.0
             is_over.set()
-
-
-def test_agents_that_come_back_ask_only_about_what_they_have_seen_themselves() -> None:
-    seen = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL"
-    ended = "last error: UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed"
-    assert diagnosis.is_worth_asking(seen, is_known=True)
-    assert not diagnosis.is_worth_asking(ended, is_known=True)
-    assert diagnosis.is_worth_asking(ended, is_known=False)

@@ -59,6 +59,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
+    "coordinator/access/join_token.py": "whether standard output is a log",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",

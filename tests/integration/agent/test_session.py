@@ -25,8 +25,8 @@ from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
-from coordinator.cli import reset_limits
-from coordinator.config import ResetLimits
+from coordinator.command.calls import perform
+from coordinator.command.requests import ResetLimits
 from coordinator.errors import CallFailed
 from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2
@@ -224,10 +224,13 @@ async def test_the_command_line_ignores_it_as_well() -> None:
     async with fake_coordinator() as head:
         for is_proxied, problem in ((False, "UNIMPLEMENTED"), (True, "cannot be reached")):
             asked = ResetLimits(
-                run_id="r", coordinator=f"127.0.0.1:{head.port}", use_proxy=is_proxied
+                run_id="r",
+                coordinator=f"127.0.0.1:{head.port}",
+                use_proxy=is_proxied,
+                insecure=True,
             )
             with pytest.raises(CallFailed, match=problem):
-                await asyncio.to_thread(reset_limits, asked)
+                await asyncio.to_thread(perform, asked)
 
 
 async def answers(connection: GrpcConnection) -> list[str | None]:

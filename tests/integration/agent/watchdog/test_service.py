@@ -129,6 +129,21 @@ async def test_only_workers_are_heard(bench: Bench, metadata: Metadata) -> None:
     assert "token" in details
 
 
+async def test_no_worker_speaks_for_another_by_what_it_can_see(
+    bench: Bench,
+) -> None:
+    """Names of files, ranks and pids are no secret on a host; the token is in none of them."""
+    directory = Path(bench.env[context.WORKER_DIR])
+    seen = [directory.name, directory.name.rpartition("-")[2], str(directory), "0", f"{ROUND}-0"]
+    seen += [path.name for path in directory.parent.rglob("*")]
+    for token in (*seen, str(os.getpid()), bench.env[context.WORKER_TOKEN][:-1]):
+        metadata = (("authorization", f"Bearer {token}"),)
+        code, _ = await refused(
+            bench.stub.Heartbeat(worker_pb2.HeartbeatRequest(), metadata=metadata)
+        )
+        assert code is grpc.StatusCode.UNAUTHENTICATED, token
+
+
 async def test_a_timer_that_is_not_released_ends_the_worker(bench: Bench) -> None:
     await bench.stub.AcquireTimer(an_acquire(0.2, signal=10), metadata=bench.token)
     async with asyncio.timeout(DEADLINE_S):
