@@ -9,7 +9,8 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from textwrap import indent
 from typing import Any
 
 import structlog
@@ -186,7 +187,11 @@ class Watchdog:
             if worker.is_watched and worker.key.round_id == round_id:
                 self._read_board(worker)
         found = (known.standing() for known in self._known_of(round_id))
-        return [each for each in found if each != Standing(local_rank=each.local_rank)]
+        return [
+            replace(each, scope=self._redact(each.scope)) if each.scope else each
+            for each in found
+            if each != Standing(local_rank=each.local_rank)
+        ]
 
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""
@@ -298,7 +303,7 @@ class Watchdog:
                     worker.hang, worker.signalled = effect.hang, None
                 elif effect.hang.evidence.stacks:
                     # No failure record has them.
-                    write_text(f"{self._redact(effect.hang.evidence.stacks)}\n")
+                    write_text(f"{indent(self._redact(effect.hang.evidence.stacks), '  ')}\n")
 
     def _read_board(self, worker: _Worker) -> None:
         if (timers := worker.file_timers or self._file_timers) is not None:

@@ -309,6 +309,17 @@ async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
     assert bench.steps.empty()
 
 
+async def test_what_a_worker_says_of_another_rank_is_its_own(bench: Bench) -> None:
+    stream = await bench.greeted()
+    said = iteration_pb2.Interruption(local_rank=7, message="not me", kind=EXCEPTION)
+    step = worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
+    await stream.write(worker_pb2.AttachRequest(step=step))
+    told = await heard(bench)
+    assert told.worker == WorkerKey(ROUND, 0)
+    assert told.interruption is not None
+    assert told.interruption.local_rank == 0
+
+
 async def test_the_longest_step_fits(bench: Bench) -> None:
     stream = await bench.greeted()
     said = iteration_pb2.Interruption(message="x" * 4096, traceback="y" * 65536, kind=EXCEPTION)
