@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from coordinator.shell.driver import Driver
 from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
-from drumbeat.v1 import control_pb2, query_pb2, session_pb2
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
 from tests.support.wire import DEADLINE_S, Client, Refused, spec
 
 PROTOS = (session_pb2, query_pb2, control_pb2, health_pb2, reflection_pb2)
@@ -48,7 +48,12 @@ class Secured:
     driver: Driver
     port: int
     ca: str
-    local: Token
+    published: list[str]
+
+    @property
+    def local(self) -> Token:
+        """What lets the coordinator's user in, as it was published last."""
+        return parse_token(self.published[-1])
 
     def channel(self, token: Token | str | None = None) -> grpc.aio.Channel:
         secret = grpc.ssl_channel_credentials(trust_anchors([self.ca]))
@@ -92,13 +97,13 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     published: list[str] = []
 
     @contextmanager
-    def publish(_: int, text: str) -> Iterator[None]:
+    def publish(_: int, text: str) -> Iterator[Callable[[str], None]]:
         published.append(text)
-        yield
+        yield published.append
 
     config, journal = CoordinatorConfig(port=0), SqliteJournal(tmp_path)
     async with serving(config, journal, identity=identity, published=publish) as (port, driver):
-        yield Secured(driver, port, identity.keys[0], parse_token(published[0]))
+        yield Secured(driver, port, identity.keys[0], published)
 
 
 async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
@@ -291,3 +296,19 @@ async def test_an_expired_token_brings_back_who_came_before_and_no_other(
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await client.runs.GetReport(query_pb2.GetReportRequest(run_id="run"), timeout=30)
         assert raised.value.code() is UNAUTHENTICATED
+
+
+async def test_the_coordinators_user_goes_on_while_the_authority_is_replaced(
+    secured: Secured,
+) -> None:
+    before = secured.local
+    async with secured.channel(before) as channel:
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        keys = (await control.RotateAuthority(control_pb2.RotateAuthorityRequest())).keys
+        assert (before.ca, secured.local.ca) == (keys[1], keys[0])
+        await control.RetireAuthority(control_pb2.RetireAuthorityRequest())
+    after = replace(secured, ca=secured.local.ca)
+    async with after.channel(secured.local) as channel:
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        shown = await control.GetAuthority(control_pb2.GetAuthorityRequest())
+        assert list(shown.keys) == [keys[0]]
