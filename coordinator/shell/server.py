@@ -41,7 +41,14 @@ from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
-from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
+from coordinator.core.run.records import CallKind
+from coordinator.errors import (
+    CommandFailed,
+    CoordinatorError,
+    PortInUse,
+    RevokedToken,
+    Unavailable,
+)
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.connections import prepare_process, server_options
 from coordinator.shell.control_service import ControlService
@@ -255,7 +262,11 @@ def _authenticator(config: CoordinatorConfig, driver: Driver, local: Token | Non
         return Open()
 
     def verify(token: Token) -> Caller:
-        return driver.tokens.verify(token, now=driver.now())
+        try:
+            return driver.tokens.verify(token, now=driver.now())
+        except RevokedToken as error:
+            driver.note(error.run_id, CallKind.ACCESS_REFUSED, token.token_id, str(error))
+            raise
 
     def of_certificate(properties: Mapping[str, Iterable[bytes]]) -> Caller:
         return caller_of_names(names_of(properties), config.tls_roles)

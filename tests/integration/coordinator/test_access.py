@@ -38,6 +38,7 @@ METHODS = [
 ASKED = [method for method in METHODS if not method.startswith("/grpc.health.v1.Health/")]
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
+ACCESS_REFUSED = query_pb2.RUN_EVENT_KIND_ACCESS_REFUSED
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,23 @@ async def test_a_revoked_token_is_refused_with_the_reason(secured: Secured) -> N
         refused = await outcome(channel, "/drumbeat.v1.QueryService/ListRuns")
     assert refused.code is UNAUTHENTICATED
     assert "revoked" in refused.details
+
+
+async def test_a_refused_token_is_an_event_of_its_run_if_its_secret_is_right(
+    secured: Secured,
+) -> None:
+    token = await secured.token(Role.JOIN, run_id="run")
+    guessed = replace(token, secret="0" * 22)
+    async with secured.client(token) as client, secured.client(secured.local) as admin:
+        await client.agent().join()
+        await secured.revoke(token)
+        for given in (guessed, token):
+            async with secured.channel(given) as channel:
+                refused = await outcome(channel, "/drumbeat.v1.AgentService/OpenSession")
+                assert refused.code is UNAUTHENTICATED
+        told = [event for event in (await admin.run()).history if event.kind == ACCESS_REFUSED]
+    assert [event.caller for event in told] == [token.token_id]
+    assert "revoked" in told[0].reason
 
 
 async def test_revoking_ends_the_sessions_it_opened_and_no_others(secured: Secured) -> None:
