@@ -146,6 +146,15 @@ class RunRefused(_OfRun):
     hint = "jobs that run at the same time each need their own --run-id"
 
 
+class AccessRefused(UsageError):
+    """The coordinator does not let this agent in, or cannot be trusted to be the right one."""
+
+    hint = (
+        "`coordinator token create --role join` on the coordinator's host makes a token; give it "
+        "in a file with --token-file, or as DRUMBEAT_TOKEN"
+    )
+
+
 class RunFailed(_OfRun):
     """The run failed, and no record of a failed worker says why; ``reason`` does."""
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +24,13 @@ from typing import Any, Self
 import grpc
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.ways import ROOT, TREES, Access, Measure, Way
+from coordinator.access.calls import call_channel
+from coordinator.errors import CommandFailed
+from drumbeat.access.client import Credentials, credentials
+from drumbeat.access.problem import AccessProblem
+from drumbeat.v1 import control_pb2, control_pb2_grpc
+
 RESULTS = ROOT / "bench" / "results"
 WORKER_SLEEPS = str(ROOT / "bench" / "programs" / "worker_sleeps.py")
 WORKER_WRITES = str(ROOT / "bench" / "programs" / "worker_writes.py")
@@ -34,7 +40,12 @@ STEP_S = 60.0
 READY = re.compile(r"coordinator ready at \S+:(\d+)")
 VERSIONS_OF = ("torch", "grpcio", "protobuf", "click", "msgspec", "psutil", "structlog")
 
-Measure = Callable[[], float | None]
+# What may stand beside ours: how its column is called, and how the two are compared.
+OTHERS = {
+    "insecure": ("with --insecure", "drumbeat / --insecure"),
+    "before": ("before", "drumbeat / before"),
+    "torchrun": ("torchrun", "torchrun / drumbeat"),
+}
 
 
 class BenchmarkError(Exception):
@@ -57,6 +68,10 @@ class Question:
     """What to write where it did not happen."""
     rival: str = "torchrun"
     """Whom the other side stands for."""
+    insecure: Measure | None = None
+    """Ours without encryption and authentication; None where there is none anyway."""
+    before: Measure | None = None
+    """Ours as in the tree of another commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,7 @@ class Arrival:
 class Scene:
     """The processes of one measurement. All of them end with it, on every path."""
 
+    way: Way = Way.DEFAULT
     directory: Path = field(init=False)
     worker: tuple[str, ...] = field(init=False)
     """Command line of a worker that tells us of its arrival."""
@@ -115,8 +131,8 @@ class Scene:
         """Start ``python -m <arguments>``; its output goes to a file called ``name``."""
         with (self.directory / f"{name}.log").open("ab") as log:
             process = psutil.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=ROOT,
+                [self.way.python, "-m", *arguments],
+                cwd=self.way.tree,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -129,10 +145,10 @@ class Scene:
         with (self.directory / "coordinator.log").open("ab") as log:
             process = psutil.Popen(
                 [
-                    *(sys.executable, "-m", "coordinator", "serve", "--port", str(port)),
-                    *("--state-dir", str(self.directory / "state")),
+                    *(self.way.python, "-m", "coordinator", "serve", "--port", str(port)),
+                    *("--state-dir", str(self.directory / "state"), *self.way.options),
                 ],
-                cwd=ROOT,
+                cwd=self.way.tree,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -142,15 +158,45 @@ class Scene:
         for line in process.stdout:
             if ready := READY.search(line):
                 threading.Thread(target=process.stdout.read, daemon=True).start()
+                self._get_token(int(ready[1]))
                 return process, int(ready[1])
         raise BenchmarkError(f"the coordinator ended before it was ready\n{self.log_ends()}")
 
-    def start_ours(self, name: str, port: int, nnodes: str) -> psutil.Popen:
-        """Start one of our agents with two workers."""
+    def _get_token(self, port: int) -> None:
+        """Have a token that agents join with, as if they were on hosts of their own."""
+        if self.way is not Way.DEFAULT or self._token.exists():
+            return
+        with call_channel(self.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
+            stub = control_pb2_grpc.ControlServiceStub(channel)
+            request = control_pb2.CreateTokenRequest(role=control_pb2.ROLE_JOIN)
+            token = stub.CreateToken(request, timeout=STEP_S, metadata=caller).text
+        self._token.touch(0o600)
+        self._token.write_text(token)
+
+    @property
+    def _token(self) -> Path:
+        return self.directory / "token"
+
+    @property
+    def access(self) -> Access:
+        """How the user of this host calls the coordinator."""
+        return Access() if self.way is Way.DEFAULT else Access(insecure=True)
+
+    def credentials(self, port: int) -> Credentials:
+        """Return what agents of other hosts connect with."""
+        is_secure = self.way is Way.DEFAULT
+        access = Access(token_file=str(self._token)) if is_secure else self.access
+        return credentials(access, f"{LOOPBACK}:{port}")
+
+    def start_ours(
+        self, name: str, port: int, nnodes: str = "1", *, workers: int = 2
+    ) -> psutil.Popen:
+        """Start one of our agents."""
+        token = ("--token-file", str(self._token)) if self.way is Way.DEFAULT else ()
         return self.start(
             *("agent", "join", "--coordinator", f"{LOOPBACK}:{port}", "--run-id", "bench"),
-            *("--nnodes", nnodes, "--nproc-per-node", "2", "--max-restarts", "3"),
-            *self.worker,
+            *("--nnodes", nnodes, "--nproc-per-node", str(workers), "--max-restarts", "3"),
+            *(*token, *self.way.options, *self.worker),
             name=name,
         )
 
@@ -259,36 +305,40 @@ def summarise(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def ask(question: Question, sides: Sequence[str], repeats: int | None) -> dict[str, Any]:
-    """Measure both sides in turn, A B A B, so that a change of load meets both."""
-    measures = {"ours": question.ours, "torchrun": question.torchrun}
+    """Measure all sides in turn, A B A B, so that a change of load meets all."""
     values: dict[str, list[float | None]] = {}
     for number in range(repeats or question.repeats):
         for side in sides:
-            if (measure := measures[side]) is not None:
+            measure: Measure | None = getattr(question, side)
+            if measure is not None:
                 value = measure()
                 values.setdefault(side, []).append(value)
                 print(f"{question.name} {number + 1} {side}: {value}", file=sys.stderr, flush=True)
     answer: dict[str, Any] = {side: summarise(found) for side, found in values.items()}
-    medians = [answer.get(side, {}).get("median") for side in ("torchrun", "ours")]
-    ratio = medians[0] / medians[1] if all(medians) else None
+    medians = {side: found.get("median") for side, found in answer.items()}
+    ratios: dict[str, float] = {}
+    for side, (_, compared) in OTHERS.items():
+        ours, other = medians.get("ours"), medians.get(side)
+        if ours and other:
+            ratios[side] = ours / other if compared.startswith("drumbeat") else other / ours
     return {
         "name": question.name,
         "text": question.text,
         "unit": question.unit,
         "never": question.never,
         "rival": question.rival,
-        "ratio": ratio,
+        "ratios": ratios,
         **answer,
     }
 
 
 def table(answers: Sequence[dict[str, Any]]) -> str:
     """Render ``answers`` as Markdown; a rival that is not torchrun is named."""
+    others = [side for side in OTHERS if side == "torchrun" or any(side in a for a in answers)]
 
-    def rivals(answer: dict[str, Any]) -> str:
-        text = cell(answer, "torchrun")
-        rival = answer.get("rival", "torchrun")
-        return text if text == "-" or rival == "torchrun" else f"{rival}: {text}"
+    def rival(answer: dict[str, Any], side: str) -> str:
+        text, name = cell(answer, side), answer.get("rival", "torchrun")
+        return f"{name}: {text}" if side == "torchrun" and name != side and text != "-" else text
 
     def cell(answer: dict[str, Any], side: str) -> str:
         found = answer.get(side)
@@ -300,18 +350,21 @@ def table(answers: Sequence[dict[str, Any]]) -> str:
         missed = f", {found['never']} of {found['n']} {answer['never']}" if found["never"] else ""
         return f"{found['median']:.3g} {answer['unit']}{spread}{missed}"
 
-    lines = [
-        "| question | n | drumbeat | torchrun | torchrun / drumbeat |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    def ratio(answer: dict[str, Any], side: str) -> str:
+        return f"{answer['ratios'][side]:.3g}" if side in answer["ratios"] else "-"
+
+    heads = ["question", "n", "drumbeat", *(head for side in others for head in OTHERS[side])]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for answer in answers:
         if "error" in answer:
-            lines.append(f"| {answer['text']} | - | failed, see above | | |")
+            empty = " |" * 2 * len(others)
+            lines.append(f"| {answer['text']} | - | failed, see above |{empty}")
             continue
-        n = max(answer.get(side, {}).get("n", 0) for side in ("ours", "torchrun"))
-        ratio = f"{answer['ratio']:.2g}" if answer["ratio"] else "-"
-        cells = (answer["text"], n, cell(answer, "ours"), rivals(answer), ratio)
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        n = max(answer.get(side, {}).get("n", 0) for side in ("ours", *others))
+        cells = [answer["text"], str(n), cell(answer, "ours")]
+        for side in others:
+            cells += [rival(answer, side), ratio(answer, side)]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -330,14 +383,25 @@ def circumstances() -> dict[str, Any]:
     }
 
 
+def _sides(side: str, before: Path | None) -> list[str]:
+    """Return what is measured; ours is measured in each way."""
+    if side == "torchrun":
+        return [side]
+    if before is not None:
+        TREES[Way.BEFORE] = before.resolve()
+    ways = [str(way) for way in Way if way is not Way.BEFORE or before is not None]
+    return [*ways, "torchrun"] if side == "both" else ways
+
+
 def main(questions: Sequence[Question]) -> int:
     """Ask ``questions``, print the table, keep it with all figures; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="questions whose names start with this")
     parser.add_argument("--side", choices=["both", "ours", "torchrun"], default="both")
+    parser.add_argument("--before", type=Path, help="tree of another commit, with its .venv")
     parser.add_argument("--repeats", type=int)
     arguments = parser.parse_args()
-    sides = ["ours", "torchrun"] if arguments.side == "both" else [arguments.side]
+    sides = _sides(arguments.side, arguments.before)
     began = circumstances()
     answers: list[dict[str, Any]] = []
     for question in questions:
@@ -346,7 +410,14 @@ def main(questions: Sequence[Question]) -> int:
             continue
         try:
             answers.append(ask(question, sides, arguments.repeats))
-        except (BenchmarkError, OSError, grpc.RpcError, psutil.Error) as error:
+        except (
+            BenchmarkError,
+            AccessProblem,
+            CommandFailed,
+            OSError,
+            grpc.RpcError,
+            psutil.Error,
+        ) as error:
             print(f"{question.name}: {error}", file=sys.stderr)
             answers.append({"name": question.name, "text": question.text, "error": str(error)})
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 import sys
 
-from coordinator.cli import main
+from coordinator.command.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

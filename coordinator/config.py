@@ -23,6 +23,9 @@ class Limits:
     # Sessions and events that wait for the core; streams that would add more are refused.
     # A session is one of them however much it says: of its beats the latest waits.
     event_queue_max: int = 100_000
+    # Calls of one caller that are under way; those of more are refused. Twice what the largest
+    # run has, for all its agents may share a token and be connected twice while they come back.
+    streams_per_caller_max: int = 100_000
     hello_timeout_s: float = 10.0  # a new stream that has not said Hello by then is ended
     # Before it is known who is there. More connections than a run has agents; fewer if the
     # process may not open as many files. One more is closed at once, and its agent tries again.
@@ -148,20 +151,6 @@ class CoordinatorConfig:
             for name, needed in needs
             if name in given and needed not in given
         ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetLimits:
-    """What ``coordinator reset-limits`` was told."""
-
-    run_id: str = setting(None, text("a name", len), "Options", "The run.", is_required=True)
-    coordinator: str = setting(
-        f"127.0.0.1:{PORT_DEFAULT}",
-        settings.ADDRESS,
-        "Options",
-        "Where the coordinator listens; port 29400 if none is given.",
-    )
-    use_proxy: bool = declare(settings.USE_PROXY)
 
 
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
 from agent.settings.config import LaunchConfig
-from coordinator.cli import RESET_SETTINGS
-from coordinator.cli import SETTINGS as SERVE_SETTINGS
+from coordinator.command import requests
+from coordinator.command.cli import SETTINGS as SERVE_SETTINGS
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
 
 if TYPE_CHECKING:
@@ -43,10 +43,20 @@ def page() -> str:
         table({**SETTINGS, **COMMAND_LINE_ONLY}, in_python),
         "## `coordinator serve`\n",
         table({**SERVE_SETTINGS, "quiet": QUIET}),
-        "## `coordinator reset-limits`\n",
-        table(RESET_SETTINGS),
+        *operators(),
     ]
     return "\n".join(parts)
+
+
+def operators() -> list[str]:
+    """Return what the commands of operators have each, and at last what all of them have."""
+    common = requests.settings_of(requests.Request)
+    parts: list[str] = []
+    for name, request in requests.COMMANDS.items():
+        settings = requests.settings_of(request)
+        if own := {key: each for key, each in settings.items() if key not in common}:
+            parts += [f"## `coordinator {name}`\n", table(own)]
+    return [*parts, "## All commands of operators\n", table(common)]
 
 
 def table(settings: Mapping[str, Setting], fields: Collection[str] = ()) -> str:
@@ -57,13 +67,14 @@ def table(settings: Mapping[str, Setting], fields: Collection[str] = ()) -> str:
         if not each.section:
             continue
         spelled = ", ".join(f"`{flag}`" for flag in each.flags)
+        variables = (each.variable, *each.variables) if each.has_variable else ()
         default = each.shown_default or (f"`{each.default_text}`" if each.default_text else "")
         rows.append(
             [
                 spelled if each.kind is FLAG else f"{spelled} `{each.kind.metavar}`",
                 "" if each.kind is FLAG else each.kind.allowed,
                 "required" if each.is_required else default,
-                ", ".join(f"`{variable}`" for variable in (each.variable, *each.variables)),
+                ", ".join(f"`{variable}`" for variable in variables),
                 each.help,
             ]
         )

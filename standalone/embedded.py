@@ -7,7 +7,7 @@ the coordinator can't outlive the agent it decides for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
@@ -75,6 +75,9 @@ class EmbeddedConnection:
             return (await self._queries.GetReport(request)).verdict
         except CoordinatorError as error:
             raise TransportError(str(error), error.refusal) from error
+
+    def trust(self, authorities: Sequence[str]) -> None:
+        """Do nothing: there is no other process to be trusted."""
 
     async def close(self) -> None:
         """Do nothing: a call ends with the task that makes it."""

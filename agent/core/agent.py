@@ -204,6 +204,8 @@ class AgentCore:
     def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
         if event.refusal is not None:
+            if self.workers.assignment is not None and self.ending is None:
+                self._tell("refused", f"{event.refusal}; its workers are stopped")
             self._end_with(event.refusal)
         if self.ending is not None:
             self.link.end()  # there is nothing to come back for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import socket
@@ -42,6 +43,7 @@ from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
+from agent.workers.failures.redaction import Redactor
 from agent.workers.failures.report import render_report
 from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
@@ -63,11 +65,13 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 def run(config: AgentConfig) -> int:
     """Run an agent against its coordinator; return the exit code. Raises ``AgentError``."""
-    from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415 - a standalone agent needs none
+    # A standalone agent needs none of it.
+    from agent.session.access import Access  # noqa: PLC0415
+    from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415
 
-    assert config.coordinator is not None, "only a standalone agent has no coordinator"
-    connect = partial(GrpcConnection, config.coordinator, is_proxied=config.use_proxy)
-    return asyncio.run(drive(config, connect))
+    with closing(FileThread("access")) as files:
+        connect = partial(GrpcConnection, Access(config, files), is_proxied=config.use_proxy)
+        return asyncio.run(drive(config, connect))
 
 
 async def drive(config: AgentConfig, connect: Connect) -> int:
@@ -92,7 +96,8 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
         if finish.error is not None:
             raise finish.error
         if finish.report and config.outcome_file is None:
-            write_text(f"{render_report(finish.report, config.program.title)}\n")
+            redact = Redactor(inherited_environment(), os.path.exists)
+            write_text(f"{render_report(finish.report, redact(config.program.title))}\n")
         return finish.exit_code
 
 

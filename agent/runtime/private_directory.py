@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -36,8 +37,9 @@ ATTEMPTS_MAX = 100  # one that collects may take a directory before it is locked
 class PrivateDirectory:
     """A directory that this user alone can read, and this process alone owns, until ``close``.
 
-    Of ``places``, the best first, those where the path of a socket would be too long come last.
-    Raises `PrivateDirectoryUnusable` if it can be made in none of them.
+    Of ``places``, the best first, those come later that others can replace what is in, and those
+    last where the path of a socket would be too long. Raises `PrivateDirectoryUnusable` if it can
+    be made in none of them.
     """
 
     def __init__(self, places: Sequence[str] | None = None) -> None:
@@ -47,7 +49,7 @@ class PrivateDirectory:
         left = SOCKET_PATH_BYTES_MAX - len(f"/{self._prefix}{'x' * 8}/") - SOCKET_NAME_BYTES_MAX
         self._places = sorted(
             dict.fromkeys((*(places or private_places()), SHORT_TEMPORARY)),
-            key=lambda place: len(os.fsencode(place)) > left,
+            key=lambda place: (len(os.fsencode(place)) > left, is_exposed(place)),
         )
         # Where it is. It may have been removed by a cleaner; see `ensure`.
         self.path, self._lock = self._make_somewhere()
@@ -77,7 +79,8 @@ class PrivateDirectory:
         """
         starts = [glob.escape(f"{place}/{self._prefix}") for place in self._places]
         found = (path for start in starts for path in glob.iglob(f"{start}*"))  # noqa: PTH207
-        for path in map(Path, islice(found, ABANDONED_MAX)):
+        # Those of others, who may make any number of them, do not count.
+        for path in islice(filter(_is_ours, map(Path, found)), ABANDONED_MAX):
             if path == self.path or (lock := _hold(path, is_own=False)) is None:
                 continue
             try:
@@ -93,14 +96,21 @@ class PrivateDirectory:
     def _make_somewhere(self) -> tuple[Path, int]:
         problems: list[str] = []
         for place in self._places:
+            why = "it is taken away again and again"
             try:
                 for _ in range(ATTEMPTS_MAX):
                     path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=place))
-                    if (lock := _hold(path, is_own=True)) is not None:
+                    if (lock := _hold(path, is_own=True)) is None:
+                        continue
+                    if _is_private(os.fstat(lock)):
                         return path, lock
-                problems.append(f"{place}: it is taken away again and again")
+                    os.close(lock)
+                    path.rmdir()
+                    why = "other users have a part in what is made there"
+                    break
             except OSError as error:
-                problems.append(f"{place}: {error.strerror or error}")
+                why = error.strerror or str(error)
+            problems.append(f"{place}: {why}")
         raise PrivateDirectoryUnusable("; ".join(problems))
 
     def _make_again(self) -> tuple[Path, int]:
@@ -115,16 +125,39 @@ class PrivateDirectory:
 def private_places() -> list[str]:
     """Return where a private directory may be, the best first."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    with suppress(OSError):
-        if runtime.is_absolute() and _is_ours(runtime):
-            return [str(runtime), tempfile.gettempdir()]
+    if runtime.is_absolute() and _is_ours(runtime):
+        return [str(runtime), tempfile.gettempdir()]
     return [tempfile.gettempdir()]
 
 
+def is_exposed(place: str) -> bool:
+    """Return whether another user than root can put something else where a directory of ours is.
+
+    Who may write to a directory may rename what is in it, unless that is sticky as /tmp is.
+    """
+    try:
+        path = Path(place).resolve()
+        above = [each.stat() for each in (path, *path.parents)]
+    except OSError:
+        return True
+    return any(
+        found.st_uid not in (0, os.getuid())
+        or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX)
+        for found in above
+    )
+
+
 def _is_ours(path: Path) -> bool:
-    """Return whether it is a directory that this user alone can read."""
-    found = path.lstat()
-    return path.is_dir() and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    """Return whether it is a directory, and no link to one, that this user alone can use."""
+    try:
+        return _is_private(path.lstat())
+    except OSError:
+        return False
+
+
+def _is_private(found: os.stat_result) -> bool:
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_own and not found.st_mode & 0o077
 
 
 def _is_locked_there(path: Path, lock: int) -> bool:

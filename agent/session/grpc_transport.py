@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from agent.session.access import Access
 from agent.session.transport import (
     MESSAGE_BYTES_MAX,
     Failures,
@@ -19,9 +20,17 @@ from agent.session.transport import (
     TransportError,
 )
 from agent.workers.ports import address_towards
+from drumbeat.access.client import Credentials, Metadata
 from drumbeat.command.settings import parse_host_port
 from drumbeat.tasks import is_asked_to_end, until_one_ends
-from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, query_pb2_grpc, session_pb2_grpc
+from drumbeat.v1 import (
+    common_pb2,
+    failure_pb2,
+    query_pb2,
+    query_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -48,41 +57,67 @@ _OPTIONS = [
 
 
 class GrpcConnection:
-    """One channel to ``host:port``, past a proxy of the environment unless ``is_proxied``."""
+    """One channel, past a proxy of the environment unless ``is_proxied``; `open` makes it."""
 
-    def __init__(self, coordinator: str, *, is_proxied: bool = False) -> None:
-        options = [*_OPTIONS, ("grpc.enable_http_proxy", int(is_proxied))]
-        self._coordinator = coordinator
-        self._channel = grpc.aio.insecure_channel(coordinator, options=options)
-        self._agents = session_pb2_grpc.AgentServiceStub(self._channel)
-        self._queries = query_pb2_grpc.QueryServiceStub(self._channel)
+    def __init__(self, access: Access, *, is_proxied: bool = False) -> None:
+        self._access = access
+        self._options = [*_OPTIONS, ("grpc.enable_http_proxy", int(is_proxied))]
+        self._channel: grpc.aio.Channel | None = None
+        self._metadata: Metadata = ()
 
     async def address(self) -> str:
         """Return the address of this host on the way there. Raises ``TransportError``."""
-        where = parse_host_port(self._coordinator)
+        where = parse_host_port(self._access.coordinator)
         try:
             return await asyncio.to_thread(address_towards, where.host, where.port)
         except OSError as error:
             raise TransportError(f"{where.host}: {error.strerror or error}") from error
 
     async def open(self, requests: Reports, take: TakeDirective) -> None:
-        """Call ``AgentService.OpenSession``."""
-        await _converse(self._agents.OpenSession(), requests, take)
+        """Call ``AgentService.OpenSession``, with files of tokens and certificates as they are."""
+        used = await self._access.credentials()
+        self._metadata = used.metadata
+        channel = self._channel = self._channel_of(used)
+        call = session_pb2_grpc.AgentServiceStub(channel).OpenSession(metadata=self._metadata)
+
+        def take_answer(directive: session_pb2.Directive) -> None:
+            self._access.is_known = True
+            take(directive)
+
+        try:
+            await _converse(call, requests, take_answer)
+        except TransportError as error:
+            raise await self._access.examine(error, used) from error
 
     async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Call ``AgentService.ReportFailures``."""
-        await _converse(self._agents.ReportFailures(), requests, take)
+        assert self._channel is not None, "within a session"
+        stub = session_pb2_grpc.AgentServiceStub(self._channel)
+        await _converse(stub.ReportFailures(metadata=self._metadata), requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``."""
+        assert self._channel is not None, "within a session"
+        stub = query_pb2_grpc.QueryServiceStub(self._channel)
         try:
-            return (await self._queries.GetReport(request)).verdict
+            return (await stub.GetReport(request, metadata=self._metadata)).verdict
         except grpc.aio.AioRpcError as error:
             raise _transport_error(error) from error
 
+    def trust(self, authorities: Sequence[str]) -> None:
+        """Have the connections after this one trust these, too."""
+        self._access.trust(authorities)
+
     async def close(self) -> None:
         """Close the channel and every call on it."""
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _channel_of(self, used: Credentials) -> grpc.aio.Channel:
+        options, where = [*self._options, *used.options], self._access.coordinator
+        if (secret := used.channel) is None:
+            return grpc.aio.insecure_channel(where, options=options)
+        return grpc.aio.secure_channel(where, secret, options=options)
 
 
 async def _converse(
@@ -137,8 +172,8 @@ def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
         if key == ERROR_KEY and isinstance(value, bytes):
             detail.ParseFromString(value)
     reason, refusal = error.details() or status, ""
-    if detail.refusal in common_pb2.Refusal.values():  # else of a later version
+    if detail.refusal and detail.refusal in common_pb2.Refusal.values():  # else of a later version
         refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
-    if refusal in ("", "UNSPECIFIED"):
+    if not refusal:
         reason = f"{status.lower().replace('_', ' ')}: {reason}"
     return TransportError(reason, refusal)

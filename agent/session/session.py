@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,7 +15,7 @@ import structlog
 from agent.core import events as ev
 from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
-from agent.errors import RunRefused, SpecRefused
+from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Spool
 from agent.session.transport import Connect, Connection, Reports, TransportError
@@ -38,10 +39,15 @@ log = structlog.get_logger()
 # How long a coordinator may take to answer a hello, the network included.
 WELCOME_TIMEOUT_S = 15.0
 
-_FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
+_OF_RUN: dict[str, type[SpecRefused | RunRefused]] = {
     "SPEC_MISMATCH": SpecRefused,
     "RUN_CLOSED": RunRefused,
     "INVALID": RunRefused,
+}
+_OF_CALLER = {
+    "UNAUTHENTICATED": "",  # that of the error
+    "FORBIDDEN": "`coordinator token create --role join` makes a token for any run, --run-id binds "
+    "it to one",
 }
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
@@ -105,20 +111,36 @@ class Session:
                 identity.address = self._config.local_addr or await connection.address()
             async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
                 await self._converse(connection, spool, limit)
-            reason, refusal = "the coordinator ended the session", ""
-        except TransportError as error:
-            reason, refusal = error.reason, error.refusal
+            error = TransportError("the coordinator ended the session")
+        except TransportError as raised:
+            error = raised
         except TimeoutError:
-            reason, refusal = f"no answer within {WELCOME_TIMEOUT_S:g} s", ""
+            error = TransportError(f"no answer within {WELCOME_TIMEOUT_S:g} s")
         finally:
             self._said_all.set()
             await connection.close()
-        # One that was admitted before lets no worker end because a message was not understood.
-        is_final = refusal in _FINAL_REFUSALS and not (refusal == "INVALID" and identity.term)
-        final = _FINAL_REFUSALS[refusal](self._config.run_id, reason) if is_final else None
-        is_stale, attempt = refusal == "STALE_SESSION", self._attempt
-        lost = ev.SessionLost(attempt=attempt, reason=reason, is_stale=is_stale, refusal=final)
+        lost = ev.SessionLost(
+            attempt=self._attempt,
+            reason=error.reason,
+            is_stale=error.refusal == "STALE_SESSION",
+            refusal=self._final(error),
+        )
         self._on_event(lost)
+
+    def _final(self, error: TransportError) -> AgentError | None:
+        """Return what ends the agent, if this does.
+
+        One that was admitted before lets no worker end because a message was not understood, nor
+        because of files and certificates: they may be in order again within the grace.
+        """
+        refusal, was_admitted = error.refusal, bool(self._identity.term)
+        if refusal in _OF_CALLER:
+            return AccessRefused(error.reason, _OF_CALLER[refusal])
+        if error.is_final and not was_admitted:
+            return AccessRefused(error.reason, error.hint)
+        if refusal in _OF_RUN and not (refusal == "INVALID" and was_admitted):
+            return _OF_RUN[refusal](self._config.run_id, error.reason)
+        return None
 
     async def _converse(self, connection: Connection, spool: Spool, limit: asyncio.Timeout) -> None:
         async def deliver() -> None:
@@ -133,10 +155,10 @@ class Session:
             self._take_desired(message)
             await asyncio.get_running_loop().create_future()
 
-        stream = connection.open(self._requests(), self._take)
+        stream = connection.open(self._requests(), partial(self._take, connection))
         await until_one_ends(stream, deliver(), show_all())
 
-    def _take(self, response: session_pb2.Directive) -> None:
+    def _take(self, connection: Connection, response: session_pb2.Directive) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""
         if response.run_id not in ("", self._config.run_id):
             self._pass_over(f"a directive for run {response.run_id}")
@@ -160,6 +182,8 @@ class Session:
                     self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
                 else:
                     self._pass_over("what workers shall do in an iteration")
+            case "authorities":
+                connection.trust(response.authorities.keys)
             case _:
                 self._pass_over("a kind of directive")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
@@ -17,11 +17,17 @@ TakeReceipt = Callable[[session_pb2.ReportFailuresResponse], None]
 
 
 class TransportError(Exception):
-    """A call ended with an error. ``refusal`` is the name of a ``drumbeat.v1.Refusal`` or empty."""
+    """A call ended with an error. ``refusal`` is the name of a ``drumbeat.v1.Refusal`` or empty.
 
-    def __init__(self, reason: str, refusal: str = "") -> None:
+    ``is_final``: the next attempt ends as this one, unless something is changed by hand; ``hint``
+    says what.
+    """
+
+    def __init__(
+        self, reason: str, refusal: str = "", *, hint: str = "", is_final: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.refusal = reason, refusal
+        self.reason, self.refusal, self.hint, self.is_final = reason, refusal, hint, is_final
 
 
 class Connection(Protocol):
@@ -41,6 +47,9 @@ class Connection(Protocol):
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``. Raises ``TransportError``."""
+
+    def trust(self, authorities: Sequence[str]) -> None:
+        """Let the next connection take a coordinator with these authorities for the right one."""
 
     async def close(self) -> None:
         """End whatever is under way."""

@@ -32,7 +32,7 @@ Examples:
 Exit codes:
   0  the run succeeded
   1  the run failed
-  2  usage, or the coordinator refused the agent
+  2  usage, or the coordinator refused the agent or its token
   3  the coordinator could not be reached, or was away for too long
 """
 

@@ -32,7 +32,9 @@ _WAITS = {
     "barrier": "all workers here succeeded; waiting for those of the other agents",
     "verdict": "all workers here are stopped; waiting for the coordinator and the other agents",
 }
-_WARNINGS = frozenset({"coordinator lost", "fenced", "processes stuck", "supervisor died"})
+_WARNINGS = frozenset(
+    {"coordinator lost", "fenced", "processes stuck", "refused", "supervisor died"}
+)
 _OF_ASSIGNMENT = (
     "restart_count", "group_rank", "world_size", "role_world_size", "master_addr", "master_port",
     "reason",

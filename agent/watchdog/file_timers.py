@@ -58,11 +58,12 @@ class FileTimerRequest(NamedTuple):
 
 
 class FileTimers:
-    """Serves one FIFO to all workers of this host. Belongs to one event loop.
+    """Serves one FIFO, to one worker or to all of this host. Belongs to one event loop.
 
     ``submit`` may raise ``TooManyTimers`` and ``WorkerIsGone``; ``worker_with`` returns the worker
-    that is the process of a pid; clients count on ``wall_clock``. Raises ``TimerFileUnusable`` if
-    there is something else than a FIFO of an earlier agent, or none can be made.
+    that is the process of a pid, if that is served here; clients count on ``wall_clock``. Raises
+    ``TimerFileUnusable`` if there is something else than a FIFO of an earlier agent, or none can
+    be made.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class FileTimers:
         submit: Callable[[msg.TimerAcquired | msg.TimerReleased], None],
         worker_with: Callable[[int], msg.WorkerKey | None],
         *,
+        room_bytes: int = PIPE_BYTES,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
@@ -91,12 +93,12 @@ class FileTimers:
             os.mkfifo(path, 0o600)
             # For writing as well: clients come and go, and none must meet a FIFO without
             # a reader, nor the reader an end.
-            self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             raise TimerFileUnusable(str(path), error.strerror or str(error)) from error
         for halved in range(4):  # as much room as the system allows; a FIFO has a 16th anyway
             with suppress(OSError):
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES >> halved)
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, room_bytes >> halved)
                 break
 
     def pause(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from textwrap import indent
 from typing import Any
 
 import structlog
@@ -22,7 +23,7 @@ from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.core.worker import Worker, merged
-from agent.watchdog.file_timers import FileTimers, requested_path
+from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
@@ -43,11 +44,13 @@ class _Worker:
     ``begun`` is set once it is known whether it runs; ``known`` is what the core knows, or knew,
     of it once it was watched; ``pause`` ends the pause after a kick. ``hang`` is the one it is
     being ended for, or may be, ``signalled`` the latest signal it got for that and when.
+    ``file_timers`` are its own, if the user did not choose one place for those of all workers.
     """
 
     key: WorkerKey
     board: Board
     pid: int = 0
+    file_timers: FileTimers | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     known: Worker | None = None
     is_watched: bool = False
@@ -125,20 +128,20 @@ class Watchdog:
             listener = self._listener = self._listener or Listener(directory, self)
             for key in (WorkerKey(round_id, local_rank) for local_rank in env):
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s)
-                self._tokens[board.directory.name] = key
                 self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
             self.ended()
             self._workers.clear()
             return env
-        shared = self._serve_file_timers(directory)
         for key, worker in self._workers.items():
+            # Known to this worker alone: what it calls for counts for itself, whatever it says.
+            self._tokens[token := secrets.token_urlsafe(16)] = key
             env[key.local_rank] = {
-                **shared,
+                **self._serve_file_timers(worker),
                 context.WORKER_DIR: str(worker.board.directory),
                 context.WORKER_SOCKET: str(listener.path),
-                context.WORKER_TOKEN: worker.board.directory.name,
+                context.WORKER_TOKEN: token,
             }
         return env
 
@@ -155,6 +158,8 @@ class Watchdog:
         for worker in started:
             worker.known = self._core.workers[worker.key]
             self._listen(worker)
+            if worker.file_timers is not None:
+                worker.file_timers.resume()
         if self._file_timers is not None:
             self._file_timers.resume()
 
@@ -182,7 +187,11 @@ class Watchdog:
             if worker.is_watched and worker.key.round_id == round_id:
                 self._read_board(worker)
         found = (known.standing() for known in self._known_of(round_id))
-        return [each for each in found if each != Standing(local_rank=each.local_rank)]
+        return [
+            replace(each, scope=self._redact(each.scope)) if each.scope else each
+            for each in found
+            if each != Standing(local_rank=each.local_rank)
+        ]
 
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""
@@ -294,11 +303,11 @@ class Watchdog:
                     worker.hang, worker.signalled = effect.hang, None
                 elif effect.hang.evidence.stacks:
                     # No failure record has them.
-                    write_text(f"{self._redact(effect.hang.evidence.stacks)}\n")
+                    write_text(f"{indent(self._redact(effect.hang.evidence.stacks), '  ')}\n")
 
     def _read_board(self, worker: _Worker) -> None:
-        if self._file_timers is not None:
-            self._file_timers.catch_up()  # a release that was written counts, too
+        if (timers := worker.file_timers or self._file_timers) is not None:
+            timers.catch_up()  # a release that was written counts, too
         self._feed(msg.BoardRead(worker=worker.key, snapshot=worker.board.read()))
 
     async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
@@ -356,17 +365,32 @@ class Watchdog:
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)
         worker.pid = 0  # another process may get its number
+        if worker.file_timers is not None:
+            worker.file_timers.close()
         worker.board.close()
 
-    def _serve_file_timers(self, directory: Path) -> dict[str, str]:
-        """Return what tells workers where torch's file timers are served; nothing if nowhere."""
-        if self._file_timers is None:
-            path = requested_path(self._environment, directory)
-            if path is None:
-                return {}
-            self._file_timers = FileTimers(path, self.submit, self._worker_with)
-        self._file_timers.pause()
-        return self._file_timers.environment
+    def _serve_file_timers(self, worker: _Worker) -> dict[str, str]:
+        """Return what tells a worker where torch's file timers are served; nothing if nowhere.
+
+        A line there names a process. Where each worker has a place of its own, one is heard of
+        its own processes only.
+        """
+        path = requested_path(self._environment, worker.board.directory)
+        if path is None:
+            return {}
+        if not path.is_relative_to(worker.board.directory):
+            if self._file_timers is None:
+                self._file_timers = FileTimers(path, self.submit, self._worker_with)
+            self._file_timers.pause()
+            return self._file_timers.environment
+        room_bytes = PIPE_BYTES // len(self._workers)
+        worker.file_timers = FileTimers(
+            path,
+            self.submit,
+            lambda pid: worker.key if pid == worker.pid else None,
+            room_bytes=room_bytes,
+        )
+        return worker.file_timers.environment
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
         return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)

@@ -99,6 +99,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             self._server.add_insecure_port(f"unix:{path}")
         except RuntimeError as error:
             raise OSError(str(error)) from error
+        await asyncio.to_thread(path.chmod, 0o600)  # whatever the umask
         await self._server.start()
 
     async def close(self) -> None:

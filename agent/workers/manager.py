@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from textwrap import indent
 from typing import Any, TypeVar
 
 import structlog
@@ -257,7 +258,7 @@ class Workers:
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
             # Python writes them to one place only, and users look for them here.
-            write_text(f"{printable(self._redact(stacks))}\n")
+            write_text(f"{indent(printable(self._redact(stacks)), '  ')}\n")
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and not stacks and is_python and (what := exception_in(tail)):
             error = messages.WorkerError(message=what)

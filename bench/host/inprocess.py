@@ -17,9 +17,10 @@ from typing import Any
 
 import psutil
 
-from bench.harness import LOOPBACK, ROOT, BenchmarkError, Question, Scene, free_port
-from bench.host.runs import Figures, Runs
+from bench.figures import Figures, Runs
+from bench.harness import LOOPBACK, BenchmarkError, Question, Scene, free_port
 from bench.programs import nvrx_environment
+from bench.ways import ROOT
 
 RANKS = 4
 SPARES = 2

@@ -137,11 +137,7 @@ def idle() -> float:
     """Return the share of a core that an agent takes beside eight silent workers, in percent."""
     with Scene() as scene:
         _, port = scene.start_coordinator()
-        agent = scene.start(
-            *("agent", "join", "--coordinator", f"127.0.0.1:{port}", "--run-id", "idle"),
-            *("--nproc-per-node", str(WORKERS), *scene.worker),
-            name="idle",
-        )
+        agent = scene.start_ours("idle", port, workers=WORKERS)
         workers = {arrival.process for arrival in scene.require_ranks(WORKERS)}
         ours = [agent, *(set(agent.children(recursive=True)) - workers)]
         before, began = cpu_seconds(ours), time.monotonic()

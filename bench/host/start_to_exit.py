@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from bench.harness import STEP_S, WORKER_WRITES, BenchmarkError, Question, Scene
+from bench.ways import Way, in_each_way
 
 
-def start_to_exit(*command: str) -> float:
-    with Scene() as scene:
+def start_to_exit(*command: str, way: Way = Way.DEFAULT) -> float:
+    with Scene(way) as scene:
         began = time.monotonic()
         process = scene.start(*command, WORKER_WRITES, str(scene.directory), name="command")
         code = process.wait(STEP_S)
@@ -19,12 +21,20 @@ def start_to_exit(*command: str) -> float:
         return took
 
 
-def ours() -> float:
-    return start_to_exit("agent", "join", "--standalone", "--nproc-per-node", "2")
+def ours(way: Way) -> float:
+    return start_to_exit("agent", "join", "--standalone", "--nproc-per-node", "2", way=way)
 
 
 def torchrun() -> float:
     return start_to_exit("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def start_with_coordinator(way: Way) -> float:
+    with Scene(way) as scene:
+        _, port = scene.start_coordinator()
+        began = time.monotonic()
+        scene.start_ours("agent", port)
+        return max(arrival.at for arrival in scene.require_ranks(2)) - began
 
 
 QUESTIONS = (
@@ -33,7 +43,15 @@ QUESTIONS = (
         text="2 workers that write a file, standalone: command to exit",
         unit="s",
         repeats=5,
-        ours=ours,
+        ours=partial(ours, Way.DEFAULT),
+        before=partial(ours, Way.BEFORE),  # in one process nothing is encrypted anyway
         torchrun=torchrun,
+    ),
+    Question(
+        name="start_with_coordinator",
+        text="2 workers, a coordinator runs: command to the last one's first instruction",
+        unit="s",
+        repeats=5,
+        **in_each_way(start_with_coordinator),
     ),
 )

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 
-from bench.harness import ROOT, STEP_S, BenchmarkError, Question
+from bench.harness import STEP_S, BenchmarkError, Question
+from bench.ways import ROOT
 
 WORKERS = 4
 LINES = 500_000

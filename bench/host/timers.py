@@ -15,9 +15,10 @@ import time
 from functools import partial
 from typing import Any
 
-from bench.harness import ROOT, STEP_S, BenchmarkError, Question, Scene
+from bench.figures import Runs, one_of_each
+from bench.harness import STEP_S, BenchmarkError, Question, Scene
 from bench.host import timer_loads
-from bench.host.runs import Runs, one_of_each
+from bench.ways import ROOT
 
 WORKERS = 8
 PAIRS_PER_S = 20_000

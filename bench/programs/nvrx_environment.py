@@ -10,7 +10,8 @@ import sys
 import venv
 from pathlib import Path
 
-from bench.harness import ROOT, BenchmarkError
+from bench.harness import BenchmarkError
+from bench.ways import ROOT
 
 VERSION = "0.4.1"
 DIRECTORY = ROOT / ".venv-nvrx"

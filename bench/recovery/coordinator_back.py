@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
-import grpc
-
+from bench.figures import one_of_each
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
+from bench.scale import fake_agents
+from bench.scale.fake_agents import Fleet
+from bench.ways import Way, in_each_way
+from coordinator.access.calls import call_channel
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 
 AGENTS = 2
 WORLD_SIZE = 4
+FLEET = 1_000
 _LOOK_AGAIN_S = 0.005
 
 
-def wait_until_reattached(port: int) -> None:
+def wait_until_reattached(scene: Scene, port: int) -> None:
     """Return when all agents have a session again."""
     deadline = time.monotonic() + STEP_S
-    with grpc.insecure_channel(f"{LOOPBACK}:{port}") as channel:
+    with call_channel(scene.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
         runs = query_pb2_grpc.QueryServiceStub(channel)
         while time.monotonic() < deadline:
             request = query_pb2.ListAgentsRequest(run_id="bench")
-            agents = runs.ListAgents(request, timeout=STEP_S).agents
+            agents = runs.ListAgents(request, timeout=STEP_S, metadata=caller).agents
             if sum(agent.is_connected for agent in agents) == AGENTS:
                 return
             time.sleep(_LOOK_AGAIN_S)
     raise BenchmarkError(f"not all agents came back within {STEP_S:g} s")
 
 
-def ours() -> float:
-    with Scene() as scene:
+def ours(way: Way) -> float:
+    with Scene(way) as scene:
         coordinator, port = scene.start_coordinator()
         for name in ("agent-0", "agent-1"):
             scene.start_ours(name, port, str(AGENTS))
@@ -38,7 +43,7 @@ def ours() -> float:
         coordinator.kill()
         coordinator.wait()
         scene.start_coordinator(port)
-        wait_until_reattached(port)
+        wait_until_reattached(scene, port)
         took = time.monotonic() - killed_at
         if not all(worker.process.is_running() for worker in workers):
             raise BenchmarkError("a worker died with the coordinator")
@@ -47,12 +52,52 @@ def ours() -> float:
         return took
 
 
+async def come_back(scene: Scene) -> dict[str, float | None]:
+    """Return how long after the death of the coordinator, and after its return, all are back."""
+    coordinator, port = scene.start_coordinator()
+    credentials = scene.credentials(port)
+    async with Fleet(f"{LOOPBACK}:{port}", FLEET, credentials=credentials) as fleet:
+        await fleet.time_to_assign()
+        killed_at = time.monotonic()
+        coordinator.kill()
+        coordinator.wait()
+        await asyncio.to_thread(scene.start_coordinator, port)
+        ready_at = time.monotonic()
+        back_at = await fleet.all_back_at()
+        if fleet.rounds != {0}:
+            raise BenchmarkError(f"the fleet was in the rounds {fleet.rounds}")
+        return {"killed": back_at - killed_at, "ready": back_at - ready_at}
+
+
+def fleet_back(way: str) -> dict[str, float | None]:
+    with Scene(Way(way)) as scene:
+        return fake_agents.run(come_back(scene))
+
+
+FLEETS = one_of_each(fleet_back)
+
 QUESTIONS = (
     Question(
         name="coordinator_back",
         text="the coordinator is killed and started again: all agents back after, no worker lost",
         unit="s",
         repeats=5,
-        ours=ours,
+        **in_each_way(ours),
+    ),
+    *(
+        Question(
+            name=f"coordinator_back_{FLEET}_{since}",
+            text=text,
+            unit="s",
+            repeats=5,
+            **FLEETS.in_each_way(since),
+        )
+        for since, text in (
+            (
+                "ready",
+                f"the coordinator is back: {FLEET:,} agents on the same cores attached after",
+            ),
+            ("killed", "the same, since it was killed"),
+        )
     ),
 )

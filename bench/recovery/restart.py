@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from bench.harness import STEP_S, Question, Scene, free_port
+from bench.ways import Way, in_each_way
 
 WORLD_SIZE = 4
 
@@ -17,8 +18,8 @@ def kill_one_worker(scene: Scene) -> float | None:
     return max(arrival.at for arrival in renewed) - killed_at if renewed else None
 
 
-def ours() -> float | None:
-    with Scene() as scene:
+def ours(way: Way) -> float | None:
+    with Scene(way) as scene:
         _, port = scene.start_coordinator()
         for name in ("agent-0", "agent-1"):
             scene.start_ours(name, port, "2")
@@ -39,7 +40,7 @@ QUESTIONS = (
         text="a worker is killed, 2 agents x 2 workers: all 4 new ones up after",
         unit="s",
         repeats=5,
-        ours=ours,
+        **in_each_way(ours),
         torchrun=torchrun,
         never=f"never ({STEP_S:g} s watched)",
     ),

@@ -8,10 +8,13 @@ as many have the same pace, so from the cost of a beat follows what 10,000 of th
 from __future__ import annotations
 
 import asyncio
-from functools import cache, partial
+from functools import partial
 
+from bench.figures import one_of_each
 from bench.harness import LOOPBACK, Question, Scene
+from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
+from bench.ways import Way
 
 SIZE = 5_000
 SIZE_WANTED = 10_000
@@ -20,10 +23,11 @@ SETTLE_S = 3.0
 MEASURED_S = 10.0
 
 
-async def measure(scene: Scene, size: int, workers: int) -> dict[str, float]:
+async def measure(scene: Scene, size: int, workers: int) -> dict[str, float | None]:
     """Return figures of a fleet whose every agent runs and does nothing but beat."""
     process, port = scene.start_coordinator()
-    async with Fleet(f"{LOOPBACK}:{port}", size, workers=workers) as fleet:
+    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
+    async with Fleet(address, size, workers=workers, credentials=credentials) as fleet:
         await fleet.time_to_assign()
         await asyncio.sleep(SETTLE_S)
         before, beats = process.cpu_times(), fleet.beats
@@ -37,30 +41,29 @@ async def measure(scene: Scene, size: int, workers: int) -> dict[str, float]:
         }
 
 
-@cache
-def figures(workers: int) -> dict[str, float]:
-    """Return all figures of one fleet; a repeated question is not measured again."""
-    with Scene() as scene:
-        return asyncio.run(measure(scene, SIZE, workers))
+def figures(workers: int, way: str) -> dict[str, float | None]:
+    """Return all figures of one fleet."""
+    with Scene(Way(way)) as scene:
+        return fake_agents.run(measure(scene, SIZE, workers))
 
 
-def figure(name: str, workers: int) -> float:
-    """Return one figure of a fleet."""
-    return figures(workers)[name]
+def questions(workers: int) -> list[Question]:
+    """Return what is asked of a fleet."""
+    runs = one_of_each(partial(figures, workers))
+    return [
+        Question(
+            name=f"beats_{name}_{workers}",
+            text=f"{text}, {workers} workers each that report progress",
+            unit=unit,
+            repeats=3,
+            **runs.in_each_way(name),
+        )
+        for name, unit, text in (
+            ("cpu_ms_per_1000", "ms", f"coordinator's CPU for 1,000 beats of {SIZE:,} agents"),
+            ("cores", "cores", f"the same for all beats of {SIZE_WANTED:,} agents"),
+            ("lease_s", "s", f"lease of {SIZE:,} agents"),
+        )
+    ]
 
 
-QUESTIONS = tuple(
-    Question(
-        name=f"beats_{name}_{workers}",
-        text=f"{text}, {workers} workers each that report progress",
-        unit=unit,
-        repeats=1,
-        ours=partial(figure, name, workers),
-    )
-    for workers in (0, WORKERS)
-    for name, unit, text in (
-        ("cpu_ms_per_1000", "ms", f"coordinator's CPU for 1,000 beats of {SIZE:,} agents"),
-        ("cores", "cores", f"the same for all beats of {SIZE_WANTED:,} agents"),
-        ("lease_s", "s", f"lease of {SIZE:,} agents"),
-    )
-)
+QUESTIONS = (*questions(0), *questions(WORKERS))

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import random
 import resource
+import secrets
 import time
-import uuid
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
+from coordinator.access.caller import incarnation_of
+from drumbeat.access.client import Credentials, Metadata
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
 
@@ -20,9 +23,10 @@ if TYPE_CHECKING:
     from drumbeat.v1.session_pb2_grpc import AgentServiceAsyncStub
 
 CONNECTING_MAX = 200
-BACKOFF_FIRST_S = 0.1
-BACKOFF_MAX_S = 5.0
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 1.0  # until the coordinator says another one
 ASSIGNED_WITHIN_S = 120.0
+PLAINTEXT = Credentials(tls=None)
 # A connection of its own for every agent, as if each were on a host of its own.
 CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -30,6 +34,11 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
 )
 
+# gRPC keeps waking each loop that ever served it, so that fleets share one.
+_RUNNER = asyncio.Runner()
+
+T = TypeVar("T")
+Connect = Callable[[], grpc.aio.Channel]
 Call = grpc.aio.StreamStreamCall[session_pb2.AgentReport, session_pb2.Directive]
 
 
@@ -56,9 +65,16 @@ class FakeAgent:
         """The latest it was told."""
         self.assigned_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Done with the monotonic second at which the first assignment came."""
+        self.back_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        """Done with the one at which the second session was welcomed."""
+        self.rounds: set[int] = set()
+        """All it was assigned to."""
+        self._sessions = 0
+        self._backoff_s, self._backoff_max_s = BACKOFF_FIRST_S, BACKOFF_MAX_S
         self._index = index
         self._spec = spec
-        self._fence = common_pb2.Fence(run_id=run_id, incarnation=uuid.uuid4().hex)
+        self._key = secrets.token_bytes(32)
+        self._fence = common_pb2.Fence(run_id=run_id, incarnation=incarnation_of(self._key))
         self._beat = session_pb2.Beat(
             state=session_pb2.GROUP_STATE_IDLE, master_port=10_000 + index % 50_000
         )
@@ -66,28 +82,29 @@ class FakeAgent:
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
 
-    async def live(self, address: str, connecting: asyncio.Semaphore) -> None:
+    async def live(
+        self, connect: Connect, metadata: Metadata, connecting: asyncio.Semaphore
+    ) -> None:
         """Keep a session, and open a new one after each that ends, until cancelled."""
-        ceiling_s = BACKOFF_FIRST_S
         while True:
             try:
-                async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
+                async with connect() as channel:
                     stub: AgentServiceAsyncStub = session_pb2_grpc.AgentServiceStub(channel)
-                    await self._hold_session(stub, connecting)
+                    await self._hold_session(stub, metadata, connecting)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 pass  # the call has ended
             except asyncio.CancelledError:
                 # A server that is overrun cancels calls, which grpc.aio raises like this.
                 if is_asked_to_end():
                     raise
-            await asyncio.sleep(random.uniform(0, ceiling_s))
-            ceiling_s = min(2 * ceiling_s, BACKOFF_MAX_S)
+            await asyncio.sleep(random.uniform(0, self._backoff_s))
+            self._backoff_s = min(2 * self._backoff_s, self._backoff_max_s)
 
     async def _hold_session(
-        self, stub: AgentServiceAsyncStub, connecting: asyncio.Semaphore
+        self, stub: AgentServiceAsyncStub, metadata: Metadata, connecting: asyncio.Semaphore
     ) -> None:
         async with connecting:
-            call: Call = stub.OpenSession()
+            call: Call = stub.OpenSession(metadata=metadata)
             self._fence.session_id = ""
             hello = session_pb2.Hello(
                 run=session_pb2.RunPurpose(run_id=self._fence.run_id, spec=self._spec),
@@ -95,14 +112,14 @@ class FakeAgent:
                 address="127.0.0.1",
                 role="default",
                 local_world_size=self._workers,
+                incarnation_key=self._key,
                 beat=self._beat,
             )
             await call.write(session_pb2.AgentReport(fence=self._fence, hello=hello))
             first = await call.read()
         if not isinstance(first, session_pb2.Directive):
             return
-        self._fence.session_id = first.welcome.session_id
-        self._keep(first.welcome.pace)
+        self._on_welcome(first.welcome)
         writer = asyncio.create_task(self._write_beats(call))
         try:
             while isinstance(response := await call.read(), session_pb2.Directive):
@@ -114,7 +131,16 @@ class FakeAgent:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
+    def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
+        self._fence.session_id = welcome.session_id
+        self._keep(welcome.pace)
+        self._backoff_s = BACKOFF_FIRST_S
+        self._sessions += 1
+        if self._sessions == 2:
+            self.back_at.set_result(time.monotonic())
+
     def _keep(self, pace: session_pb2.Pace) -> None:
+        self._backoff_max_s = pace.reconnect_delay_max.ToTimedelta().total_seconds()
         self.interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
         self.lease_s = pace.lease.ToTimedelta().total_seconds()
 
@@ -134,6 +160,7 @@ class FakeAgent:
 
     def _run(self, assignment: session_pb2.Assignment) -> None:
         self._fence.round_id = assignment.round_id
+        self.rounds.add(assignment.round_id)
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
         self._beat.workers_alive = self._workers
         self._beat.workers.extend(self._progress)
@@ -165,9 +192,18 @@ class Fleet:
     """
 
     def __init__(
-        self, address: str, count: int, run_id: str = "bench", *, workers: int = 0
+        self,
+        address: str,
+        count: int,
+        run_id: str = "bench",
+        *,
+        workers: int = 0,
+        credentials: Credentials = PLAINTEXT,
     ) -> None:
         self._address = address
+        self._credentials = credentials
+        self._channel_credentials = credentials.channel
+        self._options = (*CHANNEL_OPTIONS, *credentials.options)
         self._count = count
         self._run_id = run_id
         self._workers = workers
@@ -185,8 +221,10 @@ class Fleet:
         ]
         connecting = asyncio.Semaphore(CONNECTING_MAX)
         self._began = time.monotonic()
+        metadata = self._credentials.metadata
         self._tasks = [
-            asyncio.create_task(agent.live(self._address, connecting)) for agent in self._agents
+            asyncio.create_task(agent.live(self._connect, metadata, connecting))
+            for agent in self._agents
         ]
         return self
 
@@ -194,6 +232,12 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _connect(self) -> grpc.aio.Channel:
+        """Open a connection, which costs the same on this side as on the coordinator's."""
+        if self._channel_credentials is None:
+            return grpc.aio.insecure_channel(self._address, self._options)
+        return grpc.aio.secure_channel(self._address, self._channel_credentials, self._options)
 
     @property
     def beats(self) -> int:
@@ -210,18 +254,33 @@ class Fleet:
         """The longest heartbeat interval that an agent was told."""
         return max(agent.interval_s for agent in self._agents)
 
+    @property
+    def rounds(self) -> set[int]:
+        """All rounds that agents were assigned to."""
+        return set().union(*(agent.rounds for agent in self._agents))
+
     async def time_to_assign(self) -> float:
         """Return the seconds from the first connect to the last assignment.
 
         Raises:
             TimeoutError: Not all had theirs after ``ASSIGNED_WITHIN_S``.
         """
-        async with asyncio.timeout(ASSIGNED_WITHIN_S):
-            instants = await asyncio.gather(*(agent.assigned_at for agent in self._agents))
-        return max(instants) - self._began
+        return await _latest(agent.assigned_at for agent in self._agents) - self._began
+
+    async def all_back_at(self) -> float:
+        """Return the monotonic second at which the last agent had its second session.
+
+        Raises:
+            TimeoutError: Not all had theirs after ``ASSIGNED_WITHIN_S``.
+        """
+        return await _latest(agent.back_at for agent in self._agents)
 
 
-async def time_to_assign(address: str, count: int) -> float:
-    """Return how long ``count`` agents that come at once wait for their ranks, in seconds."""
-    async with Fleet(address, count) as fleet:
-        return await fleet.time_to_assign()
+def run(measure: Coroutine[Any, Any, T]) -> T:
+    """Return what a measurement with fleets does; all of a process have to run here."""
+    return _RUNNER.run(measure)
+
+
+async def _latest(instants: Iterable[asyncio.Future[float]]) -> float:
+    async with asyncio.timeout(ASSIGNED_WITHIN_S):
+        return max(await asyncio.gather(*instants))

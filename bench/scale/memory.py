@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from bench.harness import LOOPBACK, Question, Scene, free_port, memory_mb
+from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
+from bench.ways import Way, in_each_way
 
 if TYPE_CHECKING:
     import psutil
@@ -16,14 +17,15 @@ SESSIONS = 1000
 
 async def coordinator_with_sessions(scene: Scene) -> float:
     process, port = scene.start_coordinator()
-    async with Fleet(f"{LOOPBACK}:{port}", SESSIONS) as fleet:
+    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
+    async with Fleet(address, SESSIONS, credentials=credentials) as fleet:
         await fleet.time_to_assign()
         return memory_mb([process])
 
 
-def coordinator() -> float:
-    with Scene() as scene:
-        return asyncio.run(coordinator_with_sessions(scene))
+def coordinator(way: Way) -> float:
+    with Scene(way) as scene:
+        return fake_agents.run(coordinator_with_sessions(scene))
 
 
 def agent_memory(scene: Scene, agent: psutil.Process) -> float:
@@ -33,10 +35,10 @@ def agent_memory(scene: Scene, agent: psutil.Process) -> float:
     return memory_mb([agent, *below])
 
 
-def our_agent() -> float:
-    with Scene() as scene:
+def our_agent(way: Way) -> float:
+    with Scene(way) as scene:
         _, port = scene.start_coordinator()
-        return agent_memory(scene, scene.start_ours("agent", port, "1"))
+        return agent_memory(scene, scene.start_ours("agent", port))
 
 
 def torchrun_agent() -> float:
@@ -50,14 +52,14 @@ QUESTIONS = (
         text=f"memory of the coordinator with {SESSIONS:,} agents",
         unit="MB",
         repeats=3,
-        ours=coordinator,
+        **in_each_way(coordinator),
     ),
     Question(
         name="memory_agent",
         text="memory of one agent with 2 workers, without them",
         unit="MB",
         repeats=3,
-        ours=our_agent,
+        **in_each_way(our_agent),
         torchrun=torchrun_agent,
     ),
 )

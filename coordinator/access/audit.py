@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from coordinator.access.throttle import Throttle
+from coordinator.core.registry.throttle import Throttle
 from coordinator.errors import CoordinatorError
 from drumbeat.format import count, one_line
 
@@ -34,7 +34,7 @@ class Audit:
     def call(self, method: str, caller: str, run_id: str = "") -> Iterator[dict[str, Any]]:
         """Log a control call when it is over, whatever its end, with what the block puts in."""
         details: dict[str, Any] = {"run.id": one_line(run_id)} if run_id else {}
-        result, reason = "CANCELLED", None
+        result, reason, who = "CANCELLED", None, one_line(caller, NAME_CHARACTERS_MAX)
         try:
             yield details
             result = "OK"
@@ -45,14 +45,14 @@ class Audit:
             result = "INTERNAL"
             raise
         finally:
-            who = one_line(caller, NAME_CHARACTERS_MAX) or "an unauthenticated caller"
             about = "".join(f", {name}={value}" for name, value in details.items())
-            text = f"{who} called {method}{about}: {reason or result}"
+            whom = who or "an unauthenticated caller"
+            text = f"{whom} called {method}{about}: {reason or result}"
             log.info(
                 "control call",
                 message=text,
                 method=method,
-                caller=caller,
+                caller=who,
                 result=result,
                 reason=reason,
                 **details,

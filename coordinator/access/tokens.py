@@ -10,6 +10,7 @@ from coordinator.access.token_table import KeptToken, TokenTable
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.policy import Policy
+from coordinator.core.run.state import CALLER_CHARACTERS_MAX
 
 
 class Tokens:
@@ -63,7 +64,7 @@ class Tokens:
             created_at=now,
             expires_at=None if event.ttl_s is None else now + event.ttl_s,
             run_id=event.run_id,
-            created_by=event.caller,
+            created_by=event.caller[:CALLER_CHARACTERS_MAX],
         )
         return [self._keep(token), *self._forget_oldest(now), _answer(event, token)]
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 
 from coordinator.access.audit import Audit
-from coordinator.access.caller import TRUSTED, Caller
+from coordinator.access.caller import Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.access.token_table import secret_sha256
 from coordinator.core.events import LimitsReset, TokenRevoked
@@ -23,11 +23,6 @@ _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _SECRET_BYTES = 16  # 22 characters
 
 
-def trusted(_context: object) -> Caller:
-    """Return the caller where nothing is authenticated."""
-    return TRUSTED
-
-
 class ControlService:
     """Who may call is decided before. ``identity`` is what the server shows; ``None``: nothing."""
 
@@ -36,7 +31,7 @@ class ControlService:
         driver: Driver,
         identity: ServerIdentity | None,
         audit: Audit,
-        caller_of: Callable[[object], Caller] = trusted,
+        caller_of: Callable[[object], Caller],
     ) -> None:
         self._driver, self._identity, self._audit = driver, identity, audit
         self._caller_of = caller_of
@@ -98,6 +93,15 @@ class ControlService:
             # Only now: it is one of ours, and not just any text.
             details |= {"token.id": token_id, "token.role": kept.role}
             return pb.RevokeTokenResponse(token=token_message(kept, now=self._driver.now()))
+
+    async def GetAuthority(
+        self, request: pb.GetAuthorityRequest, context: object = None
+    ) -> pb.GetAuthorityResponse:
+        """Return the authorities that are served. Raises ``NoOwnAuthority``."""
+        with self._audit.call("GetAuthority", self._caller_of(context).name):
+            if not (keys := self._own_identity().keys):
+                raise NoOwnAuthority
+            return pb.GetAuthorityResponse(keys=keys)
 
     async def RotateAuthority(
         self, request: pb.RotateAuthorityRequest, context: object = None

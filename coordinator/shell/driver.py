@@ -25,7 +25,11 @@ from coordinator.core.events import (
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.records import CallKind
-from coordinator.core.run.state import RunState
+from coordinator.core.run.state import (
+    CALLER_CHARACTERS_MAX,
+    HISTORY_REASON_CHARACTERS_MAX,
+    RunState,
+)
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage
@@ -191,7 +195,9 @@ class Driver:
 
     def note(self, run_id: str, kind: CallKind, caller: str, reason: str) -> None:
         """Have what a caller did noted in a run, if there is one; of like refusals the first."""
-        event = CallNoted(run_id=run_id, kind=kind, caller=caller, reason=reason)
+        # They are told apart by both, so both are bounded.
+        who, why = caller[:CALLER_CHARACTERS_MAX], reason[:HISTORY_REASON_CHARACTERS_MAX]
+        event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
 
     def _ask(

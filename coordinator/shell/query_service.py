@@ -5,6 +5,9 @@ Readers are answered from what is journaled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import RunState
 from coordinator.errors import UnknownRun
@@ -15,10 +18,12 @@ from drumbeat.v1 import query_pb2
 
 
 class QueryService:
-    """All methods but ``ListRuns`` raise ``UnknownRun``."""
+    """All methods but ``ListRuns`` raise ``UnknownRun``. Who may call is decided before."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(
+        self, driver: Driver, caller_of: Callable[[object], Caller] = lambda _: TRUSTED
+    ) -> None:
+        self._driver, self._caller_of = driver, caller_of
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -53,7 +58,8 @@ class QueryService:
     async def GetReport(
         self, request: query_pb2.GetReportRequest, context: object = None
     ) -> query_pb2.GetReportResponse:
-        """Return how a run ended."""
+        """Return how a run ended. Raises ``Forbidden`` for callers of another run."""
+        self._caller_of(context).check_run(request.run_id)
         state, _ = self._find(request.run_id, request.generation)
         if state.verdict is None:
             raise UnknownRun(request.run_id, "that has ended")

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
-from inspect import iscoroutinefunction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 import structlog
@@ -23,6 +30,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from coordinator.access.audit import Audit
+from coordinator.access.authentication import Authenticator, Open
+from coordinator.access.authority import Authority
+from coordinator.access.caller import Caller
+from coordinator.access.certificate_roles import caller_of_names, names_of
+from coordinator.access.join_token import how_to_join, is_loopback, join_token
+from coordinator.access.operator_certificate import OperatorCertificate
+from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
@@ -32,9 +46,11 @@ from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.connections import prepare_process, server_options
 from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver
+from coordinator.shell.interceptor import CallInterceptor, Context, caller_of
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
-from coordinator.wire.session import error_detail
+from drumbeat.access.local import INSECURE, publish, withdraw
+from drumbeat.access.token import NO_CA, Role, Token
 from drumbeat.command.settings import HostPort
 from drumbeat.v1 import (
     control_pb2,
@@ -47,8 +63,6 @@ from drumbeat.v1 import (
 
 log = structlog.get_logger()
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
 # How long calls may take to end by themselves once the coordinator stops; they
 # are told at once, so this is for the network alone.
 STOP_GRACE_S = 1.0
@@ -59,8 +73,8 @@ _BIND_HINTS = {
     errno.EACCES: "choose a --port above 1023, the ports below belong to the system",
 }
 
-# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
-ERROR_KEY = "drumbeat-error-bin"
+# Id of the token for the user that the coordinator runs as; no other token has it.
+LOCAL_ID = "hostuser"
 
 SERVICES = tuple(
     service.full_name
@@ -69,37 +83,59 @@ SERVICES = tuple(
 )
 
 
+class Serving(NamedTuple):
+    """A coordinator that serves."""
+
+    port: int
+    driver: Driver
+
+
 def run(config: CoordinatorConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises ``CommandFailed``."""
 
-    async def serve(journal: SqliteJournal) -> None:
+    async def serve(
+        directory: Path, journal: SqliteJournal, identity: ServerIdentity | None
+    ) -> None:
         stopped = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-        async with serving(config, journal) as port:
-            print(f"coordinator ready at {HostPort(config.host, port)}", flush=True)
+        async with serving(config, journal, identity=identity, published=_published) as served:
+            where = HostPort(config.host, served.port)
+            print(f"coordinator ready at {where}", flush=True)
+            told = asyncio.create_task(_tell_how_to_join(where, served.driver, identity, directory))
             await stopped.wait()
+            told.cancel()
             log.info("coordinator stopping", reason="it was told to by a signal")
 
     with ExitStack() as stack:
-        directory = config.state_dir or stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
+        directory = Path(
+            config.state_dir
+            or stack.enter_context(tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-"))
         )
         os.umask(0o077)  # whatever this process writes is private
         prepare_process(config.limits)
-        journal = SqliteJournal(Path(directory))
+        journal = SqliteJournal(directory)
         if not journal.is_local:
             reason = "its file system may be a network's, so each decision takes longer to write"
-            log.info("state directory", path=directory, reason=reason)
-        asyncio.run(serve(journal))
+            log.info("state directory", path=str(directory), reason=reason)
+        asyncio.run(serve(directory, journal, _identity(config, directory)))
     return 0
 
 
 @asynccontextmanager
 async def serving(
-    config: CoordinatorConfig, journal: SqliteJournal, policy: Policy | None = None
-) -> AsyncIterator[int]:
-    """Serve while the context is open; yields the port. Raises ``CommandFailed``."""
+    config: CoordinatorConfig,
+    journal: SqliteJournal,
+    policy: Policy | None = None,
+    *,
+    identity: ServerIdentity | None = None,
+    published: Callable[[int, str], AbstractContextManager[object]] = lambda *_: nullcontext(),
+) -> AsyncIterator[Serving]:
+    """Serve while the context is open. Raises ``CommandFailed``.
+
+    Without an identity nothing is encrypted and no caller is asked who it is. ``published`` is
+    told the port and what lets this user in, for as long as that does.
+    """
     status = health.aio.HealthServicer()
     policy = policy or Policy()
     policy = replace(
@@ -116,14 +152,30 @@ async def serving(
         told = partial(_tell_health, status)
         driver = Driver(Registry(policy), journal, config.limits, on_serving=told)
         await driver.restore()
-        server, port = await _start(config, driver, status)
+        local = _local_token(identity)
+        audit = Audit()
+        interceptor = CallInterceptor(
+            _authenticator(config, driver, local),
+            streams_max=config.limits.streams_per_caller_max,
+            on_refused=audit.refused,
+        )
+        driver.on_revoked = interceptor.revoke
+        if identity is not None and len(identity.keys) > 1:
+            driver.announce(identity.keys)
+        server, port = _bind(config, interceptor, identity)
+        control = ControlService(driver, identity, audit, caller_of)
+        _add_services(server, driver, control, status)
     except BaseException:
         await journal.close()
         raise
     owner = asyncio.create_task(driver.run(), name="driver")
     owner.add_done_callback(_crash_if_failed)
     try:
-        yield port
+        # Known before the first caller is let in: an agent that comes back at once looks there.
+        with published(port, local.text() if local is not None else INSECURE):
+            await server.start()
+            await _tell_health(status, True)
+            yield Serving(port, driver)
     finally:
         await status.enter_graceful_shutdown()
         driver.stop(Unavailable("it is stopping"))
@@ -133,35 +185,97 @@ async def serving(
             await owner
 
 
-async def _start(
-    config: CoordinatorConfig, driver: Driver, status: health.aio.HealthServicer
+@contextmanager
+def _published(port: int, text: str) -> Iterator[None]:
+    if (path := publish(port, text)) is None:
+        reason = "there is no place that only this user can write to"
+        log.warning("this user needs a token here as all others do", reason=reason)
+    try:
+        yield
+    finally:
+        if path is not None:
+            withdraw(path, text)
+
+
+def _identity(config: CoordinatorConfig, directory: Path) -> ServerIdentity | None:
+    if config.insecure:
+        reason = "all who reach its port can read, join and end every run"
+        log.warning("nothing is encrypted, and no caller is asked who it is", reason=reason)
+        return None
+    if config.tls_cert is not None and config.tls_key is not None:
+        return OperatorCertificate(config.tls_cert, config.tls_key, config.tls_client_ca)
+    return Authority(directory)
+
+
+async def _tell_how_to_join(
+    where: HostPort, driver: Driver, identity: ServerIdentity | None, directory: Path
+) -> None:
+    """Say it on standard output, unless only callers can be meant that need no token."""
+    if identity is None or identity.is_mutual or is_loopback(where.host):
+        return
+    try:
+        token = await join_token(directory, driver, next(iter(identity.keys), NO_CA))
+    except (CoordinatorError, OSError) as error:
+        log.warning("no token to join with", reason=str(error))
+        return
+    print(how_to_join(where, token, directory), flush=True)
+
+
+def _local_token(identity: ServerIdentity | None) -> Token | None:
+    """Return what lets the user in that the coordinator runs as, for the life of this process."""
+    if identity is None:
+        return None
+    secret = secrets.token_urlsafe(16)
+    return Token(Role.ADMIN, LOCAL_ID, secret, next(iter(identity.keys), NO_CA))
+
+
+def _authenticator(config: CoordinatorConfig, driver: Driver, local: Token | None) -> Authenticator:
+    if local is None:
+        return Open()
+
+    def verify(token: Token) -> Caller:
+        return driver.tokens.verify(token, now=driver.now())
+
+    def of_certificate(properties: Mapping[str, Iterable[bytes]]) -> Caller:
+        return caller_of_names(names_of(properties), config.tls_roles)
+
+    mutual = of_certificate if config.tls_client_ca is not None else None
+    return Authenticator(verify, local=local, of_certificate=mutual)
+
+
+def _bind(
+    config: CoordinatorConfig, interceptor: CallInterceptor, identity: ServerIdentity | None
 ) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options(config))
+    server = grpc.aio.server(interceptors=[interceptor], options=server_options(config))
+    address = str(HostPort(config.host, config.port))
+    try:
+        _probe(config)
+        if identity is None:
+            return server, server.add_insecure_port(address)
+        return server, server.add_secure_port(address, identity.server_credentials())
+    except (OSError, RuntimeError) as error:
+        raise bind_error(config.host, config.port, error) from error
+
+
+def _add_services(
+    server: grpc.aio.Server, driver: Driver, control: Any, status: health.aio.HealthServicer
+) -> None:
     sessions = Sessions(driver)
     agents: Any = SimpleNamespace(
         OpenSession=_stream(sessions.open), ReportFailures=_stream(sessions.report)
     )
-    queries: Any = QueryService(driver)
-    control: Any = ControlService(driver, None, Audit())
+    queries: Any = QueryService(driver, caller_of)
     session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
     query_pb2_grpc.add_QueryServiceServicer_to_server(queries, server)
     control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(shown, server)
-    try:
-        _probe(config)
-        port = server.add_insecure_port(str(HostPort(config.host, config.port)))
-    except (OSError, RuntimeError) as error:
-        raise bind_error(config.host, config.port, error) from error
-    await server.start()
-    await _tell_health(status, True)
-    return server, port
 
 
 def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     async def handle(_: object, context: Context) -> None:
-        await hold(_Requests(context), context.write)
+        await hold(_Requests(context), context.write, caller_of(context))
 
     return handle
 
@@ -179,38 +293,6 @@ class _Requests:
         if (message := await self._read()) is grpc.aio.EOF:
             raise StopAsyncIteration
         return message
-
-
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a ``CoordinatorError`` into its status: the one place where that happens."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Wrap the handler of a call."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        codecs = (handler.request_deserializer, handler.response_serializer)
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_translated(handler.unary_unary), *codecs)
-        if iscoroutinefunction(handler.stream_stream):  # ours; that of reflection yields
-            behaviour = _translated(handler.stream_stream)
-            return grpc.stream_stream_rpc_method_handler(behaviour, *codecs)
-        return handler
-
-
-def _translated(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def call(request: Any, context: Context) -> Any:
-        try:
-            return await behaviour(request, context)
-        except CoordinatorError as error:
-            metadata = ((ERROR_KEY, error_detail(error).SerializeToString()),)
-            await context.abort(grpc.StatusCode[error.status], str(error), metadata)
-
-    return call
 
 
 async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> None:

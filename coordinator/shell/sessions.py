@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 from google.protobuf.message import DecodeError
 
+from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import FailureRecord
-from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
+from coordinator.core.run.records import CallKind
+from coordinator.errors import CoordinatorError, Deposed, InvalidRequest, Unauthenticated
 from coordinator.shell.driver import Driver
 from coordinator.wire import session as wire
 from coordinator.wire.failure import failure_reported
@@ -43,9 +45,10 @@ class Sessions:
         self,
         requests: AsyncIterator[session_pb2.AgentReport],
         send: Callable[[session_pb2.Directive], Awaitable[None]],
+        caller: Caller = TRUSTED,
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
-        opened = await self._hello(requests)
+        opened = await self._hello(requests, caller)
         outbox, term = self._driver.open(opened), self._driver.journal.term
 
         async def write() -> None:
@@ -62,12 +65,16 @@ class Sessions:
         self,
         requests: AsyncIterator[session_pb2.ReportFailuresRequest],
         send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
+        caller: Caller = TRUSTED,
     ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
         pending: _Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
-        await until_one_ends(_acknowledge(pending, send), self._read_records(requests, pending))
+        reading = self._read_records(requests, pending, caller)
+        await until_one_ends(_acknowledge(pending, send), reading)
 
-    async def _hello(self, requests: AsyncIterator[session_pb2.AgentReport]) -> SessionOpened:
+    async def _hello(
+        self, requests: AsyncIterator[session_pb2.AgentReport], caller: Caller
+    ) -> SessionOpened:
         timeout = self._driver.limits.hello_timeout_s
         try:
             async with asyncio.timeout(timeout):
@@ -78,6 +85,8 @@ class Sessions:
             raise _undecodable(error) from None
         noted = _note_once(message.hello.run.run_id, message.hello.host)
         opened = wire.session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
+        incarnation = opened.agent.incarnation
+        self._check(caller, opened.run_id, incarnation, message.hello.incarnation_key)
         if message.hello.term > self._driver.journal.term:
             raise Deposed(message.hello.term)
         if gpus := wire.gpu_summary(message):
@@ -103,7 +112,10 @@ class Sessions:
                 self._driver.submit(event)
 
     async def _read_records(
-        self, requests: AsyncIterator[session_pb2.ReportFailuresRequest], pending: _Pending
+        self,
+        requests: AsyncIterator[session_pb2.ReportFailuresRequest],
+        pending: _Pending,
+        caller: Caller,
     ) -> None:
         """Submit records in order, up to the first that can't be; then wait for their answers.
 
@@ -115,6 +127,8 @@ class Sessions:
             async for message in requests:
                 number, limits = next(self._request_ids), self._driver.limits
                 event = failure_reported(message, number, limits, noted)
+                incarnation, key = event.record.incarnation, message.incarnation_key
+                self._check(caller, event.run_id, incarnation, key)
                 await pending.put((event.record, await self._driver.submit_failure(event)))
         except CoordinatorError as refused:
             error = refused
@@ -125,6 +139,19 @@ class Sessions:
         await pending.join()
         if error is not None:
             raise error
+
+    def _check(self, caller: Caller, run_id: str, incarnation: str, key: bytes) -> None:
+        """Raise ``Forbidden`` or ``Unauthenticated`` unless a caller may speak for an agent."""
+        try:
+            caller.check_run(run_id)
+            caller.check_incarnation(incarnation, key)
+            if caller.is_expired:
+                state = self._driver.journal.runs.find(run_id)
+                if state is None or incarnation not in state.members:
+                    raise Unauthenticated("its token has expired")
+        except CoordinatorError as error:
+            self._driver.note(run_id, CallKind.ACCESS_REFUSED, caller.name, str(error))
+            raise
 
 
 async def _acknowledge(

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,6 +17,7 @@ from cryptography.x509.oid import NameOID
 # a certificate of it is the coordinator, at whatever address.
 SERVER_NAME = "coordinator.drumbeat"
 CURVE = ec.SECP256R1()
+ANCHORS_MAX = 32  # kept for the connections to come; another one is made anew
 # Clocks of machines differ; a certificate is valid that much before it was made.
 BACKDATED = timedelta(days=2)
 
@@ -58,18 +60,17 @@ def trust_anchors(keys: list[str]) -> bytes:
     A trust anchor is a name and a key (RFC 5280, 6.1.1); its signature is not looked at, so one
     that is made here does. Raises ``ValueError`` for a text that is no key.
     """
-    made: list[bytes] = []
-    for text in keys:
-        try:
-            key = ec.EllipticCurvePublicKey.from_encoded_point(
-                CURVE, base64.urlsafe_b64decode(text)
-            )
-        except (ValueError, binascii.Error) as error:
-            raise ValueError("no public key of an authority") from error
-        until = datetime.now(UTC) + timedelta(days=3650)
-        anchor = _anchor(key, until)
-        made.append(anchor.public_bytes(serialization.Encoding.PEM))
-    return b"".join(made)
+    return b"".join(map(_anchor_pem, keys))
+
+
+@lru_cache(maxsize=ANCHORS_MAX)
+def _anchor_pem(text: str) -> bytes:
+    try:
+        key = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, base64.urlsafe_b64decode(text))
+    except (ValueError, binascii.Error) as error:
+        raise ValueError("no public key of an authority") from error
+    until = datetime.now(UTC) + timedelta(days=3650)
+    return _anchor(key, until).public_bytes(serialization.Encoding.PEM)
 
 
 def _anchor(key: ec.EllipticCurvePublicKey, until: datetime) -> x509.Certificate:

@@ -7,14 +7,14 @@ host has left. A token never travels in plaintext.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.access import local
 from drumbeat.access.files import read_private, read_public
-from drumbeat.access.problem import AccessProblem
+from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import NO_CA, InvalidToken, Token, parse_token
 from drumbeat.command.settings import HostPort, by_option, parse_host_port
 
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str], ...]
 
-_HOW_TO_GET_ONE = (
-    "`coordinator token create --role join` on the coordinator's host prints one; "
-    "give it in a file with --token-file, or as DRUMBEAT_TOKEN"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
@@ -39,6 +34,7 @@ class Tls:
 
     authorities: str
     server_name: str  # that the coordinator's certificate has to have
+    is_pinned: bool = False  # the authorities are a token's, not of a file
     certificate: str = ""  # to show; empty: none
     key: str = field(default="", repr=False)
 
@@ -87,52 +83,13 @@ def credentials(
         return Credentials(tls=None)
     token = _given_token(access)
     if access.tls_ca or access.tls_cert:
-        return Credentials(tls=_own_tls(access, where, token, authorities), token=token)
+        tls = _own_tls(access, where, token, authorities)
+        if token is None and not tls.certificate:
+            return _local_token(where, tls)
+        return Credentials(tls=tls, token=token)
     if token is None:
         return _local_credentials(where)
     return Credentials(tls=_tls_of(token, authorities), token=token)
-
-
-@contextmanager
-def call_channel(
-    access: AccessSettings, coordinator: str, *, use_proxy: bool
-) -> Iterator[tuple[grpc.Channel, Metadata]]:
-    """Open a channel for the calls of one command, with the metadata they take; blocking.
-
-    Raises ``AccessProblem``, also for calls that fail because the coordinator is not reached,
-    is another one, or does not let this user in; other errors of calls are the caller's.
-    """
-    import grpc  # noqa: PLC0415
-
-    used = credentials(access, coordinator)
-    options = [("grpc.enable_http_proxy", int(use_proxy)), *used.options]
-    if (secret := used.channel) is None:
-        channel = grpc.insecure_channel(coordinator, options)
-    else:
-        channel = grpc.secure_channel(coordinator, secret, options)
-    with channel:
-        try:
-            yield channel, used.metadata
-        except grpc.RpcError as error:
-            if (problem := _problem_of(error, coordinator, used)) is None:
-                raise
-            raise problem from error
-
-
-def _problem_of(error: grpc.RpcError, coordinator: str, used: Credentials) -> AccessProblem | None:
-    details = str(error.details() or "")
-    match error.code().name:
-        case "UNAUTHENTICATED":
-            return AccessProblem(details, _HOW_TO_GET_ONE, is_final=not used.is_local)
-        case "PERMISSION_DENIED":
-            return AccessProblem(details, "this takes a token of another role, or another run's")
-        case "UNAVAILABLE" | "DEADLINE_EXCEEDED":
-            return AccessProblem(
-                f"the coordinator at {coordinator} cannot be reached: {details}",
-                "--coordinator HOST:PORT says where it listens",
-                is_final=False,
-            )
-    return None
 
 
 def _given_token(access: AccessSettings) -> Token | None:
@@ -156,24 +113,36 @@ def _local_credentials(where: HostPort) -> Credentials:
         return Credentials(tls=_tls_of(token, ()), token=token, is_local=True)
     if not local.is_this_host(where):
         problem = f"a token is needed: the coordinator at {where} is on another host"
-        raise AccessProblem(problem, _HOW_TO_GET_ONE)
+        raise AccessProblem(problem, HOW_TO_GET_IN)
     if found:
         return Credentials(tls=None, is_local=True)
     if local.is_of_another_user(where.port):
         problem = f"a token is needed: the coordinator at {where} is another user's"
-        raise AccessProblem(problem, _HOW_TO_GET_ONE)
+        raise AccessProblem(problem, HOW_TO_GET_IN)
     raise AccessProblem(
         f"no coordinator of this user is running on this host at port {where.port} yet; "
         "for any other, a token is needed",
-        _HOW_TO_GET_ONE,
+        HOW_TO_GET_IN,
         is_final=False,
     )
+
+
+def _local_token(where: HostPort, tls: Tls) -> Credentials:
+    """Return what says who this is where only the authorities are given: the first token of all.
+
+    Unlike a token's own authority, those of a file may let other hosts pass, so it goes to none.
+    """
+    found = local.find(where.port)
+    if not found or found == local.INSECURE or not local.is_this_host(where):
+        return Credentials(tls=tls)
+    return Credentials(tls=tls, token=parse_token(found), is_local=True)
 
 
 def _tls_of(token: Token, authorities: Sequence[str]) -> Tls:
     from drumbeat.access.certificates import SERVER_NAME  # noqa: PLC0415
 
-    return Tls(authorities=_anchors(token, authorities), server_name=SERVER_NAME)
+    anchors = _anchors(token, authorities)
+    return Tls(authorities=anchors, server_name=SERVER_NAME, is_pinned=True)
 
 
 def _anchors(token: Token, authorities: Sequence[str]) -> str:
@@ -213,13 +182,7 @@ def _own_tls(
             "--tls-ca is needed beside --tls-cert: nothing else says whom to trust",
             "give the file of the authority that issued the coordinator's --tls-cert",
         )
-    own = _tls_of(token, authorities)
-    return Tls(
-        authorities=own.authorities,
-        server_name=own.server_name,
-        certificate=pair[0],
-        key=pair[1],
-    )
+    return replace(_tls_of(token, authorities), certificate=pair[0], key=pair[1])
 
 
 def _check_authorities(anchors: str, path: str) -> None:

@@ -1,5 +1,10 @@
 """Pure. Why there is no way into a coordinator."""
 
+HOW_TO_GET_IN = (
+    "`coordinator token create --role join` on the coordinator's host prints a token; "
+    "give it in a file with --token-file, or as DRUMBEAT_TOKEN"
+)
+
 
 class AccessProblem(Exception):
     """A sentence that names what is wrong, what to do about it, and whether trying again helps.

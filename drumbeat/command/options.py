@@ -14,7 +14,6 @@ import click
 from click.core import ParameterSource
 
 from drumbeat.access.exposure import withdraw_token
-from drumbeat.access.token import redacted
 from drumbeat.command.console import close_console, write_text
 from drumbeat.command.settings import FLAG, LOG_LEVELS, Setting
 from drumbeat.format import printable
@@ -52,8 +51,8 @@ class CommandOption(click.Option):
             required=declared.is_required,
             hidden=declared.is_hidden,
             help=declared.help,
-            envvar=declared.variable,
-            show_envvar=True,
+            envvar=declared.variable if declared.has_variable else None,
+            show_envvar=declared.has_variable,
             show_default=declared.shown_default or True,
             metavar=kind.metavar or None,
             type=None if kind is FLAG else click.UNPROCESSED,
@@ -64,6 +63,8 @@ class CommandOption(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the option's own variable, else of the first of the others that has one."""
+        if not self.declared.has_variable:
+            return None
         withdrawn: dict[str, str] = ctx.obj or {}
         return withdrawn.get(self.variable) or os.environ.get(self.variable) or None
 
@@ -75,7 +76,8 @@ class CommandOption(click.Option):
 
     def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002
         """The option as errors name it, with the variable that was read."""
-        return f"{' / '.join(map(repr, self.opts))} (env var: {self.variable!r})"
+        option = " / ".join(map(repr, self.opts))
+        return f"{option} (env var: {self.variable!r})" if self.declared.has_variable else option
 
 
 class SectionedCommand(click.Command):
@@ -183,6 +185,5 @@ def run(
 
 def write_error(program: str, problem: str, hint: str = "") -> None:
     """Write what is wrong, behind what was logged: one line per problem, then the hint."""
-    problem = redacted(problem)
     lines = [f"error: {line}" for line in problem.splitlines()] + [f"hint: {hint}"] * bool(hint)
     write_text("".join(f"{printable(f'{program}: {line}')}\n" for line in lines))

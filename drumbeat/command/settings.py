@@ -57,6 +57,7 @@ class Setting(NamedTuple):
     shown_default: str = ""
     is_required: bool = False
     is_hidden: bool = False  # in the help
+    has_variable: bool = True  # in the environment
 
     @property
     def option(self) -> str:

@@ -259,6 +259,38 @@ class RevokeTokenResponse(google.protobuf.message.Message):
 Global___RevokeTokenResponse: typing_extensions.TypeAlias = RevokeTokenResponse
 
 @typing.final
+class GetAuthorityRequest(google.protobuf.message.Message):
+    """Asks for the authorities."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___GetAuthorityRequest: typing_extensions.TypeAlias = GetAuthorityRequest
+
+@typing.final
+class GetAuthorityResponse(google.protobuf.message.Message):
+    """All that are served."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: builtins.int
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Their public keys, as tokens have them, the newest first."""
+
+    def __init__(
+        self,
+        *,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
+
+Global___GetAuthorityResponse: typing_extensions.TypeAlias = GetAuthorityResponse
+
+@typing.final
 class RotateAuthorityRequest(google.protobuf.message.Message):
     """Asks for another authority."""
 

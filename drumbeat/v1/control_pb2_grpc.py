@@ -55,6 +55,11 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenResponse.FromString,
                 _registered_method=True)
+        self.GetAuthority = channel.unary_unary(
+                '/drumbeat.v1.ControlService/GetAuthority',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.GetAuthorityRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.GetAuthorityResponse.FromString,
+                _registered_method=True)
         self.RotateAuthority = channel.unary_unary(
                 '/drumbeat.v1.ControlService/RotateAuthority',
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.RotateAuthorityRequest.SerializeToString,
@@ -103,6 +108,14 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAuthority(self, request, context):
+        """Returns the coordinator's certificate authorities that are served. FAILED_PRECONDITION: its
+        certificate is the operator's own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RotateAuthority(self, request, context):
         """Replaces the coordinator's certificate authority. Until `RetireAuthority` callers that
         trust an older one are served as well, and agents that are connected are told of the new
@@ -142,6 +155,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.RevokeTokenResponse.SerializeToString,
+            ),
+            'GetAuthority': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAuthority,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.GetAuthorityRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.GetAuthorityResponse.SerializeToString,
             ),
             'RotateAuthority': grpc.unary_unary_rpc_method_handler(
                     servicer.RotateAuthority,
@@ -263,6 +281,33 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/RevokeToken',
             drumbeat_dot_v1_dot_control__pb2.RevokeTokenRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.RevokeTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAuthority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/GetAuthority',
+            drumbeat_dot_v1_dot_control__pb2.GetAuthorityRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.GetAuthorityResponse.FromString,
             options,
             channel_credentials,
             insecure,

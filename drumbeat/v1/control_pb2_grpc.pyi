@@ -89,6 +89,22 @@ _ControlServiceRevokeTokenType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceGetAuthorityType = typing_extensions.TypeVar(
+    '_ControlServiceGetAuthorityType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.GetAuthorityRequest,
+        drumbeat.v1.control_pb2.GetAuthorityResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.GetAuthorityRequest,
+        drumbeat.v1.control_pb2.GetAuthorityResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.GetAuthorityRequest,
+        drumbeat.v1.control_pb2.GetAuthorityResponse,
+    ],
+)
+
 _ControlServiceRotateAuthorityType = typing_extensions.TypeVar(
     '_ControlServiceRotateAuthorityType',
     grpc.UnaryUnaryMultiCallable[
@@ -121,7 +137,7 @@ _ControlServiceRetireAuthorityType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType]):
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType]):
     """What operators may change."""
 
     @typing.overload
@@ -141,6 +157,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.RevokeTokenRequest,
             drumbeat.v1.control_pb2.RevokeTokenResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.GetAuthorityRequest,
+            drumbeat.v1.control_pb2.GetAuthorityResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.RotateAuthorityRequest,
@@ -169,6 +189,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.RevokeTokenRequest,
             drumbeat.v1.control_pb2.RevokeTokenResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.GetAuthorityRequest,
+            drumbeat.v1.control_pb2.GetAuthorityResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.RotateAuthorityRequest,
@@ -200,6 +224,11 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     Answers once that is journaled. Harmless if repeated. NOT_FOUND: there is no such token.
     """
 
+    GetAuthority: _ControlServiceGetAuthorityType
+    """Returns the coordinator's certificate authorities that are served. FAILED_PRECONDITION: its
+    certificate is the operator's own.
+    """
+
     RotateAuthority: _ControlServiceRotateAuthorityType
     """Replaces the coordinator's certificate authority. Until `RetireAuthority` callers that
     trust an older one are served as well, and agents that are connected are told of the new
@@ -227,6 +256,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.RevokeTokenRequest,
         drumbeat.v1.control_pb2.RevokeTokenResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.GetAuthorityRequest,
+        drumbeat.v1.control_pb2.GetAuthorityResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.RotateAuthorityRequest,
@@ -279,6 +312,16 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.control_pb2.RevokeTokenResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RevokeTokenResponse]]:
         """Revokes a token and ends what was opened with it; an agent that has no other one gives up.
         Answers once that is journaled. Harmless if repeated. NOT_FOUND: there is no such token.
+        """
+
+    @abc.abstractmethod
+    def GetAuthority(
+        self,
+        request: drumbeat.v1.control_pb2.GetAuthorityRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.GetAuthorityResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.GetAuthorityResponse]]:
+        """Returns the coordinator's certificate authorities that are served. FAILED_PRECONDITION: its
+        certificate is the operator's own.
         """
 
     @abc.abstractmethod

@@ -8,10 +8,10 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, exit_all
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SERVE = ("coordinator", "serve")
 
 
 def is_serving(coordinator: Coordinator) -> bool:
-    with grpc.insecure_channel(coordinator.address) as channel:
+    with channel_to(coordinator.address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

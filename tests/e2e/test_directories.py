@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.waiting import wait_until_sync
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.cluster import Cluster
@@ -73,3 +78,56 @@ def test_the_next_agent_removes_what_a_killed_one_left(cluster: Cluster) -> None
     assert left_in(cluster.directory)
     assert cluster.agent("--standalone", "--no-python", "true").wait() == 0
     assert left_in(cluster.directory) == []
+
+
+CALLING = """
+import time
+from worker_sdk import heartbeat, record, runtime, timers
+
+@record
+def main():
+    heartbeat()
+    with timers.expires(after=600, scope="all of it"):
+        assert runtime.attachment().greeting(30.0) is not None
+        print("up", flush=True)
+        time.sleep(1000)
+
+main()
+"""
+
+
+@pytest.fixture
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def exposed(directory: Path) -> list[Path]:
+    """Return what another user could use if only the directory itself did not keep it away."""
+    found = [path for path in directory.iterdir() if path.lstat().st_mode & 0o077]
+    return found + [below for path in found if path.is_dir() for below in exposed(path)]
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_nothing_of_a_running_job_is_open_to_other_users(cluster: Cluster) -> None:
+    """Whatever the umask: boards, sockets, FIFOs, error files, spooled records, logs."""
+    coordinator = cluster.coordinator()
+    script = cluster.directory / "calling.py"
+    script.write_text(CALLING)
+    agent = cluster.agent(
+        *("--nproc-per-node", "2", "--max-restarts", "0", "--stderr-capture", "on", str(script)),
+        coordinator=coordinator,
+        env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
+    )
+    agent.wait_for_line("up", count=2)
+    (root,) = (path for path in cluster.directory.iterdir() if path.name.startswith("drumbeat-"))
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    kinds = {stat.S_IFMT(path.lstat().st_mode) for path in root.rglob("*")}
+    assert kinds == {stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK, stat.S_IFIFO}
+    assert exposed(root) == []
+    coordinator.kill()
+    agent.wait_for_line("waiting for the coordinator|coordinator lost")
+    os.kill(agent.worker_pids()[0], signal.SIGKILL)
+    wait_until_sync(lambda: list(root.glob("spool/*/*.record")), 20.0, describe=agent.log)
+    assert exposed(root) == []

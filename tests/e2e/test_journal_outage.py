@@ -8,10 +8,10 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.support.channels import channel_to
 from tests.support.cluster import DEADLINE_S, exit_all
 from tests.support.waiting import wait_until_sync
 
@@ -40,7 +40,7 @@ def no_room(coordinator: Coordinator) -> Iterator[None]:
 
 
 def health(coordinator: Coordinator) -> int:
-    with grpc.insecure_channel(coordinator.address) as channel:
+    with channel_to(coordinator.address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         response = stub.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
         return int(response.status)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 
 from drumbeat.v1 import query_pb2, query_pb2_grpc
+from tests.support.channels import channel_to
 from tests.support.cluster import DEADLINE_S
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def join(cluster: Cluster, coordinator: Coordinator, count: int, *arguments: str
 
 def listed(coordinator: Coordinator) -> list[tuple[str, int, bool]]:
     """Return all runs the coordinator knows, and whether each has ended well."""
-    with grpc.insecure_channel(coordinator.address) as channel:
+    with channel_to(coordinator.address) as channel:
         runs = query_pb2_grpc.QueryServiceStub(channel)
         found = runs.ListRuns(query_pb2.ListRunsRequest(), timeout=DEADLINE_S).runs
         return [

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from drumbeat import VERSION
+from tests.support.channels import aio_channel_to
 from tests.support.processes import DEADLINE_S
 from tests.support.versions import LATER_STATE, Version, version
 
@@ -116,7 +117,7 @@ async def test_an_agent_of_another_version_trains_with_ours(
     coordinator = cluster.coordinator()
     ours = cluster.agent("--nnodes", "2", worker(cluster), coordinator=coordinator)
     coordinator.wait_for_run("run", lambda run: run.agents_count == 1)
-    async with grpc.aio.insecure_channel(coordinator.address) as channel:
+    async with aio_channel_to(coordinator.address) as channel:
         ask: Any = channel.unary_unary(
             QUERY,
             request_serializer=other.GetRunRequest.SerializeToString,

@@ -121,8 +121,9 @@ def test_a_crash_is_reported_with_the_stacks_of_all_threads(
         r"Current thread \S+ \(most recent call first\):\n(.*\n)*?.* in main\n", report
     )
     assert " in bystander\n" in report
-    # Users look for it on the standard error, as Python itself would write it.
-    assert f"\n{message}\n\nCurrent thread" in done.stderr
+    # Users look for it on the standard error, where Python itself would write it; moved in, for
+    # what a worker left must not look like a line of the log.
+    assert f"\n  {message}\n\n  Current thread" in done.stderr
     (left,) = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
     assert left.name == "error.json.faulthandler"
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
 
+from agent.multiprocessing import DefaultLogsSpecs, start_processes
 from drumbeat.access.token import Role, Token
+from tests.support.waiting import MS
 
+DEADLINE_S = 30_000 * MS
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "abcdefghijkl0123456789"
 TOKEN = Token(Role.JOIN, "abcdefgh", SECRET).text()
@@ -28,6 +32,12 @@ for name in ("cmdline", "environ"):
 print(" ".join(sys.argv).count(os.environ["EXPECTED"][::-1]), flush=True)
 subprocess.run(["cat", "/proc/self/environ"], check=True)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_process() -> None:
+    """Start what the standard library shares among all tests, lest one of them be blamed."""
+    resource_tracker.ensure_running()
 
 
 @pytest.mark.parametrize(
@@ -59,3 +69,24 @@ def test_a_process_without_access_to_itself_goes_on(
     assert exposure.withdraw_token() == {"DRUMBEAT_TOKEN": TOKEN}
     (tmp_path / "stat").write_text("1 (a) b) S 1 2")
     assert exposure.withdraw_token() == {}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_token_of_a_launcher_reaches_no_worker_that_is_not_to_have_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
+) -> None:
+    monkeypatch.setenv("DRUMBEAT_TOKEN", TOKEN)
+    context = start_processes(
+        "worker",
+        os.getenv,
+        dict.fromkeys(range(2), ("DRUMBEAT_TOKEN",)),
+        {0: {}, 1: {"DRUMBEAT_TOKEN": "its own"}},
+        DefaultLogsSpecs(str(tmp_path)),
+        start_method=method,
+    )
+    try:
+        result = context.wait(DEADLINE_S)
+    finally:
+        context.close(timeout=0)
+    assert result is not None
+    assert result.return_values == {0: None, 1: "its own"}

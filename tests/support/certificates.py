@@ -40,11 +40,12 @@ class Pair:
 class CertificateAuthority:
     """A certificate authority, with the name that one of a coordinator has.
 
-    Give a key to have another one with the same name.
+    What one that is ``like`` another issues looks as if that other one had, but for the signature.
     """
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey | None = None) -> None:
-        self.key = key or ec.generate_private_key(certificates.CURVE)
+    def __init__(self, like: CertificateAuthority | None = None) -> None:
+        self.key = ec.generate_private_key(certificates.CURVE)
+        self._shown: ec.EllipticCurvePublicKey = (like or self).key.public_key()
         self.certificate = certificates.ca_certificate(
             self.key.public_key(), self.key, until=datetime.now(UTC) + 3650 * DAY
         )
@@ -84,7 +85,7 @@ class CertificateAuthority:
         """
         key, now = ec.generate_private_key(certificates.CURVE), datetime.now(UTC)
         common = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
-        issuer = self.key.public_key()
+        issuer = self._shown
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name(common))

@@ -21,6 +21,7 @@ import grpc
 import psutil
 
 from drumbeat.v1 import query_pb2_grpc, session_pb2
+from tests.support.channels import channel_to
 from tests.support.processes import DEADLINE_S, ROOT, Process
 from tests.support.status import RunStatus, requests
 from tests.support.steering import LOOPBACK, Worker, WorkerServer, exit_all
@@ -104,7 +105,7 @@ class Coordinator:
 
     def run(self, run_id: str) -> RunStatus:
         """Ask for a run. Raises ``grpc.RpcError``, e.g. NOT_FOUND."""
-        with grpc.insecure_channel(self.address) as channel:
+        with channel_to(self.address) as channel:
             stub = query_pb2_grpc.QueryServiceStub(channel)
             run, agents, events = requests(run_id)
             found = stub.GetRun(run, timeout=DEADLINE_S, wait_for_ready=True).run

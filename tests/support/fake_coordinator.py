@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
+from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
 from tests.support.waiting import MS
+
+if TYPE_CHECKING:
+    from drumbeat.access.token import Token
+    from tests.support.certificates import Pair
 
 # Its poller is one for all loops of this process; made here, it is no leak of a test.
 grpc.aio.init_grpc_aio()
@@ -29,6 +33,31 @@ PACE = session_pb2.Pace(
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class Refused(NamedTuple):
+    """What ends a call."""
+
+    status: grpc.StatusCode
+    refusal: common_pb2.Refusal.ValueType
+    text: str
+
+    async def abort(self, context: Context) -> None:
+        """End a call so."""
+        detail = common_pb2.ErrorDetail(refusal=self.refusal).SerializeToString()
+        await context.abort(self.status, self.text, (("drumbeat-error-bin", detail),))
+
+
+UNAUTHENTICATED = Refused(
+    grpc.StatusCode.UNAUTHENTICATED,
+    common_pb2.REFUSAL_UNAUTHENTICATED,
+    "the coordinator does not let this caller in: the token was revoked",
+)
+FORBIDDEN = Refused(
+    grpc.StatusCode.PERMISSION_DENIED,
+    common_pb2.REFUSAL_FORBIDDEN,
+    "xxxxxxxx may not do this: it is for the run other only",
+)
+
+
 class Session:
     """One session of an agent, from its hello on."""
 
@@ -36,7 +65,7 @@ class Session:
         self.hello = hello
         self.beat = hello.beat
         self._heard: asyncio.Queue[session_pb2.Beat] = asyncio.Queue()
-        self._unsent: asyncio.Queue[session_pb2.Directive | None] = asyncio.Queue()
+        self._unsent: asyncio.Queue[session_pb2.Directive | Refused | None] = asyncio.Queue()
         self.say(welcome=session_pb2.Welcome(session_id="s", pace=PACE))
 
     def say(self, **response: Any) -> None:
@@ -46,6 +75,10 @@ class Session:
     def direct(self, iteration: int, **kind: Any) -> None:
         """Say what the workers shall do in an iteration of round 0."""
         self.say(inprocess=inprocess_pb2.InprocessDirective(iteration=iteration, **kind))
+
+    def refuse(self, refused: Refused) -> None:
+        """End the stream with a refusal."""
+        self._unsent.put_nowait(refused)
 
     def cut(self) -> None:
         """End the stream."""
@@ -77,7 +110,10 @@ class Session:
         hearing = asyncio.create_task(self._hear(context))
         try:
             while (response := await self._unsent.get()) is not None:
-                await context.write(response)
+                if isinstance(response, Refused):
+                    await response.abort(context)
+                else:
+                    await context.write(response)
         finally:
             hearing.cancel()
 
@@ -89,9 +125,11 @@ class Session:
 
 
 class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
-    """Serves one agent."""
+    """Serves one agent; if it has ``tokens``, one that shows any of them."""
 
     def __init__(self) -> None:
+        self.tokens: set[Token] = set()
+        self.refused = 0
         self.sessions: asyncio.Queue[Session] = asyncio.Queue()
         self.records: asyncio.Queue[failure_pb2.FailureRecord] = asyncio.Queue()
         self.port = 0
@@ -110,6 +148,7 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
         self, _requests: object, context: Context
     ) -> None:
         request = await context.read()
+        await self._check(context)
         assert isinstance(request, session_pb2.AgentReport)
         session = Session(request.hello)
         self.sessions.put_nowait(session)
@@ -118,6 +157,7 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
     async def ReportFailures(  # type: ignore[override]  # noqa: N802 - gRPC gives the name
         self, _requests: object, context: Context
     ) -> None:
+        await self._check(context)
         while isinstance(request := await context.read(), session_pb2.ReportFailuresRequest):
             record = request.record
             self.records.put_nowait(record)
@@ -126,14 +166,27 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
             )
             await context.write(answer)
 
+    async def _check(self, context: Context) -> None:
+        shown = dict(context.invocation_metadata() or ()).get("authorization")
+        if self.tokens and shown not in {f"Bearer {token.text()}" for token in self.tokens}:
+            self.refused += 1
+            await UNAUTHENTICATED.abort(context)
+
 
 @asynccontextmanager
-async def fake_coordinator() -> AsyncIterator[FakeCoordinator]:
-    """Serve on loopback."""
+async def fake_coordinator(
+    pair: Pair | None = None, *, port: int = 0
+) -> AsyncIterator[FakeCoordinator]:
+    """Serve on loopback, with a certificate if it is given, else in plaintext."""
     coordinator = FakeCoordinator()
     server = grpc.aio.server()
     session_pb2_grpc.add_AgentServiceServicer_to_server(coordinator, server)
-    coordinator.port = server.add_insecure_port("127.0.0.1:0")
+    where = f"127.0.0.1:{port}"
+    if pair is None:
+        coordinator.port = server.add_insecure_port(where)
+    else:
+        secret = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
+        coordinator.port = server.add_secure_port(where, secret)
     await server.start()
     try:
         yield coordinator

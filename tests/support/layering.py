@@ -59,6 +59,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
+    "coordinator/access/join_token.py": "whether standard output is a log",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",
@@ -67,6 +68,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/workers/supervisor/client.py": "what its supervisor inherits",
     "drumbeat/access/exposure.py": "a token, which leaves it",
+    "drumbeat/command/grpc_core.py": "what gRPC reads, for as long as it does",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/workers/failures/process_failure.py": "which values are secrets",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",

@@ -22,6 +22,7 @@ from drumbeat.v1 import (
     session_pb2,
     session_pb2_grpc,
 )
+from tests.support.channels import channel_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,7 +66,7 @@ class Nuisance:
         assert self._had_turn.wait(timeout_s), "the nuisance got stuck"
 
     def _work(self) -> None:
-        with grpc.insecure_channel(self._address) as channel:
+        with channel_to(self._address) as channel:
             for turn in itertools.count():
                 if self._stopped.is_set():
                     return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import secrets
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from coordinator.access.caller import incarnation_of
 from coordinator.config import CoordinatorConfig, Limits
 from coordinator.core.policy import Policy
 from coordinator.journal.sqlite import SqliteJournal
@@ -50,8 +51,9 @@ async def coordinator(
     **settings: Any,
 ) -> AsyncIterator[Client]:
     """Serve in this process, and yield a client of it."""
-    config = CoordinatorConfig(port=0, limits=limits or Limits(), **settings)
-    async with serving(config, SqliteJournal(directory), policy) as port, Client(port) as client:
+    config = CoordinatorConfig(port=0, insecure=True, limits=limits or Limits(), **settings)
+    served = serving(config, SqliteJournal(directory), policy)
+    async with served as (port, _), Client(port) as client:
         yield client
 
 
@@ -81,9 +83,9 @@ class Refused:
 class Client:
     """One channel to a coordinator, with all its services."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, channel: grpc.aio.Channel | None = None) -> None:
         self.port = port
-        self.channel = grpc.aio.insecure_channel(
+        self.channel = channel or grpc.aio.insecure_channel(
             f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]
         )
         self.sessions = session_pb2_grpc.AgentServiceStub(self.channel)
@@ -119,12 +121,13 @@ class Client:
         """Return an agent that has said nothing yet."""
         return FakeAgent(self, **identity)
 
-    async def report(self, *records: failure_pb2.FailureRecord) -> list[bool]:
-        """Deliver records in one stream; return for each whether it was kept."""
+    async def report(self, *records: failure_pb2.FailureRecord, key: bytes = b"") -> list[bool]:
+        """Deliver records of one agent in one stream; return for each whether it was kept."""
         call = self.sessions.ReportFailures()
         kept = []
         for record in records:
-            await call.write(session_pb2.ReportFailuresRequest(record=record))
+            request = session_pb2.ReportFailuresRequest(record=record, incarnation_key=key)
+            await call.write(request)
             async with asyncio.timeout(DEADLINE_S):
                 answer = await call.read()
             assert isinstance(answer, session_pb2.ReportFailuresResponse), "the stream ended"
@@ -167,9 +170,10 @@ class FakeAgent(Raw):
 
     def __init__(self, client: Client, **identity: Any) -> None:
         super().__init__(client.sessions.OpenSession())
+        self.key: bytes = identity.pop("incarnation_key", secrets.token_bytes(32))
         self.fence = common_pb2.Fence(
             run_id=identity.pop("run_id", "run"),
-            incarnation=identity.pop("incarnation", None) or uuid.uuid4().hex,
+            incarnation=identity.pop("incarnation", None) or incarnation_of(self.key),
         )
         self.beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE, master_port=4000)
         purpose = session_pb2.RunPurpose(
@@ -183,6 +187,7 @@ class FakeAgent(Raw):
                 "role": "default",
                 "local_world_size": 1,
                 "beat": self.beat,
+                "incarnation_key": self.key,
                 **identity,
             }
         )

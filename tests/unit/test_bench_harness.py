@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.harness import Question, ask, summarise, table
+from bench.ways import Way, in_each_way
 
 if TYPE_CHECKING:
     import pytest
@@ -56,7 +57,7 @@ def test_both_sides_take_turns_and_are_compared_by_their_medians(
     question = Question("name", "how long", "s", 3, measure_ours, measure_theirs, never="not once")
     answer = ask(question, ["ours", "torchrun"], None)
     assert order == ["ours", "torchrun"] * 3
-    assert answer["ratio"] == 3.0
+    assert answer["ratios"] == {"torchrun": 3.0}
     assert table([answer]).splitlines()[2:] == [
         "| how long | 3 | 2 s (1.2 to 2.8) | 6 s (4.4 to 7.6), 1 of 3 not once | 3 |"
     ]
@@ -71,4 +72,23 @@ def test_a_question_that_only_one_side_can_answer_has_no_ratio() -> None:
         "| when | 1 | 1 s | never | - |",
         "| why | 1 | 1 s | - | - |",
         "| who | - | failed, see above | | |",
+    ]
+
+
+def test_each_way_of_ours_has_a_column_with_what_the_default_takes_of_it() -> None:
+    took = {Way.DEFAULT: 2.2, Way.INSECURE: 2.0, Way.BEFORE: 1.1}
+    in_all = Question("a", "when", "s", 1, torchrun=lambda: 4.4, **in_each_way(took.__getitem__))
+    plain = Question("b", "why", "s", 1, lambda: 1.0)
+    ways = [str(way) for way in Way]
+    answers = [ask(question, [*ways, "torchrun"], 1) for question in (in_all, plain)]
+    failed = {"name": "c", "text": "who", "error": "nobody"}
+    assert table([*answers, failed]).splitlines() == [
+        (
+            "| question | n | drumbeat | with --insecure | drumbeat / --insecure"
+            " | before | drumbeat / before | torchrun | torchrun / drumbeat |"
+        ),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| when | 1 | 2.2 s | 2 s | 1.1 | 1.1 s | 2 | 4.4 s | 2 |",
+        "| why | 1 | 1 s | - | - | - | - | - | - |",
+        "| who | - | failed, see above | | | | | | |",
     ]

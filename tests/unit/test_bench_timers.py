@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.figures import one_of_each
 from bench.host import timer_loads
-from bench.host.runs import one_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

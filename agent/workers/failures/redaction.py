@@ -113,7 +113,9 @@ class Redactor:
                 at = text.find(value, at + len(value))
 
     def _pieces(self, text: str, *, is_start_cut: bool) -> Iterator[_Span]:
-        cuts, at = [0] if is_start_cut else [], text.find(LEFT_OUT)
+        # What is left of a character that was cut through stands before the rest of the value.
+        start = len(text) - len(text.lstrip("\ufffd"))
+        cuts, at = [start] if is_start_cut else [], text.find(LEFT_OUT)
         while at >= 0 and len(cuts) < CUTS_MAX:
             cuts.append(at + len(LEFT_OUT))
             at = text.find(LEFT_OUT, at + len(LEFT_OUT))

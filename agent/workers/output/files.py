@@ -22,6 +22,7 @@ from worker_sdk import context
 log = structlog.get_logger()
 
 STDOUT, STDERR = 1, 2
+PRIVATE_LOGS = "logs"
 CLOSE_STALL_S = 2.0  # how long the console may take nothing before the rest of stderr is given up
 
 
@@ -70,6 +71,8 @@ class WorkerOutput:
             # What a cleaner has removed is made again; elsewhere, if it can't be where it was.
             if self.directory.ensure() != before and not self._is_kept:
                 self._specs = self._make_specs()
+            if not self._is_kept:
+                self.directory.ensure(PRIVATE_LOGS)
             dest = self._specs.reify(envs)
             for rank, env in envs.items():
                 path = env.get(context.ERROR_FILE) or dest.error_files.get(rank, "")
@@ -129,8 +132,11 @@ class WorkerOutput:
         self._tail.close()
 
     def _make_specs(self) -> LogsSpecs:
-        own = str(self.directory.path / "logs")
-        return make_logs_specs(self._config.log_dir if self._is_kept else own, self._config)
+        if self._is_kept:
+            return make_logs_specs(self._config.log_dir, self._config)
+        with suppress(OSError):  # which they tell of
+            self.directory.ensure(PRIVATE_LOGS)
+        return make_logs_specs(str(self.directory.path / PRIVATE_LOGS), self._config)
 
     def _follow(self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
         config = self._config

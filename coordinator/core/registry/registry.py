@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator import errors
-from coordinator.access.throttle import Throttle
 from coordinator.access.tokens import Tokens
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
+from coordinator.core.registry.throttle import Throttle
 from coordinator.core.run.records import CallKind, RunCreated
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines

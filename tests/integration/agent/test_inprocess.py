@@ -40,7 +40,7 @@ async def an_agent(
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agent", "join", "--log-format", "json", "--run-id", "run"),
         *("--coordinator", f"127.0.0.1:{coordinator.port}", "--nproc-per-node", "2"),
-        *("--local-addr", "127.0.0.1", "--shutdown-timeout", "1", "-m", WORKER, how),
+        *("--insecure", "--local-addr", "127.0.0.1", "--shutdown-timeout", "1", "-m", WORKER, how),
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,

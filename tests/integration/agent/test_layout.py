@@ -201,3 +201,80 @@ def test_the_runtime_directory_of_a_login_is_taken_only_if_it_is_private(
         monkeypatch.setenv("XDG_RUNTIME_DIR", path)
         assert layout.private_places() == [temporary]
     os.chown(place, os.getuid(), os.getgid())
+    (place / "link").symlink_to(place)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "link"))
+    assert layout.private_places() == [temporary], "whoever owns a link may turn it elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_exposed"),
+    [(0o700, False), (0o755, False), (0o1777, False), (0o777, True), (0o770, True)],
+)
+def test_a_place_is_exposed_if_others_may_rename_what_is_in_it(
+    place: Path, mode: int, is_exposed: bool
+) -> None:
+    """Or in any directory above it."""
+    below = place / "below"
+    below.mkdir(mode=0o700)
+    place.chmod(mode)
+    assert layout.is_exposed(str(place)) is is_exposed
+    assert layout.is_exposed(str(below)) is is_exposed
+    assert layout.is_exposed(str(place / "missing"))
+
+
+@needs_root
+def test_a_place_below_a_directory_of_another_user_is_exposed(place: Path) -> None:
+    below = place / "below"
+    below.mkdir(mode=0o700)
+    os.chown(place, ANOTHER_USER, ANOTHER_USER)
+    assert layout.is_exposed(str(below))
+
+
+def test_an_exposed_place_is_taken_only_if_there_is_no_other(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_to_all, ours = place / "open", place / "ours"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    ours.mkdir(mode=0o700)
+    with closing(PrivateDirectory([str(open_to_all), str(ours)])) as directory:
+        assert directory.path.parent == ours
+    monkeypatch.setattr(layout, "SHORT_TEMPORARY", str(open_to_all))
+    with closing(PrivateDirectory([str(open_to_all)])) as directory:
+        assert directory.path.parent == open_to_all
+
+
+def test_what_comes_about_with_rights_for_others_is_not_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system without modes, or where another user was quicker."""
+    made = tempfile.mkdtemp
+
+    def make_readable(prefix: str, dir: str) -> str:  # noqa: A002 - as it is called
+        path = made(prefix=prefix, dir=dir)
+        os.chmod(path, 0o755)  # noqa: PTH101
+        return path
+
+    monkeypatch.setattr("tempfile.mkdtemp", make_readable)
+    monkeypatch.setattr(layout, "SHORT_TEMPORARY", str(place))
+    with pytest.raises(PrivateDirectoryUnusable, match="other users have a part"):
+        PrivateDirectory([str(place)])
+    assert list(place.iterdir()) == []
+
+
+@needs_root
+def test_what_others_plant_keeps_no_agent_from_tidying_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "ABANDONED_MAX", 2)  # with the one that looks
+    left = abandon(place)
+    prefix = left.name[: -len("12345678")]
+    planted = [place / f"{prefix}{index}" for index in range(3)]
+    for path in planted:
+        path.mkdir()
+        os.chown(path, ANOTHER_USER, ANOTHER_USER)
+    (place / f"{prefix}link").symlink_to(place)
+    with closing(PrivateDirectory([str(place)])) as directory:
+        directory.collect(nothing_wanted)
+        assert all(path.exists() for path in planted)
+    assert not left.exists()

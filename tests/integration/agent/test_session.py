@@ -16,15 +16,17 @@ import pytest
 from agent.core.effects import OpenSession
 from agent.core.events import Event, SessionLost, SessionWelcomed
 from agent.core.model import Beat, GroupState
+from agent.runtime.file_thread import FileThread
 from agent.runtime.private_directory import PrivateDirectory
+from agent.session.access import Access
 from agent.session.convert import Identity
 from agent.session.grpc_transport import GrpcConnection
 from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
-from coordinator.cli import reset_limits
-from coordinator.config import ResetLimits
+from coordinator.command.calls import perform
+from coordinator.command.requests import ResetLimits
 from coordinator.errors import CallFailed
 from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2
@@ -63,20 +65,24 @@ class Watched:
         self.limits = limits
 
 
+def config_for(coordinator: str) -> AgentConfig:
+    program = Program("program", "true")
+    return AgentConfig(coordinator=coordinator, run_id="r", program=program, insecure=True)
+
+
 class Scene:
     """One session with a coordinator."""
 
     def __init__(self, port: int, spool: Spool) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.watched = Watched()
-        config = AgentConfig(
-            coordinator=f"127.0.0.1:{port}", run_id="r", program=Program("program", "true")
-        )
+        config = config_for(f"127.0.0.1:{port}")
         identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
         opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT)
         watchdog = cast("Watchdog", self.watched)
         self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
-        connect = partial(GrpcConnection, f"127.0.0.1:{port}")
+        self.files = FileThread()
+        connect = partial(GrpcConnection, Access(config, self.files))
         self.task = asyncio.create_task(self.session.run(connect, spool))
 
     async def event(self, kind: type[Event]) -> Any:
@@ -105,6 +111,7 @@ async def a_session(port: int, spool: Spool) -> AsyncIterator[Scene]:
         scene.task.cancel()
         with suppress(asyncio.CancelledError, ValueError):
             await scene.task
+        scene.files.close()
 
 
 async def test_learned_limits_are_read_in_seconds(spool: Spool) -> None:
@@ -205,11 +212,11 @@ def dead_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("dead_proxy")
 async def test_a_proxy_of_the_environment_is_ignored_unless_asked_for() -> None:
     async with fake_coordinator() as head:
-        address = f"127.0.0.1:{head.port}"
-        kinds = await answers(GrpcConnection(address))
-        assert kinds == ["welcome"]
-        with pytest.raises(TransportError, match="unavailable"):
-            await answers(GrpcConnection(address, is_proxied=True))
+        with closing(FileThread()) as files:
+            access = Access(config_for(f"127.0.0.1:{head.port}"), files)
+            assert await answers(GrpcConnection(access)) == ["welcome"]
+            with pytest.raises(TransportError, match="unavailable"):
+                await answers(GrpcConnection(access, is_proxied=True))
 
 
 @pytest.mark.usefixtures("dead_proxy")
@@ -217,10 +224,13 @@ async def test_the_command_line_ignores_it_as_well() -> None:
     async with fake_coordinator() as head:
         for is_proxied, problem in ((False, "UNIMPLEMENTED"), (True, "cannot be reached")):
             asked = ResetLimits(
-                run_id="r", coordinator=f"127.0.0.1:{head.port}", use_proxy=is_proxied
+                run_id="r",
+                coordinator=f"127.0.0.1:{head.port}",
+                use_proxy=is_proxied,
+                insecure=True,
             )
             with pytest.raises(CallFailed, match=problem):
-                await asyncio.to_thread(reset_limits, asked)
+                await asyncio.to_thread(perform, asked)
 
 
 async def answers(connection: GrpcConnection) -> list[str | None]:

@@ -242,6 +242,7 @@ async def test_without_an_authority_of_its_own_there_is_nothing_to_replace(
 ) -> None:
     async with running(identity) as scene:
         for ask in (
+            scene.control.GetAuthority(pb.GetAuthorityRequest()),
             scene.control.RotateAuthority(pb.RotateAuthorityRequest()),
             scene.control.RetireAuthority(pb.RetireAuthorityRequest()),
         ):
@@ -257,6 +258,8 @@ async def test_agents_hear_of_another_authority_at_once_and_later_ones_after_the
         assert isinstance(await early.next(), fx.Welcome)
         response = await scene.control.RotateAuthority(pb.RotateAuthorityRequest())
         assert list(response.keys) == ["K2", "K1"]
+        shown = await scene.control.GetAuthority(pb.GetAuthorityRequest())
+        assert shown.keys == response.keys
         told = await early.next()
         assert told == fx.TellAuthorities(session_id="a", keys=("K2", "K1"))
         message = directive_message(told, run_id="r", term=1)

@@ -112,9 +112,12 @@ def test_an_argument_counts_before_a_variable_that_it_contradicts(
         ([*TO_HEAD, "--token-file", TOKEN.text()], "a text that is not shown is given"),
         # Slips that put a token where another value belongs.
         ([*TO_HEAD, f"-token={TOKEN.text()}"], "--tee"),
-        ([*TO_HEAD, TOKEN.text()], "cannot run <token>"),
+        ([*TO_HEAD, TOKEN.text()], "cannot run drumbeat1.join.abcdefgh.[secret]"),
         ([*TO_HEAD, f"--insecure={TOKEN.text()}"], "does not take a value"),
-        ([f"--coordinator=a b {TOKEN.text()}"], "'a b <token>' is not an address"),
+        (
+            [f"--coordinator=a b {TOKEN.text()}"],
+            "'a b drumbeat1.join.abcdefgh.[secret]' is not an address",
+        ),
         ([*TO_HEAD, f"--tokn={TOKEN.text()}"], "--tokn"),
     ],
 )

@@ -23,6 +23,7 @@ from agent.core.events import (
 )
 from agent.core.model import Exit, GroupState, Pace, Standby, Stop
 from agent.errors import (
+    AccessRefused,
     CoordinatorLost,
     CoordinatorUnreachable,
     ProcessesStuck,
@@ -301,6 +302,15 @@ def test_a_refusal_is_final() -> None:
     error = RunRefused("job", "it has ended")
     lost = SessionLost(attempt=1, reason="it has ended", refusal=error)
     assert story.feed(lost) == [fx.Finish(exit_code=2, error=error)]
+
+
+def test_a_refusal_that_costs_workers_says_so_before_they_are_stopped() -> None:
+    story = AgentStory().running()
+    error = AccessRefused("the token was revoked")
+    lost = SessionLost(attempt=1, reason="the token was revoked", refusal=error)
+    told = fx.Tell(what="refused", why="the token was revoked; its workers are stopped")
+    assert story.feed(lost) == [told, a_stop()]
+    assert story.feed(WorkersStopped(round_id=0)) == [fx.Finish(exit_code=2, error=error)]
 
 
 def test_a_coordinator_that_never_answers_is_given_up_at_the_join_timeout() -> None:

@@ -93,6 +93,7 @@ EXAMPLES = [
         1,
         "the agent's process was ended by SIGKILL; its workers are gone with it",
     ),
+    (errors.AccessRefused("the token was revoked"), 2, "the token was revoked"),
     (errors.RunFailed("r", "too few agents"), 1, "run 'r' failed: too few agents"),
 ]
 

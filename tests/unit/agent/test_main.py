@@ -1,8 +1,10 @@
 """The entry point of ``agent``: which driver a configuration leads to."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -44,3 +46,16 @@ def test_the_mode_chooses_the_driver(
     ((name, config),) = calls
     assert name == chosen
     assert config.is_standalone == (chosen == "standalone")
+
+
+def test_an_agent_that_is_alone_loads_nothing_of_the_way_to_others() -> None:
+    code = (
+        "import standalone, sys\n"
+        "needless = {'cryptography', 'drumbeat.access.client', 'agent.session.access'}\n"
+        "assert not needless & set(sys.modules), needless & set(sys.modules)\n"
+    )
+    root = Path(entry.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -112,6 +112,12 @@ def test_a_value_that_our_limits_cut_leaves_no_half(cut_at: int) -> None:
         assert SECRET[-4:] not in shown
 
 
+def test_a_value_that_was_cut_within_a_character_leaves_no_half() -> None:
+    redact = Redactor({"A_SECRET": "äöüäöü-value"})
+    tail = "äöüäöü-value"[2:].encode()[1:].decode("utf-8", "replace")
+    assert redact(f"{tail} it was", is_start_cut=True) == "\ufffd[value of A_SECRET] it was"
+
+
 def test_the_middle_of_a_private_key_goes_and_what_is_around_it_stays() -> None:
     assert HIDES(f"key:\n{KEY}done") == "key:\n[private key]\ndone"
     assert HIDES(f"in {json.dumps(KEY)}.") == 'in "[private key]\\n".'

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator import cli
 from coordinator.access.certificate_roles import parse_roles
-from coordinator.config import CoordinatorConfig, ResetLimits
+from coordinator.command import cli, requests
+from coordinator.command.calls import CALLS
+from coordinator.command.requests import Request, ResetLimits
+from coordinator.config import CoordinatorConfig
 from coordinator.errors import CallFailed, CommandFailed, PortInUse
+from drumbeat.access.token import Role, Token
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,7 @@ class Server:
     def __init__(self, exit_code: int = 0, error: CommandFailed | None = None) -> None:
         self.exit_code, self.error = exit_code, error
         self.configs: list[CoordinatorConfig] = []
-        self.resets: list[ResetLimits] = []
+        self.asked: list[Request] = []
 
     def run(self, config: CoordinatorConfig) -> int:
         self.configs.append(config)
@@ -41,17 +44,17 @@ class Server:
             raise self.error
         return self.exit_code
 
-    def reset(self, asked: ResetLimits) -> int:
-        self.resets.append(asked)
+    def perform(self, asked: Request) -> str:
+        self.asked.append(asked)
         if self.error is not None:
             raise self.error
-        return 3
+        return "done"
 
     def main(self, *argv: str) -> int:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("coordinator.shell.server.run", self.run)
-            patch.setattr("coordinator.cli.reset_limits", self.reset)
+            patch.setattr("coordinator.command.calls.perform", self.perform)
             return cli.main(argv)
 
 
@@ -200,24 +203,110 @@ def test_help_and_version_serve_nothing(
         (("--coordinator", "[::1]:7"), "[::1]:7"),
     ],
 )
-def test_limits_are_reset_where_the_coordinator_is(
+def test_operators_ask_where_the_coordinator_is(
     argv: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server()
     line = ["reset-limits", "--run-id", "mt5", *argv]
     assert server.main(*line) == 0
-    assert server.resets == [ResetLimits(run_id="mt5", coordinator=address)]
-    assert capsys.readouterr().out == "coordinator: run mt5: 3 limits forgotten\n"
+    (asked,) = server.asked
+    assert isinstance(asked, ResetLimits)
+    assert (asked.run_id, asked.coordinator, asked.use_proxy) == ("mt5", address, False)
+    assert capsys.readouterr().out == "done\n"
 
 
-@pytest.mark.parametrize("argv", [(), ("--run-id", "r", "--coordinator", "head:x")])
-def test_a_reset_without_a_run_or_with_a_wrong_address_is_refused(
-    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("reset-limits --run-id r", requests.ResetLimits(run_id="r")),
+        ("token create --role view", requests.CreateToken(role="view")),
+        (
+            "token create --role join --run-id exp1 --ttl 12h",
+            requests.CreateToken(role="join", run_id="exp1", ttl=43200.0),
+        ),
+        ("token create --role admin --ttl 30d", requests.CreateToken(role="admin", ttl=2592e3)),
+        ("token list", requests.ListTokens()),
+        ("token revoke k3v9qr2m", requests.RevokeToken(token_id="k3v9qr2m")),
+        ("authority show", requests.ShowAuthority()),
+        ("authority rotate", requests.RotateAuthority()),
+        ("authority retire --coordinator h", requests.RetireAuthority(coordinator="h:29400")),
+    ],
+)
+def test_each_command_of_operators_asks_for_its_own(line: str, expected: Request) -> None:
+    server = Server()
+    assert server.main(*line.split()) == 0
+    (asked,) = server.asked
+    assert type(asked) is type(expected)
+    assert vars(asked) == vars(expected)
+
+
+def test_every_command_of_operators_has_its_call() -> None:
+    assert set(requests.COMMANDS.values()) == set(CALLS)
+
+
+@pytest.mark.parametrize("command", requests.COMMANDS)
+def test_every_command_of_operators_has_help_with_examples_and_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server()
-    assert server.main("reset-limits", *argv) == 2
-    assert server.resets == []
-    assert "coordinator reset-limits --help" in capsys.readouterr().err
+    assert server.main(*command.split(), "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"  coordinator {command}" in shown[shown.index("Examples:") :]
+    assert "Exit codes:" in shown
+    assert "--token-file" in shown
+    assert server.asked == []
+
+
+def test_operators_say_who_they_are_with_the_settings_of_access() -> None:
+    token = Token(Role.ADMIN, "k3v9qr2m", "s" * 22)
+    server = Server()
+    assert server.main("token", "list", "--token", token.text()) == 0
+    (asked,) = server.asked
+    assert asked.token == token
+    assert token.secret not in f"{asked!r} {asked}"
+
+
+def test_variables_for_agents_say_nothing_of_a_new_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("ROLE", "join"), ("RUN_ID", "exp1"), ("TTL", "1h")):
+        monkeypatch.setenv(f"DRUMBEAT_{name}", value)
+    server = Server()
+    assert server.main("token", "create") == 2
+    assert "Missing option '--role'." in capsys.readouterr().err
+    assert server.main("token", "create", "--role", "join") == 0
+    assert vars(server.asked[0]) == vars(requests.CreateToken(role="join"))
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("reset-limits", "--run-id"),
+        ("reset-limits --run-id r --coordinator head:x", "--coordinator"),
+        ("token", "Missing command"),
+        ("token create", "--role"),
+        ("token create --role boss", "one of join, view, admin"),
+        ("token create --role join --ttl 0", "1 second to 3650 days, e.g. 90m, 12h, 30d"),
+        ("token create --role join --ttl 3651d", "1 second to 3650 days"),
+        ("token create --role join --ttl soon", "--ttl"),
+        ("token create --role join extra", "extra"),
+        ("token revoke", "Missing argument 'ID'"),
+        ("token list --token drumbeat1.x", "the token is cut short"),
+        ("authority", "Missing command"),
+        ("authority replace", "replace"),
+    ],
+)
+def test_wrong_usage_of_operators_commands_is_one_line_and_a_hint(
+    line: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    assert server.main(*line.split()) == 2
+    assert server.asked == []
+    error, hint = capsys.readouterr().err.splitlines()
+    assert named in error
+    command = " ".join(line.split()[: 1 if line.startswith("reset") else 2])
+    assert hint.startswith(f"coordinator: hint: try 'coordinator {command.split()[0]}")
+    assert hint.endswith("--help'")
 
 
 def test_a_reset_that_fails_says_why_and_ends_with_its_code(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -23,7 +25,7 @@ from agent.watchdog.core.model import (
 from agent.watchdog.hang import Evidence
 from agent.watchdog.runner import Watchdog
 from tests.support.waiting import MS
-from worker_sdk.context import FILE_TIMER_ENABLE
+from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 
 KEY = WorkerKey(3, 0)
 ACQUIRED = TimerAcquired(worker=KEY, scope="step", timeout_s=0.001, signal=10)
@@ -165,3 +167,45 @@ async def test_what_workers_observed_counts_also_once_they_have_gone(scene: Scen
         scene.watchdog.submit(ACQUIRED)
     scene.watchdog.prepare(KEY.round_id + 1, [KEY.local_rank])
     assert scene.watchdog.observations(KEY.round_id) == {}
+
+
+async def test_a_worker_that_lies_about_who_it_is_moves_no_timer_of_another() -> None:
+    """What comes through the FIFO of a worker is of its own processes, whatever it says."""
+    signals: list[tuple[int, int]] = []
+    signalled, directory = asyncio.Event(), PrivateDirectory()
+
+    def send(worker: WorkerKey, signum: int) -> None:
+        signals.append((worker.local_rank, signum))
+        signalled.set()
+
+    environment = {FILE_TIMER_ENABLE: "1"}
+    watchdog = Watchdog(WatchdogPolicy(), directory, send, lambda _: None, environment)
+    workers = [await asyncio.create_subprocess_exec("sleep", "600") for _ in range(2)]
+    honest = workers[1]
+    paths = {rank: env[FILE_TIMER_PATH] for rank, env in watchdog.prepare(3, [0, 1]).items()}
+    assert paths[0] != paths[1]
+
+    def write(rank: int, at: float, signum: int) -> None:
+        fields = {
+            "pid": honest.pid, "scope_id": "s", "expiration_time": at, "signal": signum,
+        }  # fmt: skip
+        fd = os.open(paths[rank], os.O_WRONLY | os.O_NONBLOCK)
+        os.write(fd, json.dumps(fields).encode() + b"\n")
+        os.close(fd)
+
+    try:
+        watchdog.started(3, {rank: worker.pid for rank, worker in enumerate(workers)})
+        with capture_logs() as logs:
+            write(1, time.time() + 100 * MS, signal.SIGUSR1)
+            write(0, -1.0, 0)  # released, it says
+            write(0, 1.0, signal.SIGKILL)  # and expired long ago
+            async with asyncio.timeout(DEADLINE_S):
+                await signalled.wait()
+        assert signals == [(1, signal.SIGUSR1)]
+        assert "a file timer is not watched" in [entry["event"] for entry in logs]
+    finally:
+        for worker in workers:
+            worker.kill()
+            await worker.wait()
+        await watchdog.close()
+        directory.close()

@@ -129,6 +129,21 @@ async def test_only_workers_are_heard(bench: Bench, metadata: Metadata) -> None:
     assert "token" in details
 
 
+async def test_no_worker_speaks_for_another_by_what_it_can_see(
+    bench: Bench,
+) -> None:
+    """Names of files, ranks and pids are no secret on a host; the token is in none of them."""
+    directory = Path(bench.env[context.WORKER_DIR])
+    seen = [directory.name, directory.name.rpartition("-")[2], str(directory), "0", f"{ROUND}-0"]
+    seen += [path.name for path in directory.parent.rglob("*")]
+    for token in (*seen, str(os.getpid()), bench.env[context.WORKER_TOKEN][:-1]):
+        metadata = (("authorization", f"Bearer {token}"),)
+        code, _ = await refused(
+            bench.stub.Heartbeat(worker_pb2.HeartbeatRequest(), metadata=metadata)
+        )
+        assert code is grpc.StatusCode.UNAUTHENTICATED, token
+
+
 async def test_a_timer_that_is_not_released_ends_the_worker(bench: Bench) -> None:
     await bench.stub.AcquireTimer(an_acquire(0.2, signal=10), metadata=bench.token)
     async with asyncio.timeout(DEADLINE_S):
@@ -292,6 +307,17 @@ async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert details.startswith("step.interrupted.interruption.message: 5000 is given")
     assert bench.steps.empty()
+
+
+async def test_what_a_worker_says_of_another_rank_is_its_own(bench: Bench) -> None:
+    stream = await bench.greeted()
+    said = iteration_pb2.Interruption(local_rank=7, message="not me", kind=EXCEPTION)
+    step = worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
+    await stream.write(worker_pb2.AttachRequest(step=step))
+    told = await heard(bench)
+    assert told.worker == WorkerKey(ROUND, 0)
+    assert told.interruption is not None
+    assert told.interruption.local_rank == 0
 
 
 async def test_the_longest_step_fits(bench: Bench) -> None:

@@ -65,7 +65,9 @@ def token_file(folder: Path, text: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("token", [TOKEN, TOKEN.text(), f" {TOKEN.text()}\n"])
+@pytest.mark.parametrize(
+    "token", [TOKEN, TOKEN.text(), f" {TOKEN.text()}\n"], ids=["token", "text", "spaces"]
+)
 def test_a_token_says_whom_to_trust_and_travels_with_each_call(token: Token | str) -> None:
     found = made(token=token)
     assert trusted(found) == [CA.key_text]
@@ -122,7 +124,11 @@ def test_a_token_whose_authority_is_no_key_is_refused() -> None:
     assert "its authority is no public key" in refusal(token=token).text
 
 
-@pytest.mark.parametrize("text", ["rubbish", TOKEN.text()[:-9], TOKEN.text().replace("s", "t", 1)])
+@pytest.mark.parametrize(
+    "text",
+    ["rubbish", TOKEN.text()[:-9], TOKEN.text().replace("s", "t", 1)],
+    ids=["rubbish", "short", "changed"],
+)
 def test_a_text_that_is_no_token_is_refused_without_being_shown(tmp_path: Path, text: str) -> None:
     path = token_file(tmp_path, text)
     in_file, given = refusal(token_file=path), refusal(token=text)
@@ -225,9 +231,25 @@ def test_the_coordinators_user_on_its_host_needs_nothing() -> None:
 
 def test_what_is_given_counts_before_what_the_coordinator_left(tmp_path: Path) -> None:
     local.publish(29400, OTHER_CA.token().text())
+    certificate, key = CA.issue("me").write(tmp_path)
+    pair = {"tls_ca": CA.write(tmp_path), "tls_cert": certificate, "tls_key": key}
+    assert made("localhost", **pair).token is None
     assert made("localhost", token=TOKEN).token == TOKEN
     assert made("localhost", insecure=True).token is None
-    assert made("localhost", tls_ca=CA.write(tmp_path)).token is None
+
+
+def test_an_operators_certificate_lets_the_coordinators_user_in_on_its_host_only(
+    tmp_path: Path,
+) -> None:
+    """It is how the first token of such a coordinator can be created."""
+    ca, token = CA.write(tmp_path), Token(TOKEN.role, "local000", TOKEN.secret)
+    local.publish(29400, token.text())
+    found = made("localhost", tls_ca=ca)
+    assert (found.token, found.is_local, trusted(found)) == (token, True, [CA.key_text])
+    assert made(ELSEWHERE, tls_ca=ca).token is None
+    assert refusal("localhost").text.startswith("--tls-ca is needed: ")
+    local.publish(29400, local.INSECURE)
+    assert made("localhost", tls_ca=ca).token is None
 
 
 def test_an_insecure_coordinator_lets_its_host_speak_plaintext_and_with_no_other_one() -> None:

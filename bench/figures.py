@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from bench.ways import Ways, in_each_way
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,6 +32,10 @@ class Runs:
             for key, values in self._run(side).items():
                 self._kept[side, key].extend(values)
         return kept.pop(0)
+
+    def in_each_way(self, name: str) -> Ways:
+        """Return what to give a question whose figure runs have in each way."""
+        return in_each_way(lambda way: self.figure(way, name))
 
 
 def one_of_each(run: Callable[[str], dict[str, float | None]]) -> Runs:

@@ -1,0 +1,82 @@
+"""Shell. The token with which machines join if the operator makes no other, and how to say so."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from coordinator.access.token_table import secret_sha256
+from coordinator.core.events import TokenCreated
+from coordinator.errors import Unauthenticated
+from coordinator.shell.driver import Driver
+from drumbeat.access.token import InvalidToken, Role, Token, parse_token
+from drumbeat.command.settings import HostPort
+
+FILE = "join.token"  # in the state directory, for its user alone
+_REQUEST_ID = 0  # those of failure records are positive, those of operators negative
+# Standard output is a log there, which others than this user read.
+_LOGS = ("JOURNAL_STREAM", "KUBERNETES_SERVICE_HOST")
+
+
+async def join_token(directory: Path, driver: Driver, ca: str) -> Token | None:
+    """Return the token of the file, made at the first start; None once it was revoked.
+
+    ``ca`` is the key of the authority that it is to pin. Raises ``CoordinatorError`` if it can't
+    be made now, ``OSError`` for the file.
+    """
+    path, before = directory / FILE, ""
+    with suppress(FileNotFoundError):
+        before = path.read_text()
+    try:
+        known = parse_token(before)
+    except InvalidToken:  # there is none, or it was cut short by a crash
+        token = Token(Role.JOIN, secrets.token_hex(4), secrets.token_urlsafe(16), ca)
+        asked = TokenCreated(
+            request_id=_REQUEST_ID,
+            token_id=token.token_id,
+            role=token.role,
+            secret_sha256=secret_sha256(token.secret),
+        )
+        await driver.change_token(asked)
+    else:
+        try:
+            driver.tokens.verify(known, now=driver.now())
+        except Unauthenticated:
+            return None
+        token = Token(known.role, known.token_id, known.secret, ca)  # it may be another by now
+    if token.text() != before.strip():
+        path.touch(mode=0o600)
+        path.write_text(f"{token.text()}\n")
+    return token
+
+
+def how_to_join(where: HostPort, token: Token | None, directory: Path) -> str:
+    """Return what the operator is shown."""
+    host = where.host
+    if _is_unspecified(host):
+        host = socket.gethostname()
+    if token is None:
+        return "make a token for machines that join:\n  coordinator token create --role join"
+    shown = f"--token {token.text()}"
+    if any(map(os.environ.get, _LOGS)):
+        shown = f"--token-file {directory / FILE}"
+    address = HostPort(host, where.port)
+    return f"join a machine with:\n  agent join --coordinator {address} {shown} train.py"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # what a name resolves to may change
+
+
+def _is_unspecified(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return False

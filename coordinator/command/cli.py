@@ -1,0 +1,92 @@
+"""Shell. The command line of ``coordinator``: the server, and how a line becomes an exit code."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coordinator.command import operators
+from coordinator.command.requests import Request
+from coordinator.config import CoordinatorConfig, default_state_dir
+from coordinator.errors import CommandFailed, InvalidConfiguration
+from drumbeat.command import options
+from drumbeat.command.console import open_missing
+from drumbeat.command.settings import QUIET, by_option, settings_of
+
+SETTINGS = settings_of(CoordinatorConfig)
+
+_SERVE_EPILOG = """\b
+Examples:
+  coordinator serve
+  coordinator serve --host 0.0.0.0 --insecure
+  coordinator serve --port 29500 --state-dir /var/lib/drumbeat
+
+\b
+Exit codes:
+  0  ended in order, e.g. by SIGTERM
+  1  failed while it ran
+  2  could not start: usage, port or state directory
+"""
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@options.version_option("coordinator")
+def coordinator() -> None:
+    """Decide who trains together, with which ranks, and when to restart.
+
+    One coordinator serves many runs. Agents (`agent join`) connect to it.
+    """
+
+
+@coordinator.command(
+    cls=options.SectionedCommand,
+    epilog=_SERVE_EPILOG,
+    params=options.options_of(SETTINGS, {"quiet": QUIET}),
+)
+def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
+    """Serve agents until SIGTERM or SIGINT.
+
+    A DURATION is a number of seconds, or has a unit: 500ms, 30s, 1.5m, 2h.
+    """
+    if params["host"].startswith("[") and params["host"].endswith("]"):
+        params["host"] = params["host"][1:-1]
+    if params["state_dir"] is not None:
+        params["state_dir"] = str(Path(params["state_dir"]).absolute())
+    else:
+        params["state_dir"] = default_state_dir(
+            params["port"],
+            state_home=os.environ.get("XDG_STATE_HOME", ""),
+            home=os.path.expanduser("~"),  # noqa: PTH111 - Path.home() raises where there is none
+        )
+    params["log_level"] = options.log_level(params["log_level"], is_quiet=quiet)
+    config = CoordinatorConfig(**params)
+    if violations := by_option(config.validate(), config):
+        raise InvalidConfiguration(*violations)
+    return config
+
+
+operators.add_to(coordinator)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the command line, do what it says, and return the exit code."""
+    open_missing()
+    return options.run(coordinator, argv, _do, program="coordinator", errors=CommandFailed)
+
+
+def _do(asked: CoordinatorConfig | Request) -> int:
+    # Imported late: neither --help nor a wrong command line needs grpc or a log.
+    from drumbeat.command.logs import configure_logs, load_grpc_quietly  # noqa: PLC0415
+
+    load_grpc_quietly()
+    if not isinstance(asked, CoordinatorConfig):
+        from coordinator.command.calls import perform  # noqa: PLC0415
+
+        click.echo(perform(asked))
+        return 0
+    from coordinator.shell.server import run  # noqa: PLC0415
+
+    configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
+    return run(asked)

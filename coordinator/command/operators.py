@@ -1,0 +1,198 @@
+"""Shell. The commands of operators: each asks a coordinator that runs for one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from coordinator.command import requests
+from coordinator.command.requests import Request
+from drumbeat.access import arguments
+from drumbeat.command import options
+
+_EXIT_CODES = """
+\b
+Exit codes:
+  0  done
+  1  the coordinator failed at it
+  2  usage, or the coordinator refused
+  3  the coordinator could not be reached
+"""
+
+
+def add_to(root: click.Group) -> None:
+    """Give the command ``coordinator`` those of operators."""
+    for command in (reset_limits, token, authority):
+        root.add_command(command)
+
+
+def _command(
+    group: click.Group | None, name: str, epilog: str, request: type[Request]
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command that returns a request."""
+    params = options.options_of(requests.settings_of(request))
+    make = click.command if group is None else group.command
+    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{_EXIT_CODES}", params=params)
+
+
+def _made(request: type[Request], ctx: click.Context, params: dict[str, Any]) -> Request:
+    arguments.settle(ctx, params)
+    return request(**params)
+
+
+@_command(
+    None,
+    "reset-limits",
+    """\b
+Examples:
+  coordinator reset-limits --run-id mt5
+  coordinator reset-limits --run-id mt5 --coordinator head:29400 --token-file operator.token
+""",
+    requests.ResetLimits,
+)
+@click.pass_context
+def reset_limits(ctx: click.Context, /, **params: Any) -> Request:
+    """Forget what was learned of how long things take in a run.
+
+    Sections and heartbeats whose timeout is "auto" have no limit from then on,
+    until it is learned anew. For a change that makes a run slower.
+    """
+    return _made(requests.ResetLimits, ctx, params)
+
+
+@click.group(no_args_is_help=False)
+def token() -> None:
+    """Make, list and revoke tokens.
+
+    A token is one string that lets its bearer in: it says what it allows, and which coordinator
+    to trust.
+    """
+
+
+@_command(
+    token,
+    "create",
+    """\b
+Examples:
+  coordinator token create --role join --run-id exp1 --ttl 12h
+  coordinator token create --role view > viewer.token
+  ssh head coordinator token create --role join | ssh gpu7 'umask 077; cat > join.token'
+""",
+    requests.CreateToken,
+)
+@click.pass_context
+def create(ctx: click.Context, /, **params: Any) -> Request:
+    """Make a token and print it, alone on standard output.
+
+    It is shown this once: the coordinator keeps a hash of it. Who has it has its role, so keep
+    it in a file for its owner alone, and give that with --token-file, or as DRUMBEAT_TOKEN. Its id,
+    which `token list` shows, is no secret. An agent that is training with a token that expires
+    goes on, and may come back; one whose token is revoked ends.
+    """
+    return _made(requests.CreateToken, ctx, params)
+
+
+@_command(
+    token,
+    "list",
+    """\b
+Examples:
+  coordinator token list
+  coordinator token list --coordinator head:29400 --token-file operator.token
+""",
+    requests.ListTokens,
+)
+@click.pass_context
+def list_tokens(ctx: click.Context, /, **params: Any) -> Request:
+    """List all tokens, the oldest first.
+
+    Those that have lately expired or were revoked are among them. Secrets are not shown.
+    """
+    return _made(requests.ListTokens, ctx, params)
+
+
+@_command(
+    token,
+    "revoke",
+    """\b
+Examples:
+  coordinator token revoke k3v9qr2m
+""",
+    requests.RevokeToken,
+)
+@click.argument("token_id", metavar="ID")
+@click.pass_context
+def revoke(ctx: click.Context, /, **params: Any) -> Request:
+    """Revoke a token, and end what it opened.
+
+    Agents that joined with it end, and so do their workers, unless their --token-file has another
+    one by now. Harmless if repeated.
+    """
+    return _made(requests.RevokeToken, ctx, params)
+
+
+@click.group(no_args_is_help=False)
+def authority() -> None:
+    """Show or replace the certificate authority.
+
+    Each token pins the authority of its time. To replace it: `rotate`, then give all who have
+    a token a new one, then `retire`.
+    """
+
+
+@_command(
+    authority,
+    "show",
+    """\b
+Examples:
+  coordinator authority show
+""",
+    requests.ShowAuthority,
+)
+@click.pass_context
+def show(ctx: click.Context, /, **params: Any) -> Request:
+    """List the authorities that are served.
+
+    The newest comes first: new tokens pin it.
+    """
+    return _made(requests.ShowAuthority, ctx, params)
+
+
+@_command(
+    authority,
+    "rotate",
+    """\b
+Examples:
+  coordinator authority rotate
+""",
+    requests.RotateAuthority,
+)
+@click.pass_context
+def rotate(ctx: click.Context, /, **params: Any) -> Request:
+    """Replace it; those before are served, too.
+
+    No agent leaves its round: those that are connected are told of the new authority. Tokens that
+    are made from now on pin it.
+    """
+    return _made(requests.RotateAuthority, ctx, params)
+
+
+@_command(
+    authority,
+    "retire",
+    """\b
+Examples:
+  coordinator authority retire
+""",
+    requests.RetireAuthority,
+)
+@click.pass_context
+def retire(ctx: click.Context, /, **params: Any) -> Request:
+    """Serve the newest authority alone.
+
+    Tokens of before it open nothing new then. What is connected stays connected, and agents that
+    were connected since the authority was replaced may come back.
+    """
+    return _made(requests.RetireAuthority, ctx, params)

@@ -1,0 +1,131 @@
+"""Pure. What operators can ask of a coordinator that runs, each as its command was told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from drumbeat.access.settings import AccessSettings
+from drumbeat.access.token import Role
+from drumbeat.command import settings
+from drumbeat.command.settings import PORT_DEFAULT, Setting, declare, one_of, setting, text
+from drumbeat.durations import parse_duration, short_duration
+
+_DAY_S = 24 * 3600.0
+_DAYS = re.compile(r"([0-9]{1,5})[ ]?d", re.ASCII)
+_TTL_MAX_DAYS = 3650
+
+
+def _seconds(given: str) -> float:
+    days = _DAYS.fullmatch(given.strip())
+    return int(days[1]) * _DAY_S if days else parse_duration(given)
+
+
+def _ttl(given: Any) -> float:
+    seconds = _seconds(given) if isinstance(given, str) else float(given)
+    if not 1 <= seconds <= _TTL_MAX_DAYS * _DAY_S:
+        raise ValueError
+    return seconds
+
+
+_TTL = settings.Kind(
+    f"1 second to {_TTL_MAX_DAYS} days, e.g. 90m, 12h, 30d", _ttl, _ttl, short_duration, "DURATION"
+)
+_RUN_ID = text("a name", len)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(AccessSettings):
+    """What all of them are told: where the coordinator is, and who asks."""
+
+    coordinator: str = setting(
+        f"127.0.0.1:{PORT_DEFAULT}",
+        settings.ADDRESS,
+        "Options",
+        "Where the coordinator listens; port 29400 if none is given.",
+    )
+    use_proxy: bool = declare(settings.USE_PROXY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetLimits(Request):
+    """``coordinator reset-limits``."""
+
+    run_id: str = setting(None, _RUN_ID, "Options", "The run.", is_required=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateToken(Request):
+    """``coordinator token create``."""
+
+    role: str = setting(
+        None,
+        one_of(tuple(map(str, Role))),
+        "Options",
+        "What it allows. join: agents may join, and report failures; view: reading; admin: "
+        "everything.",
+        is_required=True,
+        has_variable=False,  # DRUMBEAT_ROLE is that of workers, and DRUMBEAT_RUN_ID for agents
+    )
+    run_id: str | None = setting(
+        None,
+        _RUN_ID,
+        "Options",
+        "The only run that it is for, with the role join.",
+        shown_default="any run",
+        has_variable=False,
+    )
+    ttl: float | None = setting(
+        None,
+        _TTL,
+        "Options",
+        "How long it lets anyone in; agents that came before may come back after that.",
+        shown_default="until it is revoked",
+        has_variable=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTokens(Request):
+    """``coordinator token list``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevokeToken(Request):
+    """``coordinator token revoke``."""
+
+    token_id: str  # an argument
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowAuthority(Request):
+    """``coordinator authority show``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotateAuthority(Request):
+    """``coordinator authority rotate``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetireAuthority(Request):
+    """``coordinator authority retire``."""
+
+
+COMMANDS: dict[str, type[Request]] = {
+    "reset-limits": ResetLimits,
+    "token create": CreateToken,
+    "token list": ListTokens,
+    "token revoke": RevokeToken,
+    "authority show": ShowAuthority,
+    "authority rotate": RotateAuthority,
+    "authority retire": RetireAuthority,
+}
+
+
+def settings_of(request: type[Request]) -> dict[str, Setting]:
+    """Return the settings of a request, its own ones first and those of access last."""
+    declared, common = settings.settings_of(request), settings.settings_of(Request)
+    ranks = {name: (each.section != "Options", name in common) for name, each in declared.items()}
+    return {name: declared[name] for name in sorted(declared, key=ranks.__getitem__)}

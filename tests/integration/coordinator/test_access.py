@@ -1,0 +1,275 @@
+"""Every call is asked who makes it: over real TLS, with right tokens and wrong ones."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from coordinator.access.authority import Authority
+from coordinator.access.caller import ALLOWED, OPEN
+from coordinator.access.token_table import secret_sha256
+from coordinator.config import CoordinatorConfig
+from coordinator.core.events import TokenCreated, TokenRevoked
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.driver import Driver
+from coordinator.shell.server import serving
+from drumbeat.access.certificates import SERVER_NAME, trust_anchors
+from drumbeat.access.token import Role, Token, parse_token
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
+from tests.support.wire import DEADLINE_S, Client, Refused, spec
+
+PROTOS = (session_pb2, query_pb2, control_pb2, health_pb2, reflection_pb2)
+METHODS = [
+    f"/{service.full_name}/{method.name}"
+    for file in PROTOS
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+ASKED = [method for method in METHODS if not method.startswith("/grpc.health.v1.Health/")]
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A coordinator that speaks TLS."""
+
+    driver: Driver
+    port: int
+    ca: str
+    local: Token
+
+    def channel(self, token: Token | str | None = None) -> grpc.aio.Channel:
+        secret = grpc.ssl_channel_credentials(trust_anchors([self.ca]))
+        if token is not None:
+            text = token.text() if isinstance(token, Token) else token
+            calls = grpc.access_token_call_credentials(text)
+            secret = grpc.composite_channel_credentials(secret, calls)
+        options = [
+            ("grpc.ssl_target_name_override", SERVER_NAME),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        return grpc.aio.secure_channel(f"127.0.0.1:{self.port}", secret, options)
+
+    @asynccontextmanager
+    async def client(self, token: Token | None) -> AsyncIterator[Client]:
+        async with Client(self.port, self.channel(token)) as client:
+            yield client
+
+    async def token(self, role: Role, run_id: str = "", ttl_s: float | None = None) -> Token:
+        token = Token(role, secrets.token_hex(4), secrets.token_urlsafe(16), self.ca)
+        await self.driver.change_token(
+            TokenCreated(
+                request_id=-secrets.randbits(40),
+                token_id=token.token_id,
+                role=role,
+                secret_sha256=secret_sha256(token.secret),
+                run_id=run_id,
+                ttl_s=ttl_s,
+            )
+        )
+        return token
+
+    async def revoke(self, token: Token) -> None:
+        event = TokenRevoked(request_id=-secrets.randbits(40), token_id=token.token_id)
+        await self.driver.change_token(event)
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
+    identity = Authority(tmp_path)
+    published: list[str] = []
+
+    @contextmanager
+    def publish(_: int, text: str) -> Iterator[None]:
+        published.append(text)
+        yield
+
+    config, journal = CoordinatorConfig(port=0), SqliteJournal(tmp_path)
+    async with serving(config, journal, identity=identity, published=publish) as (port, driver):
+        yield Secured(driver, port, identity.keys[0], parse_token(published[0]))
+
+
+async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
+    """Call a method with a message that says nothing, and half-close; return how it ends."""
+    call: Any = channel.stream_stream(method)()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await call.write(b"")
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+            return Refused(await call.code(), "", "")
+    except grpc.aio.AioRpcError as error:
+        return Refused.of(error)
+    finally:
+        call.cancel()
+
+
+def test_every_method_is_in_the_table_of_roles() -> None:
+    services = {method[: method.rfind("/") + 1] for method in METHODS}
+    assert services <= {*ALLOWED, *OPEN}
+    assert {method for method in ALLOWED if not method.endswith("/")} <= set(METHODS)
+    assert {"/grpc.health.v1.Health/"} == OPEN
+
+
+@pytest.mark.parametrize("method", ASKED)
+async def test_a_method_is_refused_without_a_token(secured: Secured, method: str) -> None:
+    async with secured.channel() as channel:
+        refused = await outcome(channel, method)
+    assert (refused.code, refused.reason) == (UNAUTHENTICATED, "UNAUTHENTICATED")
+    assert "no token" in refused.details
+
+
+async def test_what_is_served_is_what_the_table_knows(secured: Secured) -> None:
+    async with secured.channel(secured.local) as channel:
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(cast("Any", channel))
+        call = stub.ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        answer = await call.read()
+        call.cancel()
+    served = {f"/{service.name}/" for service in answer.list_services_response.service}
+    assert served == {method[: method.rfind("/") + 1] for method in METHODS}
+
+
+async def test_health_is_open(secured: Secured) -> None:
+    async with secured.channel() as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        (Role.JOIN, {"/drumbeat.v1.AgentService/", "/drumbeat.v1.QueryService/GetReport"}),
+        (Role.VIEW, {"/drumbeat.v1.QueryService/", "/grpc.reflection.v1alpha.ServerReflection/"}),
+        (Role.ADMIN, {""}),
+    ],
+)
+async def test_a_role_may_call_what_is_its_own(
+    secured: Secured, role: Role, allowed: set[str]
+) -> None:
+    token = await secured.token(role)
+    async with secured.channel(token) as channel:
+        for method in ASKED:
+            refused = await outcome(channel, method)
+            is_allowed = method.startswith(tuple(allowed))
+            assert (refused.code is PERMISSION_DENIED) is not is_allowed, (method, refused)
+            assert refused.code not in (UNAUTHENTICATED, grpc.StatusCode.UNKNOWN), method
+            if not is_allowed:
+                assert token.token_id in refused.details
+                assert "needs the role" in refused.details
+
+
+async def test_wrong_tokens_are_refused_alike(secured: Secured) -> None:
+    token = await secured.token(Role.VIEW)
+    wrong = {
+        "secret": replace(token, secret=secrets.token_urlsafe(16)),
+        "id": replace(token, token_id="00000000"),
+        "role": replace(token, role=Role.ADMIN),
+        "local": replace(secured.local, secret=secrets.token_urlsafe(16)),
+    }
+    for name, each in wrong.items():
+        async with secured.channel(each) as channel:
+            refused = await outcome(channel, "/drumbeat.v1.QueryService/ListRuns")
+        assert refused.code is UNAUTHENTICATED, name
+        assert each.secret not in refused.details
+    for text in ("", "x", token.text()[:-3], token.text().replace("view", "admin"), "ä" * 9):
+        async with secured.channel() as channel:
+            call: Any = channel.unary_unary("/drumbeat.v1.QueryService/ListRuns")
+            value = f"Bearer {text}".encode("ascii", "replace").decode()
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call(b"", metadata=(("authorization", value),), timeout=DEADLINE_S)
+        assert raised.value.code() is UNAUTHENTICATED
+
+
+async def test_a_revoked_token_is_refused_with_the_reason(secured: Secured) -> None:
+    token = await secured.token(Role.VIEW)
+    async with secured.channel(token) as channel:
+        answer = await outcome(channel, "/drumbeat.v1.QueryService/ListRuns")
+        assert answer.code is grpc.StatusCode.OK
+        await secured.revoke(token)
+        refused = await outcome(channel, "/drumbeat.v1.QueryService/ListRuns")
+    assert refused.code is UNAUTHENTICATED
+    assert "revoked" in refused.details
+
+
+async def test_revoking_ends_the_sessions_it_opened_and_no_others(secured: Secured) -> None:
+    one, other = await secured.token(Role.JOIN), await secured.token(Role.JOIN)
+    async with secured.client(one) as first, secured.client(other) as second:
+        leaving = await first.agent(spec=spec(2, 2)).join()
+        staying = await second.agent(spec=spec(2, 2), host="b").join()
+        await secured.revoke(one)
+        refused = await leaving.refused()
+        assert (refused.code, refused.reason) == (UNAUTHENTICATED, "UNAUTHENTICATED")
+        assert "revoked" in refused.details
+        await staying.say(session_pb2.GROUP_STATE_IDLE, master_port=4001)
+        await secured.driver.change_token(TokenRevoked(request_id=-1, token_id=one.token_id))
+        assert not staying.call.done()
+
+
+async def test_a_token_of_one_run_reaches_no_other(secured: Secured) -> None:
+    token = await secured.token(Role.JOIN, run_id="a")
+    async with secured.client(token) as client:
+        inside = await client.agent(run_id="a").join()
+        stranger = client.agent(run_id="b")
+        await stranger.say_hello()
+        refused = await stranger.refused()
+        assert (refused.code, refused.reason) == (PERMISSION_DENIED, "FORBIDDEN")
+        assert "the run a only" in refused.details
+        foreign = inside.failure(1)
+        foreign.fence.run_id = "b"
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await client.report(foreign, key=inside.key)
+        assert raised.value.code() is PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await client.runs.GetReport(query_pb2.GetReportRequest(run_id="b"), timeout=DEADLINE_S)
+        assert raised.value.code() is PERMISSION_DENIED
+
+
+async def test_an_agent_speaks_for_itself_only(secured: Secured) -> None:
+    token = await secured.token(Role.JOIN)
+    async with secured.client(token) as client:
+        honest = await client.agent().join()
+        liar = client.agent(incarnation=honest.incarnation)
+        await liar.say_hello()
+        refused = await liar.refused()
+        assert (refused.code, refused.reason) == (PERMISSION_DENIED, "FORBIDDEN")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await client.report(honest.failure(1), key=liar.key)
+        assert raised.value.code() is PERMISSION_DENIED
+        assert await client.report(honest.failure(1), key=honest.key) == [True]
+        assert not honest.call.done()
+
+
+async def test_an_expired_token_brings_back_who_came_before_and_no_other(
+    secured: Secured,
+) -> None:
+    token = await secured.token(Role.JOIN, ttl_s=3600.0)
+    async with secured.client(token) as client:
+        first = await client.agent(spec=spec(2, 2)).join()
+        secured.driver.tokens.put(
+            token.token_id, replace(secured.driver.tokens.tokens[token.token_id], has_expired=True)
+        )
+        assert not first.call.done()
+        back = await client.agent(spec=spec(2, 2), incarnation_key=first.key).join()
+        assert len(await client.report(back.failure(1), key=back.key)) == 1
+        late = client.agent(spec=spec(2, 2), host="late")
+        await late.say_hello()
+        refused = await late.refused()
+        assert (refused.code, refused.reason) == (UNAUTHENTICATED, "UNAUTHENTICATED")
+        assert "expired" in refused.details
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await client.runs.GetReport(query_pb2.GetReportRequest(run_id="run"), timeout=30)
+        assert raised.value.code() is UNAUTHENTICATED

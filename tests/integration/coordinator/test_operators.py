@@ -1,0 +1,202 @@
+"""The commands of operators against a coordinator, and what they say when it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+import pytest
+
+from coordinator import errors
+from coordinator.command import calls, cli, requests
+from coordinator.core.policy import Policy
+from coordinator.wire.session import error_detail
+from drumbeat.access.token import Role, parse_token
+from drumbeat.mapping import duration
+from drumbeat.v1 import control_pb2, control_pb2_grpc
+from tests.support.wire import coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+class Done(NamedTuple):
+    code: int
+    out: list[str]
+    err: list[str]
+
+
+class Operator:
+    """Runs commands, as an operator would, on a coordinator."""
+
+    def __init__(self, port: int, capsys: pytest.CaptureFixture[str]) -> None:
+        self._access = ("--coordinator", f"127.0.0.1:{port}", "--insecure")
+        self._capsys = capsys
+
+    async def __call__(self, line: str) -> Done:
+        argv = [*line.split(), *self._access]
+        self._capsys.readouterr()  # what the server logs
+        code = await asyncio.to_thread(cli.main, argv)
+        out, err = self._capsys.readouterr()
+        shown = [line for line in out.splitlines() if "[info" not in line]
+        return Done(code, shown, err.splitlines())
+
+
+async def test_a_token_is_created_listed_and_revoked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        operator = Operator(client.port, capsys)
+        created = await operator("token create --role join --run-id exp1 --ttl 12h")
+        assert (created.code, created.err, len(created.out)) == (0, [], 1)
+        token = parse_token(created.out[0])
+        assert token.role is Role.JOIN
+        await operator("token create --role view")
+
+        code, (heads, first, second), _ = await operator("token list")
+        assert (code, heads.split()) == (0, ["ID", "ROLE", "RUN", "AGE", "LEFT", "STATE", *_BY])
+        cells = first.split()
+        assert cells[:3] == [token.token_id, "join", "exp1"]
+        assert cells[4:] == ["12h", "valid", "-"]
+        assert second.split()[1:3] == ["view", "-"]
+        assert second.split()[4:] == ["-", "valid", "-"]
+        assert first.index("join") == second.index("view") == heads.index("ROLE")
+        assert token.secret not in first
+
+        for _ in range(2):
+            revoked = await operator(f"token revoke {token.token_id}")
+            told = f"coordinator: join token {token.token_id} is revoked"
+            assert revoked == Done(0, [told], [])
+        listed = await operator("token list")
+        assert listed.out[1].split()[4:] == ["-", "revoked", "-"]
+
+
+_BY = ["CREATED", "BY"]
+
+
+async def test_what_the_coordinator_does_not_take_is_named_as_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path, policy=Policy(tokens_max=0)) as client:
+        operator = Operator(client.port, capsys)
+        for line, code, problem, hint in (
+            ("token revoke nope", 2, "there is no token 'nope'", "token list"),
+            ("token create --role view --run-id r", 2, "--run-id: 'r' is given, allowed is", ""),
+            ("token create --role join --run-id a#b", 2, "--run-id: 'a#b' is given", ""),
+            ("token create --role join", 1, "limit tokens_max is reached: 0", "token list"),
+            ("authority show", 2, "started with --insecure", ""),
+            ("authority rotate", 2, "started with --insecure", ""),
+            ("authority retire", 2, "started with --insecure", ""),
+        ):
+            done = await operator(line)
+            assert (done.code, done.out) == (code, [])
+            assert done.err[0].startswith("coordinator: error: ")
+            assert problem in done.err[0]
+            assert len(done.err) == 1 + bool(hint)
+            assert hint in done.err[-1]
+
+
+@contextmanager
+def answering(error: errors.CoordinatorError | None, response: Any = None) -> Iterator[str]:
+    """Serve a coordinator that says the same to everything; yields its address."""
+
+    def answer(_request: Any, context: Any) -> Any:
+        if error is not None:
+            metadata = (("drumbeat-error-bin", error_detail(error).SerializeToString()),)
+            context.set_trailing_metadata(metadata)
+            context.abort(grpc.StatusCode[error.status], str(error))
+        return response
+
+    class Servicer:
+        def __getattr__(self, _name: str) -> Any:
+            return answer
+
+    servicer: Any = Servicer()
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (errors.Unauthenticated("its token t1 was revoked"), 2),
+        (errors.Forbidden("t1", "this needs the role admin"), 2),
+        (errors.UnknownToken("t1"), 2),
+        (errors.NoOwnAuthority(), 2),
+        (errors.Unavailable("it is stopping"), 3),
+        (errors.LimitReached("event_queue_max", 3), 1),
+        (errors.CoordinatorError("a bug"), 1),
+    ],
+)
+def test_each_refusal_is_a_sentence_and_an_exit_code(
+    error: errors.CoordinatorError, exit_code: int
+) -> None:
+    with answering(error) as address:
+        asked = requests.ListTokens(coordinator=address, insecure=True)
+        with pytest.raises(errors.CallFailed) as failed:
+            calls.perform(asked)
+    assert failed.value.exit_code == exit_code
+    assert str(error) in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("access", "named"),
+    [
+        ({"token_file": "/nowhere/token"}, "/nowhere/token"),
+        ({"token_file": "/nowhere/token", "insecure": True}, "--insecure"),
+        ({"tls_cert": "/nowhere/cert"}, "--tls-key"),
+    ],
+)
+def test_settings_of_access_that_cannot_be_are_told_before_a_call(
+    access: dict[str, Any], named: str
+) -> None:
+    asked = requests.ListTokens(coordinator="h", **access)
+    with pytest.raises(errors.CallFailed) as failed:
+        calls.perform(asked)
+    assert failed.value.exit_code == 2
+    assert named in str(failed.value)
+
+
+KEYS = ["A9jD" + "A" * 40, "AkkR" + "B" * 40]
+
+
+def shown(asked: type[requests.Request], keys: Sequence[str], response: Any) -> list[str]:
+    with answering(None, response(keys=keys)) as address:
+        return calls.perform(asked(coordinator=address, insecure=True)).splitlines()
+
+
+def test_authorities_are_shown_as_certificates_and_tokens_name_them() -> None:
+    lines = shown(requests.ShowAuthority, KEYS, control_pb2.GetAuthorityResponse)
+    (_, new, old) = (line.split(maxsplit=2) for line in lines)
+    assert len(new[0]) == 16
+    assert new[0] != old[0]
+    assert [new[1:], old[1:]] == [[KEYS[0], "newest"], [KEYS[1], "until it is retired"]]
+    (rotated,) = shown(requests.RotateAuthority, KEYS, control_pb2.RotateAuthorityResponse)
+    assert f"authority {new[0]}; those of the 1 before are served until" in rotated
+    (retired,) = shown(requests.RetireAuthority, KEYS[:1], control_pb2.RetireAuthorityResponse)
+    assert f"authority {new[0]} are served" in retired
+
+
+def test_a_key_that_is_none_is_shown_as_it_is() -> None:
+    lines = shown(requests.ShowAuthority, ["?\x1b[2J"], control_pb2.GetAuthorityResponse)
+    assert lines[1].isprintable()
+
+
+def test_a_token_of_a_later_version_is_listed() -> None:
+    token = control_pb2.Token(token_id="t1", time_left=duration(0))
+    token.role = 9  # type: ignore[assignment]
+    with answering(None, control_pb2.ListTokensResponse(tokens=[token])) as address:
+        asked = requests.ListTokens(coordinator=address, insecure=True)
+        row = calls.perform(asked).splitlines()[1]
+    assert row.split() == ["t1", "9", "-", "0s", "-", "expired", "-"]

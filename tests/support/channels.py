@@ -1,0 +1,42 @@
+"""Channels to coordinators of this user on this host, with what their user's own agents use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from drumbeat.access.client import credentials
+from drumbeat.access.settings import AccessSettings
+
+
+@dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
+class _Nothing(AccessSettings):
+    """A user who gives no option."""
+
+
+def _credentials(address: str) -> tuple[grpc.ChannelCredentials | None, list[tuple[str, Any]]]:
+    used = credentials(_Nothing(), address)
+    options = [*used.options, ("grpc.use_local_subchannel_pool", 1)]
+    if (channel := used.channel) is None or used.token is None:
+        return None, options
+    token = grpc.access_token_call_credentials(used.token.text())
+    return grpc.composite_channel_credentials(channel, token), options
+
+
+def channel_to(address: str) -> grpc.Channel:
+    """Return a channel whose calls may do everything."""
+    secret, options = _credentials(address)
+    if secret is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, secret, options)
+
+
+def aio_channel_to(address: str) -> grpc.aio.Channel:
+    """Return the same for asyncio."""
+    secret, options = _credentials(address)
+    if secret is None:
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, secret, options)
