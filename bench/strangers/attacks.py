@@ -9,10 +9,10 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.strangers import http2
 from bench.strangers.http2 import Kind
@@ -232,7 +232,7 @@ async def calls_without_token(door: Door, count: int, lasting_s: float) -> None:
         await asyncio.gather(*map(trouble, opened))
 
 
-Attack = Callable[[Door, int, float], Awaitable[None]]
+Attack = Callable[[Door, int, float], Coroutine[Any, Any, None]]
 
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack

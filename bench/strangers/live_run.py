@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 import grpc.aio
 
 from bench.scale.fake_agents import Fleet
+from bench.ways import Access
+from drumbeat.access.client import Metadata, credentials
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 
 RUN_ID = "live"
@@ -43,8 +45,8 @@ class Witnessed:
 class Watch:
     """Asks where the agents are, over and over, on one connection."""
 
-    def __init__(self, stub: query_pb2_grpc.QueryServiceAsyncStub) -> None:
-        self._stub = stub
+    def __init__(self, stub: query_pb2_grpc.QueryServiceAsyncStub, metadata: Metadata) -> None:
+        self._stub, self._metadata = stub, metadata
         self._seen = Witnessed()
         self._events = 0
 
@@ -52,7 +54,7 @@ class Watch:
         """Return how many decisions there were since this was last asked."""
         known = self._events
         request = query_pb2.ListEventsRequest(run_id=RUN_ID)
-        self._events = len((await self._stub.ListEvents(request)).events)
+        self._events = len((await self._stub.ListEvents(request, metadata=self._metadata)).events)
         return self._events - known
 
     async def look(self, was_asked: asyncio.Event, *, is_over: asyncio.Event) -> None:
@@ -70,7 +72,8 @@ class Watch:
     async def _look_once(self) -> None:
         seen, began = self._seen, time.monotonic()
         try:
-            listed = await self._stub.ListAgents(query_pb2.ListAgentsRequest(run_id=RUN_ID))
+            request = query_pb2.ListAgentsRequest(run_id=RUN_ID)
+            listed = await self._stub.ListAgents(request, metadata=self._metadata)
         except grpc.aio.AioRpcError:
             seen.failed += 1
         else:
@@ -84,13 +87,15 @@ class Watch:
 async def main(port: int, size: int) -> None:
     """Run until SIGTERM."""
     address, was_asked, is_over = f"127.0.0.1:{port}", asyncio.Event(), asyncio.Event()
+    used = credentials(Access(), address)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, was_asked.set)
     loop.add_signal_handler(signal.SIGTERM, is_over.set)
-    async with Fleet(address, size, RUN_ID) as fleet, grpc.aio.insecure_channel(address) as channel:
+    async with Fleet(address, size, RUN_ID, credentials=used) as fleet, fleet.connect() as channel:
         await fleet.time_to_assign()
         print("running", flush=True)
-        await Watch(query_pb2_grpc.QueryServiceStub(channel)).look(was_asked, is_over=is_over)
+        stub: query_pb2_grpc.QueryServiceAsyncStub = query_pb2_grpc.QueryServiceStub(channel)
+        await Watch(stub, used.metadata).look(was_asked, is_over=is_over)
 
 
 if __name__ == "__main__":

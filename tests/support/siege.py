@@ -41,7 +41,8 @@ class Siege:
         cluster = self._stack.enter_context(Cluster())
         pace = ("--heartbeat-interval", str(INTERVAL_S), "--lease", str(LEASE_S))
         self.coordinator = cluster.coordinator(*pace)
-        self.door = Door(self.coordinator.port)
+        self.door = Door(self.coordinator.port, is_tls=True)
+        self.address = self.coordinator.address
         self._process = psutil.Process(self.coordinator.pid)
         run = ("bench.strangers.live_run", str(self.coordinator.port), str(AGENTS))
         self.run = cluster.process("live run", *run)
