@@ -6,7 +6,6 @@ from importlib import import_module
 from agent.settings import cli
 from agent.settings.config import AgentConfig
 from drumbeat.command.console import open_missing
-from drumbeat.command.grpc_core import load_quietly
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,8 +23,6 @@ def run(config: AgentConfig) -> int:
 
         load_grpc_quietly()
     module = "standalone" if config.is_standalone else "agent.runtime.driver"
-    if not config.is_standalone:
-        load_quietly()
     exit_code: int = import_module(module).run(config)
     return exit_code
 

@@ -13,6 +13,7 @@ CoordinatorError
  ├─ UnknownRun                there is no such run
  ├─ UnknownToken              there is no such token
  ├─ Unauthenticated           who calls is not known
+ │   └─ RevokedToken          any more
  ├─ Forbidden                 who calls may not do this
  ├─ NoOwnAuthority            the server's certificate is the operator's
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
@@ -164,6 +165,16 @@ class Unauthenticated(CoordinatorError):
 
     status, refusal = "UNAUTHENTICATED", "UNAUTHENTICATED"
     text = "the coordinator does not let this caller in: {0}"
+
+
+class RevokedToken(Unauthenticated):
+    """A token was right until it was revoked. ``run_id``: the only run it was for; may be empty."""
+
+    text = "the coordinator does not let this caller in: its token {0} was revoked"
+
+    def __init__(self, token_id: str, run_id: str) -> None:
+        super().__init__(token_id, run_id)
+        self.run_id = run_id
 
 
 class Forbidden(CoordinatorError):

@@ -17,7 +17,7 @@ from drumbeat.access.token import CA_CHARACTERS
 
 T = TypeVar("T")
 
-# Of what the coordinator says; it has two while they are replaced.
+# Of what the coordinator says; see `drumbeat.v1.Authorities`.
 AUTHORITIES_MAX = 8
 # Files of tokens and certificates may be on a network file system. Less than a hello may take.
 TIMEOUT_S = 10.0

@@ -72,7 +72,7 @@ class TokenTable:
         if kept is None or not is_right or token.role is not kept.role:
             raise errors.Unauthenticated(f"its token {token.token_id} is not known here")
         if kept.revoked_at is not None:
-            raise errors.Unauthenticated(f"its token {token.token_id} was revoked")
+            raise errors.RevokedToken(kept.token_id, kept.run_id)
         is_expired = kept.is_expired(now=now)
         return Caller(kept.token_id, kept.role, kept.run_id, is_expired=is_expired)
 

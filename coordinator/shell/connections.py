@@ -23,6 +23,9 @@ KEEPALIVE_WITHIN = 0.4
 # Descriptors that are not for connections: of the journal, its directory, gRPC and Python.
 DESCRIPTORS_RESERVED = 128
 
+# A run of a thousand agents has room in it, though they come back while their old ones wind down.
+CONNECTIONS_ENOUGH = 4_096
+
 _M_ARENA_MAX = -8  # of <malloc.h>
 
 
@@ -63,7 +66,8 @@ def prepare_process(limits: Limits) -> None:
         with suppress(OSError, ValueError):  # a sandbox may forbid it: what there is has to do
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     if (room := connections_max(limits)) < limits.connections_max:
-        log.warning(
+        tell = log.warning if room < CONNECTIONS_ENOUGH else log.debug
+        tell(
             "few open files are allowed",
             message=f"this process may open few files, so of connections more than {room:,} are "
             f"refused; allow it {wanted:,} files: `ulimit -Hn`, or LimitNOFILE= of its service",

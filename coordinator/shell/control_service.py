@@ -35,6 +35,8 @@ class ControlService:
     ) -> None:
         self._driver, self._identity, self._audit = driver, identity, audit
         self._caller_of = caller_of
+        # Called in a thread with the keys that are served from now on; the answer waits for it.
+        self.on_replaced: Callable[[list[str]], None] = lambda _keys: None
         self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
         self._changes = set[asyncio.Task[list[str]]]()  # they end, though their callers may go
 
@@ -135,6 +137,7 @@ class ControlService:
         async def whole() -> list[str]:
             keys = await asyncio.to_thread(change)
             self._driver.announce(keys)
+            await asyncio.to_thread(self.on_replaced, keys)
             return keys
 
         task = asyncio.create_task(whole())

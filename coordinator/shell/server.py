@@ -41,7 +41,14 @@ from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
-from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
+from coordinator.core.run.records import CallKind
+from coordinator.errors import (
+    CommandFailed,
+    CoordinatorError,
+    PortInUse,
+    RevokedToken,
+    Unavailable,
+)
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.connections import prepare_process, server_options
 from coordinator.shell.control_service import ControlService
@@ -81,6 +88,9 @@ SERVICES = tuple(
     for file in (session_pb2, query_pb2, control_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
+
+
+Publish = Callable[[str], object]  # takes the text that lets this user in
 
 
 class Serving(NamedTuple):
@@ -129,28 +139,20 @@ async def serving(
     policy: Policy | None = None,
     *,
     identity: ServerIdentity | None = None,
-    published: Callable[[int, str], AbstractContextManager[object]] = lambda *_: nullcontext(),
+    published: Callable[[int, str], AbstractContextManager[Publish]] = lambda *_: nullcontext(str),
 ) -> AsyncIterator[Serving]:
     """Serve while the context is open. Raises ``CommandFailed``.
 
     Without an identity nothing is encrypted and no caller is asked who it is. ``published`` is
-    told the port and what lets this user in, for as long as that does.
+    told the port and what lets this user in, for as long as that does; what it yields is told
+    when that is another text.
     """
     status = health.aio.HealthServicer()
-    policy = policy or Policy()
-    policy = replace(
-        policy,
-        base_pace=Pace(
-            heartbeat_interval_s=config.heartbeat_interval,
-            lease_s=config.lease,
-            reconnect_delay_max_s=1.0,
-        ),
-        failures_bytes_least=config.limits.failure_record_bytes_max,
-        restart_grace_s=max(policy.restart_grace_s, config.lease),
-    )
     try:
         told = partial(_tell_health, status)
-        driver = Driver(Registry(policy), journal, config.limits, on_serving=told)
+        driver = Driver(
+            Registry(_policy(config, policy or Policy())), journal, config.limits, on_serving=told
+        )
         await driver.restore()
         local = _local_token(identity)
         audit = Audit()
@@ -172,7 +174,9 @@ async def serving(
     owner.add_done_callback(_crash_if_failed)
     try:
         # Known before the first caller is let in: an agent that comes back at once looks there.
-        with published(port, local.text() if local is not None else INSECURE):
+        with published(port, local.text() if local is not None else INSECURE) as publish_anew:
+            if local is not None:
+                control.on_replaced = partial(_pin, local, publish_anew)
             await server.start()
             await _tell_health(status, True)
             yield Serving(port, driver)
@@ -185,16 +189,40 @@ async def serving(
             await owner
 
 
+def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
+    pace = Pace(
+        heartbeat_interval_s=config.heartbeat_interval,
+        lease_s=config.lease,
+        reconnect_delay_max_s=1.0,
+    )
+    return replace(
+        base,
+        base_pace=pace,
+        failures_bytes_least=config.limits.failure_record_bytes_max,
+        restart_grace_s=max(base.restart_grace_s, config.lease),
+    )
+
+
 @contextmanager
-def _published(port: int, text: str) -> Iterator[None]:
+def _published(port: int, text: str) -> Iterator[Publish]:
     if (path := publish(port, text)) is None:
         reason = "there is no place that only this user can write to"
         log.warning("this user needs a token here as all others do", reason=reason)
+
+    def publish_anew(other: str) -> None:
+        nonlocal path, text
+        path, text = publish(port, other), other
+
     try:
-        yield
+        yield publish_anew
     finally:
         if path is not None:
             withdraw(path, text)
+
+
+def _pin(local: Token, publish_anew: Publish, keys: list[str]) -> None:
+    """Have this user's commands trust the newest authority, before an older one is retired."""
+    publish_anew(replace(local, ca=keys[0]).text())
 
 
 def _identity(config: CoordinatorConfig, directory: Path) -> ServerIdentity | None:
@@ -234,7 +262,11 @@ def _authenticator(config: CoordinatorConfig, driver: Driver, local: Token | Non
         return Open()
 
     def verify(token: Token) -> Caller:
-        return driver.tokens.verify(token, now=driver.now())
+        try:
+            return driver.tokens.verify(token, now=driver.now())
+        except RevokedToken as error:
+            driver.note(error.run_id, CallKind.ACCESS_REFUSED, token.token_id, str(error))
+            raise
 
     def of_certificate(properties: Mapping[str, Iterable[bytes]]) -> Caller:
         return caller_of_names(names_of(properties), config.tls_roles)

@@ -5,9 +5,10 @@ import re
 HIDDEN = "[secret]"
 
 # Of a drumbeat token its role and id stay: they are no secret, and say which one it was.
-_TOKEN = re.compile(r"(drumbeat1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]{1,32}\.)[A-Za-z0-9_.-]{4,}+")
+# Compiled when first needed.
+_DRUMBEAT = r"(drumbeat1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]{1,32}\.)[A-Za-z0-9_.-]{4,}+"
 # Not "bearer of": what is sent has something else than small letters.
-_BEARER = re.compile(
+_BEARER = (
     r"([Bb]earer[ \t]{1,4})(?!drumbeat1\.[^. ]{1,32}\.[^. ]{1,32}\.)"
     r"(?![a-z]++(?![\w.~+/=-]))[\w.~+/=-]{8,}+"
 )
@@ -16,7 +17,7 @@ _BEARER = re.compile(
 def without_tokens(text: str) -> str:
     """Return a text without the secrets of drumbeat tokens and of ``Bearer`` values."""
     if "drumbeat1." in text:
-        text = _TOKEN.sub(rf"\1{HIDDEN}", text)
+        text = re.sub(_DRUMBEAT, rf"\1{HIDDEN}", text)
     if "earer" in text:
-        text = _BEARER.sub(rf"\1{HIDDEN}", text)
+        text = re.sub(_BEARER, rf"\1{HIDDEN}", text)
     return text

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from coordinator.access.authority import FILE, Authority
+from tests.support.certificates import CertificateAuthority
 from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, exit_all
 
@@ -83,6 +85,25 @@ def test_state_directories_that_cannot_be_used_are_named(cluster: Cluster) -> No
     for process, words in started:
         assert_refused(process, 2, *words)
     assert file.read_text() == "mine"
+
+
+def test_certificates_and_authorities_that_cannot_be_used_are_named(cluster: Cluster) -> None:
+    authority = CertificateAuthority()
+    certificate, key = authority.issue().write(cluster.directory)
+    _, foreign = authority.issue().write(cluster.directory, "foreign")
+    state = cluster.directory / "state"
+    state.mkdir()
+    Authority(state)
+    (state / FILE).chmod(0o644)
+    serve = (*SERVE, "--port", "0")
+    mixed = cluster.process("mixed", *serve, "--tls-cert", certificate, "--tls-key", foreign)
+    shared = cluster.process("shared", *serve, "--state-dir", str(state))
+    whole = cluster.process("whole", *serve, "--tls-cert", certificate, "--tls-key", key)
+    assert_refused(mixed, 2, f"--tls-key {foreign} does not belong to the --tls-cert")
+    assert_refused(shared, 2, str(state / FILE), "0644", "chmod 600")
+    whole.wait_for_line(r"coordinator ready at")
+    whole.terminate()
+    assert whole.wait() == 0
 
 
 def test_an_address_that_others_reach_is_served(cluster: Cluster) -> None:

@@ -68,7 +68,6 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/workers/supervisor/client.py": "what its supervisor inherits",
     "drumbeat/access/exposure.py": "a token, which leaves it",
-    "drumbeat/command/grpc_core.py": "what gRPC reads, for as long as it does",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/workers/failures/process_failure.py": "which values are secrets",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",

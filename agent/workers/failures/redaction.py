@@ -9,6 +9,7 @@ import json
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
@@ -25,29 +26,27 @@ GROWN_BYTES_MAX = 4096
 
 _SHORT = "***"
 _KEY = "[private key]"
-_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-_SECRET_NAME = re.compile(
+# Compiled when first needed: most runs report no failure.
+_WORD_BORDER = r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+"
+_TELLING_NAME = (
     r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|AUTH|AUTHORIZATION|JWT|COOKIE"
     r"|(?<![A-Z])(?:PASS|PWD)"
     r"|(?:API|ACCESS|PRIVATE|SECRET|SIGNING|ENCRYPTION|ACCOUNT)_?KEY|_KEY(?=S?$))S?(?=[_0-9]|$)"
 )
 _DIRECTORIES = frozenset({"PWD", "OLDPWD"})
-_NUMBER = re.compile(r"[+-]?[0-9][0-9.,_]*(?:[eE][+-]?[0-9]+)?")
+_NUMBER = r"[+-]?[0-9][0-9.,_]*(?:[eE][+-]?[0-9]+)?"
 _CHOICES = frozenset({"disabled", "required", "optional"})  # shorter ones are no secrets anyway
 
-_HEADER = re.compile(
-    r"""(authorization["']?[ \t]{0,4}[:=,][ \t]{0,4}["']?)"""
+_HEADER = (
+    r"""(?i)(authorization["']?[ \t]{0,4}[:=,][ \t]{0,4}["']?)"""
     r"""((?:bearer|basic|token|digest|negotiate|apikey)[ \t]{1,4})?"""
     # No word as in "authorization: denied".
-    r"""(?!(?-i:[a-z]++)(?![^\s"',;)]))([^\s"',;)]{8,}+)""",
-    re.IGNORECASE,
+    r"""(?!(?-i:[a-z]++)(?![^\s"',;)]))([^\s"',;)]{8,}+)"""
 )
-_USER_OF_URL = re.compile(
-    r"""://([^\s/@:'"<>]*+:[^\s/'"<>]{2,}|[^\s/@:'"<>]{16,}+)@""",
-)
-_KEY_BEGINS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_ENDS = re.compile(r"-----END (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_TEXT = re.compile(r"[A-Za-z0-9+/=\r\n\\]*+")
+_USER_OF_URL = r"""://([^\s/@:'"<>]*+:[^\s/'"<>]{2,}|[^\s/@:'"<>]{16,}+)@"""
+_KEY_BEGINS = r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+_KEY_ENDS = r"-----END (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+_KEY_TEXT = r"[A-Za-z0-9+/=\r\n\\]*+"
 
 
 class _Span(NamedTuple):
@@ -62,17 +61,7 @@ class Redactor:
     def __init__(
         self, environment: Mapping[str, str], is_path: Callable[[str], bool] = lambda _: False
     ) -> None:
-        secrets = [
-            (name, value.strip())
-            for name, value in sorted(environment.items())
-            if is_secret_name(name) and is_secret_value(value.strip(), is_path)
-        ]
-        # Whole values first, should there be too many.
-        found = [(each, name) for name, value in secrets for each in _spellings(value)]
-        found += [(line, name) for name, value in secrets for line in _lines(value)]
-        self._shown: dict[str, str] = {}
-        for value, name in found[:VALUES_MAX]:
-            self._shown.setdefault(value, f"[value of {name}]")
+        self._environment, self._is_path = environment, is_path
 
     def __call__(self, text: str, *, is_start_cut: bool = False) -> str:
         """Return a text without secrets, in few more bytes at most.
@@ -84,9 +73,9 @@ class Redactor:
             return text
         spans = [*self._values(text), *_private_keys(text)]
         spans += self._pieces(text, is_start_cut=is_start_cut)
-        spans += [_Span(*found.span(3), HIDDEN) for found in _HEADER.finditer(text)]
+        spans += [_Span(*found.span(3), HIDDEN) for found in re.finditer(_HEADER, text)]
         if "://" in text:
-            spans += [_Span(*found.span(1), HIDDEN) for found in _USER_OF_URL.finditer(text)]
+            spans += [_Span(*found.span(1), HIDDEN) for found in re.finditer(_USER_OF_URL, text)]
         if spans:
             shown = _replaced(text, spans)
             if _size(shown) > max(GROWN_BYTES_MAX, _size(text)):
@@ -104,6 +93,19 @@ class Redactor:
             case dict():
                 return {name: self.content(each) for name, each in value.items()}
         return value
+
+    @cached_property
+    def _shown(self) -> dict[str, str]:
+        """What is shown instead, by what is looked for."""
+        secrets = [
+            (name, value.strip())
+            for name, value in sorted(self._environment.items())
+            if is_secret_name(name) and is_secret_value(value.strip(), self._is_path)
+        ]
+        # Whole values first, should there be too many.
+        found = [(each, name) for name, value in secrets for each in _spellings(value)]
+        found += [(line, name) for name, value in secrets for line in _lines(value)]
+        return {value: f"[value of {name}]" for value, name in reversed(found[:VALUES_MAX])}
 
     def _values(self, text: str) -> Iterator[_Span]:
         for value, shown in self._shown.items():
@@ -130,15 +132,15 @@ class Redactor:
 
 def is_secret_name(name: str) -> bool:
     """Return whether a variable of this name likely holds a secret."""
-    words = "_".join(filter(None, _WORD_BORDER.split(name))).upper()
-    return words not in _DIRECTORIES and _SECRET_NAME.search(words) is not None
+    words = "_".join(filter(None, re.split(_WORD_BORDER, name))).upper()
+    return words not in _DIRECTORIES and re.search(_TELLING_NAME, words) is not None
 
 
 def is_secret_value(value: str, is_path: Callable[[str], bool]) -> bool:
     """Return whether a value can be a secret: no short word, number, choice or path."""
     return (
         len(value) >= VALUE_CHARACTERS_MIN
-        and not _NUMBER.fullmatch(value)
+        and not re.fullmatch(_NUMBER, value)
         and value.lower() not in _CHOICES
         and not (value.startswith(("/", "./", "../")) and is_path(value))
     )
@@ -189,19 +191,19 @@ def _private_keys(text: str) -> Iterator[_Span]:
     """Find keys in PEM, also those whose beginning or end was cut off."""
     if "PRIVATE KEY" not in text:
         return
-    ends, covered = [found.span() for found in _KEY_ENDS.finditer(text)], 0
-    for found in _KEY_BEGINS.finditer(text):
+    ends, covered = [found.span() for found in re.finditer(_KEY_ENDS, text)], 0
+    for found in re.finditer(_KEY_BEGINS, text):
         if found.start() < covered:
             continue
         at = bisect(ends, found.span())
         if at < len(ends) and ends[at][1] - found.start() <= KEY_CHARACTERS_MAX:
             covered = ends[at][1]
         else:
-            rest = _KEY_TEXT.match(text, found.end())
+            rest = re.compile(_KEY_TEXT).match(text, found.end())
             covered = rest.end() if rest else found.end()
         yield _Span(found.start(), covered, _KEY)
     for begin, end in ends:  # what lies within another span changes nothing
-        before = _KEY_TEXT.match(text[max(0, begin - KEY_CHARACTERS_MAX) : begin][::-1])
+        before = re.match(_KEY_TEXT, text[max(0, begin - KEY_CHARACTERS_MAX) : begin][::-1])
         yield _Span(begin - (before.end() if before else 0), end, _KEY)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from coordinator.shell.driver import Driver
 from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
-from drumbeat.v1 import control_pb2, query_pb2, session_pb2
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
 from tests.support.wire import DEADLINE_S, Client, Refused, spec
 
 PROTOS = (session_pb2, query_pb2, control_pb2, health_pb2, reflection_pb2)
@@ -38,6 +38,7 @@ METHODS = [
 ASKED = [method for method in METHODS if not method.startswith("/grpc.health.v1.Health/")]
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
+ACCESS_REFUSED = query_pb2.RUN_EVENT_KIND_ACCESS_REFUSED
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,12 @@ class Secured:
     driver: Driver
     port: int
     ca: str
-    local: Token
+    published: list[str]
+
+    @property
+    def local(self) -> Token:
+        """What lets the coordinator's user in, as it was published last."""
+        return parse_token(self.published[-1])
 
     def channel(self, token: Token | str | None = None) -> grpc.aio.Channel:
         secret = grpc.ssl_channel_credentials(trust_anchors([self.ca]))
@@ -91,13 +97,13 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     published: list[str] = []
 
     @contextmanager
-    def publish(_: int, text: str) -> Iterator[None]:
+    def publish(_: int, text: str) -> Iterator[Callable[[str], None]]:
         published.append(text)
-        yield
+        yield published.append
 
     config, journal = CoordinatorConfig(port=0), SqliteJournal(tmp_path)
     async with serving(config, journal, identity=identity, published=publish) as (port, driver):
-        yield Secured(driver, port, identity.keys[0], parse_token(published[0]))
+        yield Secured(driver, port, identity.keys[0], published)
 
 
 async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
@@ -206,6 +212,23 @@ async def test_a_revoked_token_is_refused_with_the_reason(secured: Secured) -> N
     assert "revoked" in refused.details
 
 
+async def test_a_refused_token_is_an_event_of_its_run_if_its_secret_is_right(
+    secured: Secured,
+) -> None:
+    token = await secured.token(Role.JOIN, run_id="run")
+    guessed = replace(token, secret="0" * 22)
+    async with secured.client(token) as client, secured.client(secured.local) as admin:
+        await client.agent().join()
+        await secured.revoke(token)
+        for given in (guessed, token):
+            async with secured.channel(given) as channel:
+                refused = await outcome(channel, "/drumbeat.v1.AgentService/OpenSession")
+                assert refused.code is UNAUTHENTICATED
+        told = [event for event in (await admin.run()).history if event.kind == ACCESS_REFUSED]
+    assert [event.caller for event in told] == [token.token_id]
+    assert "revoked" in told[0].reason
+
+
 async def test_revoking_ends_the_sessions_it_opened_and_no_others(secured: Secured) -> None:
     one, other = await secured.token(Role.JOIN), await secured.token(Role.JOIN)
     async with secured.client(one) as first, secured.client(other) as second:
@@ -274,3 +297,19 @@ async def test_an_expired_token_brings_back_who_came_before_and_no_other(
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await client.runs.GetReport(query_pb2.GetReportRequest(run_id="run"), timeout=30)
         assert raised.value.code() is UNAUTHENTICATED
+
+
+async def test_the_coordinators_user_goes_on_while_the_authority_is_replaced(
+    secured: Secured,
+) -> None:
+    before = secured.local
+    async with secured.channel(before) as channel:
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        keys = (await control.RotateAuthority(control_pb2.RotateAuthorityRequest())).keys
+        assert (before.ca, secured.local.ca) == (keys[1], keys[0])
+        await control.RetireAuthority(control_pb2.RetireAuthorityRequest())
+    after = replace(secured, ca=secured.local.ca)
+    async with after.channel(secured.local) as channel:
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        shown = await control.GetAuthority(control_pb2.GetAuthorityRequest())
+        assert list(shown.keys) == [keys[0]]

@@ -43,24 +43,28 @@ def test_each_bound_of_a_connection_is_a_named_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hard", "warnings"), [(2_000, 0), (300, 1)], ids=["room for all", "room for few"]
+    ("hard", "wanted", "told"),
+    [(2_000, 1000, ""), (5_000, 20_000, "debug"), (300, 1000, "warning")],
+    ids=["room for all", "room for many", "room for few"],
 )
 def test_the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_told(
-    hard: int, warnings: int
+    hard: int, wanted: int, told: str
 ) -> None:
     program = (
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))\n"
         "from coordinator.config import Limits\n"
         "from coordinator.shell.connections import prepare_process\n"
-        "prepare_process(Limits(connections_max=1000))\n"
+        f"prepare_process(Limits(connections_max={wanted}))\n"
         "print('soft', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.count("LimitNOFILE=") == warnings, done.stdout
-    assert f"soft {min(hard, 1000 + DESCRIPTORS_RESERVED)}\n" in done.stdout
+    lines = [line for line in done.stdout.splitlines() if "LimitNOFILE=" in line]
+    assert len(lines) == bool(told), done.stdout
+    assert all(f"[{told}" in line for line in lines), done.stdout
+    assert f"soft {min(hard, wanted + DESCRIPTORS_RESERVED)}\n" in done.stdout
 
 
 @pytest.mark.parametrize("given", [None, "DEBUG"])

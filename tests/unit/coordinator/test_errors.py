@@ -75,6 +75,11 @@ REFUSALS = [
         "the coordinator does not let this caller in: it shows no token",
     ),
     (
+        errors.RevokedToken("k3v9qr2m", "exp1"),
+        ("UNAUTHENTICATED", "UNAUTHENTICATED", False),
+        "the coordinator does not let this caller in: its token k3v9qr2m was revoked",
+    ),
+    (
         errors.Forbidden("k3v9qr2m", "it is for the run exp1 only"),
         ("PERMISSION_DENIED", "FORBIDDEN", False),
         "k3v9qr2m may not do this: it is for the run exp1 only",
