@@ -109,7 +109,7 @@ async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
     """Call a method with a message that says nothing, and half-close; return how it ends."""
     call = Raw(channel.stream_stream(method)())
     await call.send(b"")
-    with suppress(asyncio.InvalidStateError):  # it has ended
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended
         await call.call.done_writing()
     try:
         while True:
