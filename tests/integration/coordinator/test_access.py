@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -111,8 +111,9 @@ async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
     call: Any = channel.stream_stream(method)()
     try:
         async with asyncio.timeout(DEADLINE_S):
-            await call.write(b"")
-            await call.done_writing()
+            with suppress(grpc.aio.AioRpcError):  # it may be refused before it has said this
+                await call.write(b"")
+                await call.done_writing()
             while await call.read() is not grpc.aio.EOF:
                 pass
             return Refused(await call.code(), "", "")
