@@ -224,7 +224,7 @@ class Fleet:
         self._began = time.monotonic()
         metadata = self._credentials.metadata
         self._tasks = [
-            asyncio.create_task(agent.live(self._connect, metadata, connecting))
+            asyncio.create_task(agent.live(self.connect, metadata, connecting))
             for agent in self._agents
         ]
         return self
@@ -234,7 +234,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _connect(self) -> grpc.aio.Channel:
+    def connect(self) -> grpc.aio.Channel:
         """Open a connection, which costs the same on this side as on the coordinator's."""
         if self._channel_credentials is None:
             return grpc.aio.insecure_channel(self._address, self._options)

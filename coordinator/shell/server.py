@@ -165,7 +165,7 @@ async def serving(
         audit = Audit()
         interceptor = CallInterceptor(
             _authenticator(config, driver, local),
-            streams_max=config.limits.streams_per_caller_max,
+            config.limits,
             on_refused=audit.refused,
         )
         driver.on_revoked = interceptor.revoke

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 import grpc
 import psutil
 
-from drumbeat.v1 import query_pb2_grpc, session_pb2
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc, session_pb2
 from tests.support.channels import channel_to
 from tests.support.processes import DEADLINE_S, ROOT, Process
 from tests.support.status import RunStatus, requests
@@ -112,6 +112,13 @@ class Coordinator:
             listed = stub.ListAgents(agents, timeout=DEADLINE_S).agents
             told = stub.ListEvents(events, timeout=DEADLINE_S).events
             return RunStatus(found, list(listed), list(told))
+
+    def token(self) -> str:
+        """Make a token, for an agent that cannot know that it is on the coordinator's host."""
+        with channel_to(self.address) as channel:
+            stub = control_pb2_grpc.ControlServiceStub(channel)
+            request = control_pb2.CreateTokenRequest(role=control_pb2.ROLE_JOIN)
+            return stub.CreateToken(request, timeout=DEADLINE_S, wait_for_ready=True).text
 
     def wait_for_run(
         self, run_id: str, predicate: Callable[[RunStatus], bool], timeout_s: float = DEADLINE_S
