@@ -13,7 +13,7 @@ import grpc
 
 from coordinator.access.authentication import Authenticator, token_id_of
 from coordinator.access.caller import OPEN, TRUSTED, Caller
-from coordinator.errors import CoordinatorError, LimitReached, Unauthenticated
+from coordinator.errors import CoordinatorError, LimitReached, RevokedToken
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role
 
@@ -121,7 +121,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     @contextmanager
     def _counted(self, caller: Caller) -> Iterator[None]:
-        """Hold a call among those of its caller. Raises ``LimitReached`` or ``Unauthenticated``."""
+        """Hold a call among those of its caller. Raises ``LimitReached`` or ``RevokedToken``."""
         task = asyncio.current_task()
         assert task is not None, "a call has one"
         calls = self._under_way.setdefault(caller.name, set())
@@ -135,7 +135,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if task not in self._revoked:
                 raise
             task.uncancel()
-            raise Unauthenticated("its token was revoked") from None
+            raise RevokedToken(caller.name, caller.run_id) from None
         finally:
             self._revoked.discard(task)
             calls.discard(task)
