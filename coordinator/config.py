@@ -26,7 +26,11 @@ class Limits:
     # Calls of one caller that are under way; those of more are refused. Twice what the largest
     # run has, for all its agents may share a token and be connected twice while they come back.
     streams_per_caller_max: int = 100_000
-    hello_timeout_s: float = 10.0  # a new stream that has not said Hello by then is ended
+    # Calls of which the caller is not asked for, as of probes of health. One more ends the oldest:
+    # a probe is over at once, so that who holds many calls keeps no probe away.
+    anonymous_calls_max: int = 1_000
+    # A new stream that has not said Hello by then is ended, and any other call without its message.
+    hello_timeout_s: float = 10.0
     # Before it is known who is there. More connections than a run has agents; fewer if the
     # process may not open as many files. One more is closed at once, and its agent tries again.
     connections_max: int = 24_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import resource
 import secrets
@@ -223,7 +224,7 @@ class Fleet:
         self._began = time.monotonic()
         metadata = self._credentials.metadata
         self._tasks = [
-            asyncio.create_task(agent.live(self._connect, metadata, connecting))
+            asyncio.create_task(agent.live(self.connect, metadata, connecting))
             for agent in self._agents
         ]
         return self
@@ -233,7 +234,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _connect(self) -> grpc.aio.Channel:
+    def connect(self) -> grpc.aio.Channel:
         """Open a connection, which costs the same on this side as on the coordinator's."""
         if self._channel_credentials is None:
             return grpc.aio.insecure_channel(self._address, self._options)
@@ -278,6 +279,7 @@ class Fleet:
 
 def run(measure: Coroutine[Any, Any, T]) -> T:
     """Return what a measurement with fleets does; all of a process have to run here."""
+    gc.freeze()  # an agent on a host of its own would not look for garbage among all the others
     return _RUNNER.run(measure)
 
 

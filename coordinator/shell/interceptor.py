@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from coordinator.access.authentication import Authenticator, token_id_of
 from coordinator.access.caller import OPEN, TRUSTED, Caller
-from coordinator.errors import CoordinatorError, LimitReached, RevokedToken
+from coordinator.config import Limits
+from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, Unauthenticated
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role
 
@@ -26,8 +28,6 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 # Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
 ERROR_KEY = "drumbeat-error-bin"
 
-# Calls under way of which the caller is not asked for; a probe's are over at once.
-ANONYMOUS_MAX = 1_000
 _ANYONE = Caller("anonymous", Role.VIEW)
 
 _caller: ContextVar[Caller] = ContextVar("caller")  # of the call that a task serves
@@ -50,26 +50,27 @@ class OnRefused(Protocol):
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Lets callers in that are known and may do what they ask for; all else ends with a status.
 
-    Of one caller at most ``streams_max`` calls are under way; ``on_refused`` is told of each that
-    is refused for who makes it.
+    Of one caller a limited number of calls is under way; ``on_refused`` is told of each that is
+    refused for who makes it.
     """
 
     def __init__(
         self,
         authenticator: Authenticator,
+        limits: Limits,
         *,
-        streams_max: int,
         on_refused: OnRefused,
     ) -> None:
-        self._authenticator, self._streams_max = authenticator, streams_max
+        self._authenticator, self._limits = authenticator, limits
         self._on_refused = on_refused
-        self._under_way: dict[str, set[asyncio.Task[Any]]] = {}  # by the caller's name
-        self._revoked: set[asyncio.Task[Any]] = set()
+        # By the caller's name, oldest first, with why it is being ended if it is.
+        self._under_way: dict[str, dict[asyncio.Task[Any], CoordinatorError | None]] = {}
 
     def revoke(self, name: str) -> None:
         """End all that a caller has under way: it is not known any more."""
-        for task in self._under_way.get(name, ()):
-            self._revoked.add(task)
+        calls = self._under_way.get(name, {})
+        for task in calls:
+            calls[task] = Unauthenticated(f"its token {name} was revoked")
             task.cancel()
 
     async def intercept_service(
@@ -92,7 +93,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except CoordinatorError as error:
                 refuse = self._refusing(error, method, token_id_of(metadata))
                 return grpc.stream_stream_rpc_method_handler(refuse)
-        return _rebuilt(handler, lambda behaviour: self._wrapped(behaviour, method, caller))
+
+        def wrap(behaviour: Behaviour) -> Behaviour:
+            return self._wrapped(behaviour, method, caller)
+
+        return _rebuilt(handler, wrap, self._limits.hello_timeout_s)
 
     def _refusing(self, error: CoordinatorError, method: str, token_id: str) -> Behaviour:
         async def refuse(_: Any, context: Context) -> None:
@@ -116,29 +121,36 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     name = "" if caller is None else caller.name
                     self._on_refused(context.peer(), error, method=method, token_id=name)
                 await _abort(context, error)
+            except DecodeError as error:
+                problem = InvalidRequest("message", str(error), "one of this method")
+                await _abort(context, problem)
 
         return call
 
     @contextmanager
     def _counted(self, caller: Caller) -> Iterator[None]:
-        """Hold a call among those of its caller. Raises ``LimitReached`` or ``RevokedToken``."""
+        """Hold a call among those of its caller. Raises ``LimitReached`` or ``Unauthenticated``."""
         task = asyncio.current_task()
         assert task is not None, "a call has one"
-        calls = self._under_way.setdefault(caller.name, set())
-        most = ANONYMOUS_MAX if caller is _ANYONE else self._streams_max
-        if len(calls) >= most:
-            raise LimitReached("streams_per_caller_max", most)
-        calls.add(task)
+        calls = self._under_way.setdefault(caller.name, {})
+        name = "anonymous_calls_max" if caller is _ANYONE else "streams_per_caller_max"
+        if len(calls) >= (most := getattr(self._limits, name)):
+            error = LimitReached(name, most)
+            if caller is not _ANYONE:
+                raise error
+            oldest = next((each for each, why in calls.items() if why is None), task)
+            calls[oldest] = error
+            oldest.cancel()
+        calls.setdefault(task)
         try:
             yield
         except asyncio.CancelledError:
-            if task not in self._revoked:
+            if (why := calls[task]) is None:
                 raise
             task.uncancel()
-            raise RevokedToken(caller.name, caller.run_id) from None
+            raise why from None
         finally:
-            self._revoked.discard(task)
-            calls.discard(task)
+            del calls[task]
             if not calls:
                 self._under_way.pop(caller.name, None)
 
@@ -149,16 +161,35 @@ async def _abort(context: Context, error: CoordinatorError) -> None:
     await context.abort(grpc.StatusCode[error.status], str(error), metadata)
 
 
-def _rebuilt(handler: Any, wrap: Callable[[Behaviour], Behaviour]) -> Any:
-    """Return a handler whose behaviour is wrapped; one that yields writes instead."""
-    for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
-        if (behaviour := getattr(handler, kind)) is not None:
-            made = getattr(grpc, f"{kind}_rpc_method_handler")
-            if isasyncgenfunction(behaviour):
-                behaviour = _writing(behaviour)
-            codecs = (handler.request_deserializer, handler.response_serializer)
-            return made(wrap(behaviour), *codecs)
-    return handler
+def _rebuilt(handler: Any, wrap: Callable[[Behaviour], Behaviour], within_s: float) -> Any:
+    """Return a handler that is told of a call before its message is there, and reads that itself.
+
+    gRPC would wait for it for ever, uncounted.
+    """
+    behaviour = handler.stream_stream or handler.stream_unary
+    if behaviour is None:
+        behaviour = _reading(handler.unary_unary or handler.unary_stream, within_s)
+    elif isasyncgenfunction(behaviour):
+        behaviour = _writing(behaviour)
+    codecs = (handler.request_deserializer, handler.response_serializer)
+    return grpc.stream_stream_rpc_method_handler(wrap(behaviour), *codecs)
+
+
+def _reading(behaviour: Any, within_s: float) -> Behaviour:
+    """Return a behaviour that reads the one message of its caller, and writes the answers."""
+    answer = _writing(behaviour) if isasyncgenfunction(behaviour) else behaviour
+
+    async def call(_: Any, context: Context) -> None:
+        request: Any = grpc.aio.EOF
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                request = await context.read()
+        if request is grpc.aio.EOF:
+            raise InvalidRequest("message", "nothing", f"one within {within_s:g} s")
+        if (response := await answer(request, context)) is not None:
+            await context.write(response)
+
+    return call
 
 
 def _writing(behaviour: Any) -> Behaviour:

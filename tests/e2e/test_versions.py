@@ -114,7 +114,8 @@ async def test_readers_see_the_version_and_the_labels_of_an_agent(cluster: Clust
 async def test_an_agent_of_another_version_trains_with_ours(
     cluster: Cluster, other: Version
 ) -> None:
-    coordinator = cluster.coordinator()
+    # Earlier agents speak plaintext, and prove nothing.
+    coordinator = cluster.coordinator("--insecure")
     ours = cluster.agent("--nnodes", "2", worker(cluster), coordinator=coordinator)
     coordinator.wait_for_run("run", lambda run: run.agents_count == 1)
     async with aio_channel_to(coordinator.address) as channel:
@@ -211,7 +212,8 @@ async def test_our_agent_follows_a_coordinator_of_another_version(
 ) -> None:
     async with other_coordinator(other) as (coordinator, port):
         address = f"127.0.0.1:{port}"
-        ours: Agent = cluster.agent("--coordinator", address, "--run-id", "run", worker(cluster))
+        options = ("--insecure", "--coordinator", address, "--run-id", "run")
+        ours: Agent = cluster.agent(*options, worker(cluster))
         assert await asyncio.to_thread(ours.wait) == 0
     assert coordinator.states[-1] == SUCCEEDED
     assert 4 not in coordinator.states, "what is unknown stopped the workers"

@@ -112,7 +112,7 @@ class Coordinator:
         return process
 
     def create_token(self, role: Role = Role.JOIN, *, run_id: str = "", ttl_s: int = 0) -> Token:
-        """Make a token; without ``ttl_s`` it does not expire."""
+        """Make a token, by default one to join any run with until it is revoked."""
         request = control_pb2.CreateTokenRequest(
             role=control_pb2.Role.Value(f"ROLE_{role.upper()}"), run_id=run_id
         )
@@ -120,7 +120,8 @@ class Coordinator:
             request.ttl.FromSeconds(ttl_s)
         with channel_to(self.address) as channel:
             stub = control_pb2_grpc.ControlServiceStub(channel)
-            return parse_token(stub.CreateToken(request, timeout=DEADLINE_S).text)
+            answer = stub.CreateToken(request, timeout=DEADLINE_S, wait_for_ready=True)
+            return parse_token(answer.text)
 
     def wait_for_token(
         self, token: Token, predicate: Callable[[control_pb2.Token], bool]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,8 @@ from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
-from tests.support.wire import DEADLINE_S, Client, Refused, spec
+from tests.support.channels import with_token
+from tests.support.wire import DEADLINE_S, Client, Raw, Refused, spec
 
 PROTOS = (session_pb2, query_pb2, control_pb2, health_pb2, reflection_pb2)
 METHODS = [
@@ -58,9 +59,7 @@ class Secured:
     def channel(self, token: Token | str | None = None) -> grpc.aio.Channel:
         secret = grpc.ssl_channel_credentials(trust_anchors([self.ca]))
         if token is not None:
-            text = token.text() if isinstance(token, Token) else token
-            calls = grpc.access_token_call_credentials(text)
-            secret = grpc.composite_channel_credentials(secret, calls)
+            secret = with_token(secret, token.text() if isinstance(token, Token) else token)
         options = [
             ("grpc.ssl_target_name_override", SERVER_NAME),
             ("grpc.use_local_subchannel_pool", 1),
@@ -108,18 +107,17 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
 
 async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
     """Call a method with a message that says nothing, and half-close; return how it ends."""
-    call: Any = channel.stream_stream(method)()
+    call = Raw(channel.stream_stream(method)())
+    await call.send(b"")
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended
+        await call.call.done_writing()
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            await call.write(b"")
-            await call.done_writing()
-            while await call.read() is not grpc.aio.EOF:
-                pass
-            return Refused(await call.code(), "", "")
+        while True:
+            await call.read()
+    except EOFError:
+        return Refused(await call.call.code(), "", "")
     except grpc.aio.AioRpcError as error:
         return Refused.of(error)
-    finally:
-        call.cancel()
 
 
 def test_every_method_is_in_the_table_of_roles() -> None:
@@ -223,6 +221,7 @@ async def test_a_refused_token_is_an_event_of_its_run_if_its_secret_is_right(
             async with secured.channel(given) as channel:
                 refused = await outcome(channel, "/drumbeat.v1.AgentService/OpenSession")
                 assert refused.code is UNAUTHENTICATED
+        await secured.token(Role.VIEW)  # journaled after what came before
         told = [event for event in (await admin.run()).history if event.kind == ACCESS_REFUSED]
     assert [event.caller for event in told] == [token.token_id]
     assert "revoked" in told[0].reason

@@ -159,19 +159,6 @@ def test_a_member_back_within_its_grace_was_never_lost() -> None:
     assert isinstance(story.desired("a").state, Assignment)
 
 
-def test_agents_whose_token_was_revoked_may_all_come_back_with_another_one() -> None:
-    """At once, so it may take as long as after a restart of the coordinator."""
-    story = a_running_story(3)
-    for name in "abc":
-        story.break_session(name, is_revoked=True)
-    story.advance(10.0)
-    for name in "ab":
-        story.back(name)
-    assert not story.records(AgentRemoved)
-    story.advance(5.0)
-    assert [record.incarnation for record in story.records(AgentRemoved)] == ["c.1"]
-
-
 def test_a_silent_host_is_given_up_when_its_lease_is_over() -> None:
     story = a_running_story(2)
     story.silence("a")

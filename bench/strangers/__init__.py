@@ -1,0 +1,1 @@
+"""Those who reach a coordinator's port and keep no rules, and a run that goes on meanwhile."""

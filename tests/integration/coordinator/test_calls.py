@@ -1,0 +1,58 @@
+"""Calls that are begun and not gone on with, and calls that nobody can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from coordinator.config import Limits
+from tests.support.waiting import MS
+from tests.support.wire import Refused, coordinator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECK = "/grpc.health.v1.Health/Check"
+GET_RUN = "/drumbeat.v1.QueryService/GetRun"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.mark.parametrize("method", [CHECK, GET_RUN])
+@pytest.mark.parametrize("is_closed", [False, True], ids=["silent", "closed"])
+async def test_a_call_without_its_message_is_ended(
+    method: str, is_closed: bool, tmp_path: Path
+) -> None:
+    async with coordinator(tmp_path, limits=Limits(hello_timeout_s=50 * MS)) as client:
+        call = client.raw(method)
+        if is_closed:
+            await call.call.done_writing()
+        refused = await call.refused()
+        assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID")
+        assert "message" in refused.details
+
+
+async def test_who_holds_many_calls_keeps_no_probe_away(tmp_path: Path) -> None:
+    async with coordinator(tmp_path, limits=Limits(anonymous_calls_max=3)) as client:
+        watched = client.raw("/grpc.health.v1.Health/Watch")
+        await watched.send(b"")
+        assert await watched.read()  # it is under way, and the oldest
+        held = [client.raw(CHECK) for _ in range(3)]
+        refused = await watched.refused()
+        assert refused == Refused(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "the coordinator's limit anonymous_calls_max is reached: 3",
+            "LIMIT_REACHED",
+        )
+        assert await client.is_serving()
+        assert (await held[0].refused()).code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("method", [CHECK, GET_RUN, REFLECTION])
+async def test_a_message_that_is_none_is_refused_as_such(method: str, tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        call = client.raw(method)
+        await call.send(b"\xff")
+        refused = await call.refused()
+        assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID")
