@@ -35,7 +35,7 @@ from coordinator.access.authentication import Authenticator, Open
 from coordinator.access.authority import Authority
 from coordinator.access.caller import Caller
 from coordinator.access.certificate_roles import caller_of_names, names_of
-from coordinator.access.join_token import how_to_join, is_loopback, join_token
+from coordinator.access.join_token import how_to_join, is_loopback, join_token, pin
 from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
@@ -58,7 +58,7 @@ from coordinator.shell.interceptor import CallInterceptor, Context, caller_of
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from drumbeat.access.local import INSECURE, publish, withdraw
-from drumbeat.access.token import NO_CA, Role, Token
+from drumbeat.access.token import NO_CA, Role, Token, parse_token
 from drumbeat.command.settings import HostPort
 from drumbeat.v1 import (
     control_pb2,
@@ -114,7 +114,8 @@ def run(config: CoordinatorConfig) -> int:
         stopped = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-        async with serving(config, journal, identity=identity, published=_published) as served:
+        published = partial(_published, directory)
+        async with serving(config, journal, identity=identity, published=published) as served:
             where = HostPort(config.host, served.port)
             gc.freeze()  # what is there by now stays
             gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
@@ -211,7 +212,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
 
 
 @contextmanager
-def _published(port: int, text: str) -> Iterator[Publish]:
+def _published(directory: Path, port: int, text: str) -> Iterator[Publish]:
     if (path := publish(port, text)) is None:
         reason = "there is no place that only this user can write to"
         log.warning("this user needs a token here as all others do", reason=reason)
@@ -219,6 +220,8 @@ def _published(port: int, text: str) -> Iterator[Publish]:
     def publish_anew(other: str) -> None:
         nonlocal path, text
         path, text = publish(port, other), other
+        with suppress(OSError):  # it still names an authority that vouches for the new one
+            pin(directory, parse_token(text).ca)
 
     try:
         yield publish_anew

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +26,7 @@ from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
 from tests.support.channels import with_token
-from tests.support.wire import DEADLINE_S, Client, Raw, Refused, spec
+from tests.support.wire import DEADLINE_S, Client, Refused, spec
 
 PROTOS = (session_pb2, query_pb2, control_pb2, health_pb2, reflection_pb2)
 METHODS = [
@@ -106,18 +105,15 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
 
 
 async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
-    """Call a method with a message that says nothing, and half-close; return how it ends."""
-    call = Raw(channel.stream_stream(method)())
-    await call.send(b"")
-    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended
-        await call.call.done_writing()
+    """Call a method with one message, which says nothing; return how it ends."""
+    ask: Any = channel.unary_stream(method)
+    call = ask(b"", timeout=DEADLINE_S)
     try:
-        while True:
-            await call.read()
-    except EOFError:
-        return Refused(await call.call.code(), "", "")
+        while await call.read() is not grpc.aio.EOF:
+            pass
     except grpc.aio.AioRpcError as error:
         return Refused.of(error)
+    return Refused(await call.code(), "", "")
 
 
 def test_every_method_is_in_the_table_of_roles() -> None:
@@ -311,3 +307,14 @@ async def test_the_coordinators_user_goes_on_while_the_authority_is_replaced(
         control = control_pb2_grpc.ControlServiceStub(channel)
         shown = await control.GetAuthority(control_pb2.GetAuthorityRequest())
         assert list(shown.keys) == [keys[0]]
+
+
+async def test_a_call_that_was_let_in_just_before_its_token_was_revoked_ends_too(
+    secured: Secured,
+) -> None:
+    token = await secured.token(Role.JOIN)
+    async with secured.client(token) as client:
+        agent = client.agent()
+        await agent.say_hello()
+        await secured.revoke(token)  # whichever of the two comes first
+        assert (await agent.refused()).code is UNAUTHENTICATED
