@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import resource
 import secrets
@@ -278,6 +279,7 @@ class Fleet:
 
 def run(measure: Coroutine[Any, Any, T]) -> T:
     """Return what a measurement with fleets does; all of a process have to run here."""
+    gc.freeze()  # an agent on a host of its own would not look for garbage among all the others
     return _RUNNER.run(measure)
 
 

@@ -7,13 +7,14 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from coordinator.access.token_table import secret_sha256
 from coordinator.core.events import TokenCreated
 from coordinator.errors import Unauthenticated
 from coordinator.shell.driver import Driver
-from drumbeat.access.token import InvalidToken, Role, Token, parse_token
+from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
 from drumbeat.command.settings import HostPort
 
 FILE = "join.token"  # in the state directory, for its user alone
@@ -28,12 +29,7 @@ async def join_token(directory: Path, driver: Driver, ca: str) -> Token | None:
     ``ca`` is the key of the authority that it is to pin. Raises ``CoordinatorError`` if it can't
     be made now, ``OSError`` for the file.
     """
-    path, before = directory / FILE, ""
-    with suppress(FileNotFoundError):
-        before = path.read_text()
-    try:
-        known = parse_token(before)
-    except InvalidToken:  # there is none, or it was cut short by a crash
+    if (known := _read(directory)) is None:
         token = Token(Role.JOIN, secrets.token_hex(4), secrets.token_urlsafe(16), ca)
         asked = TokenCreated(
             request_id=_REQUEST_ID,
@@ -42,15 +38,22 @@ async def join_token(directory: Path, driver: Driver, ca: str) -> Token | None:
             secret_sha256=secret_sha256(token.secret),
         )
         await driver.change_token(asked)
-    else:
-        try:
-            driver.tokens.verify(known, now=driver.now())
-        except Unauthenticated:
-            return None
-        token = Token(known.role, known.token_id, known.secret, ca)  # it may be another by now
-    if token.text() != before.strip():
-        path.touch(mode=0o600)
-        path.write_text(f"{token.text()}\n")
+        _write(directory, token)
+        return token
+    try:
+        driver.tokens.verify(known, now=driver.now())
+    except Unauthenticated:
+        return None
+    return pin(directory, ca)
+
+
+def pin(directory: Path, ca: str) -> Token | None:
+    """Have the token of the file name another authority; return it, None if there is none."""
+    if (known := _read(directory)) is None:
+        return None
+    token = replace(known, ca=ca)
+    if token != known:
+        _write(directory, token)
     return token
 
 
@@ -64,8 +67,27 @@ def how_to_join(where: HostPort, token: Token | None, directory: Path) -> str:
     shown = f"--token {token.text()}"
     if any(map(os.environ.get, _LOGS)):
         shown = f"--token-file {directory / FILE}"
+    if token.ca == NO_CA:
+        shown += " --tls-ca ca.crt"  # of the authority that the operator knows
     address = HostPort(host, where.port)
     return f"join a machine with:\n  agent join --coordinator {address} {shown} train.py"
+
+
+def _read(directory: Path) -> Token | None:
+    """Return the token of the file; None if there is none, or none that is whole."""
+    try:
+        return parse_token((directory / FILE).read_text(errors="replace"))
+    except (FileNotFoundError, InvalidToken):
+        return None
+
+
+def _write(directory: Path, token: Token) -> None:
+    """Replace the file whole: agents may read it at any time."""
+    new = directory / f"{FILE}.new"
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
+    new.write_text(f"{token.text()}\n")
+    new.replace(directory / FILE)
 
 
 def is_loopback(host: str) -> bool:

@@ -20,7 +20,7 @@ SETTINGS = settings_of(CoordinatorConfig)
 _SERVE_EPILOG = """\b
 Examples:
   coordinator serve
-  coordinator serve --host 0.0.0.0 --insecure
+  coordinator serve --host 0.0.0.0
   coordinator serve --port 29500 --state-dir /var/lib/drumbeat
 
 \b

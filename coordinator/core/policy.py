@@ -44,8 +44,8 @@ class Policy:
     refusals_heard_max: int = 10_000  # callers and reasons in that time; more are not noted
     # A broken stream may be back for this long: an agent tries three times within 350 ms.
     reconnect_grace_s: float = 0.5
-    # The same for members a restarted coordinator remembers, and the longest that missed
-    # agents delay a decision on a failed group.
+    # The same for members a restarted coordinator remembers or whose token was revoked, and the
+    # longest that missed agents delay a decision on a failed group.
     restart_grace_s: float = 15.0
     # How much longer than the stop timeout a failed run waits for workers and records.
     report_wait_s: float = 10.0

@@ -32,6 +32,7 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 ERROR_KEY = "drumbeat-error-bin"
 
 _ANYONE = Caller("anonymous", Role.VIEW)
+_REVOKED = "its token {} was revoked"
 
 _caller: ContextVar[Caller] = ContextVar("caller")  # of the call that a task serves
 
@@ -68,12 +69,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._on_refused = on_refused
         # By the caller's name, oldest first, with why it is being ended if it is.
         self._under_way: dict[str, dict[asyncio.Task[Any], CoordinatorError | None]] = {}
+        self._revoked: set[str] = set()  # a call may begin after it was let in
 
     def revoke(self, name: str) -> None:
         """End all that a caller has under way: it is not known any more."""
+        self._revoked.add(name)
         calls = self._under_way.get(name, {})
         for task in calls:
-            calls[task] = Unauthenticated("its token was revoked")
+            calls[task] = Unauthenticated(_REVOKED.format(name))
             task.cancel()
 
     async def intercept_service(
@@ -117,6 +120,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     known = self._authenticator.by_certificate(context.auth_context())
                     known.check_method(method)
                 _caller.set(known)
+                # By itself: a call that is ended while its first answer takes it along would
+                # send it twice, which gRPC refuses, and then the caller hears of no end.
+                await context.send_initial_metadata(())
                 with self._counted(known):
                     return await behaviour(request, context)
             except CoordinatorError as error:
@@ -143,6 +149,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Hold a call among those of its caller. Raises ``LimitReached`` or ``Unauthenticated``."""
         task = asyncio.current_task()
         assert task is not None, "a call has one"
+        if caller.name in self._revoked:
+            raise Unauthenticated(_REVOKED.format(caller.name))
         calls = self._under_way.setdefault(caller.name, {})
         name = "anonymous_calls_max" if caller is _ANYONE else "streams_per_caller_max"
         if len(calls) >= (most := getattr(self._limits, name)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import secrets
 import signal
@@ -34,7 +35,7 @@ from coordinator.access.authentication import Authenticator, Open
 from coordinator.access.authority import Authority
 from coordinator.access.caller import Caller
 from coordinator.access.certificate_roles import caller_of_names, names_of
-from coordinator.access.join_token import how_to_join, is_loopback, join_token
+from coordinator.access.join_token import how_to_join, is_loopback, join_token, pin
 from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
@@ -62,7 +63,7 @@ from coordinator.shell.interceptor import CallInterceptor, Context, caller_of
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from drumbeat.access.local import INSECURE, publish, withdraw
-from drumbeat.access.token import NO_CA, Role, Token
+from drumbeat.access.token import NO_CA, Role, Token, parse_token
 from drumbeat.command.settings import HostPort
 from drumbeat.v1 import (
     control_pb2,
@@ -78,6 +79,10 @@ log = structlog.get_logger()
 # How long calls may take to end by themselves once the coordinator stops; they
 # are told at once, so this is for the network alone.
 STOP_GRACE_S = 1.0
+
+# Objects that may be made before the garbage among them is looked for. With Python's 700, and all
+# modules looked at each time, a tenth of what a thousand arriving agents cost was that.
+GARBAGE_BEFORE_COLLECTION = 10_000
 
 _BIND_HINTS = {
     errno.EADDRNOTAVAIL: "--host has to be a name or an address of this machine; "
@@ -114,8 +119,11 @@ def run(config: CoordinatorConfig) -> int:
         stopped = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-        async with serving(config, journal, identity=identity, published=_published) as served:
+        published = partial(_published, directory)
+        async with serving(config, journal, identity=identity, published=published) as served:
             where = HostPort(config.host, served.port)
+            gc.freeze()  # what is there by now stays
+            gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
             print(f"coordinator ready at {where}", flush=True)
             told = asyncio.create_task(_tell_how_to_join(where, served.driver, identity, directory))
             await stopped.wait()
@@ -211,7 +219,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
 
 
 @contextmanager
-def _published(port: int, text: str) -> Iterator[Publish]:
+def _published(directory: Path, port: int, text: str) -> Iterator[Publish]:
     if (path := publish(port, text)) is None:
         reason = "there is no place that only this user can write to"
         log.warning("this user needs a token here as all others do", reason=reason)
@@ -219,6 +227,8 @@ def _published(port: int, text: str) -> Iterator[Publish]:
     def publish_anew(other: str) -> None:
         nonlocal path, text
         path, text = publish(port, other), other
+        with suppress(OSError):  # it still names an authority that vouches for the new one
+            pin(directory, parse_token(text).ca)
 
     try:
         yield publish_anew

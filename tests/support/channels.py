@@ -11,6 +11,10 @@ import grpc.aio
 from drumbeat.access.client import credentials
 from drumbeat.access.settings import AccessSettings
 
+# gRPC ends its threads with the last channel or server, and waits for them with the
+# interpreter's lock held, which they may need to forget the token of a call. So one is left.
+_KEPT = grpc.insecure_channel("127.0.0.1:1")
+
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
 class AsUser(AccessSettings):
@@ -22,8 +26,12 @@ def _credentials(address: str) -> tuple[grpc.ChannelCredentials | None, list[tup
     options = [*used.options, ("grpc.use_local_subchannel_pool", 1)]
     if (channel := used.channel) is None or used.token is None:
         return None, options
-    token = grpc.access_token_call_credentials(used.token.text())
-    return grpc.composite_channel_credentials(channel, token), options
+    return with_token(channel, used.token.text()), options
+
+
+def with_token(channel: grpc.ChannelCredentials, text: str) -> grpc.ChannelCredentials:
+    """Return credentials that send a token with each call."""
+    return grpc.composite_channel_credentials(channel, grpc.access_token_call_credentials(text))
 
 
 def channel_to(address: str) -> grpc.Channel:

@@ -89,9 +89,7 @@ class Run(RunContext):
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
             case ev.SessionClosed():
-                until = now + self.policy.reconnect_grace_s
-                if self.members.detach(event.incarnation, event.session_id, until=until):
-                    self._phase.disconnected(event.incarnation, now=now)
+                self._on_session_closed(event, now)
             case ev.BeatReceived() | ev.AgentLeft():
                 self._on_report(event, now)
             case ev.FailureReported():
@@ -139,6 +137,13 @@ class Run(RunContext):
             self.effects.append(fx.TellLimits(session_id=event.session_id, limits=limits))
         self.tell([incarnation])
         self._take_beat(incarnation, event, now)
+
+    def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
+        grace_s = self.policy.reconnect_grace_s
+        if event.is_revoked:  # perhaps all agents come back at once, as after a restart
+            grace_s = self.policy.return_grace_s(self.members.pace)
+        if self.members.detach(event.incarnation, event.session_id, until=now + grace_s):
+            self._phase.disconnected(event.incarnation, now=now)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""

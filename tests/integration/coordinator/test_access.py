@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
+from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client, Refused, spec
 
 PROTOS = (session_pb2, query_pb2, control_pb2, health_pb2, reflection_pb2)
@@ -58,9 +58,7 @@ class Secured:
     def channel(self, token: Token | str | None = None) -> grpc.aio.Channel:
         secret = grpc.ssl_channel_credentials(trust_anchors([self.ca]))
         if token is not None:
-            text = token.text() if isinstance(token, Token) else token
-            calls = grpc.access_token_call_credentials(text)
-            secret = grpc.composite_channel_credentials(secret, calls)
+            secret = with_token(secret, token.text() if isinstance(token, Token) else token)
         options = [
             ("grpc.ssl_target_name_override", SERVER_NAME),
             ("grpc.use_local_subchannel_pool", 1),
@@ -107,20 +105,15 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
 
 
 async def outcome(channel: grpc.aio.Channel, method: str) -> Refused:
-    """Call a method with a message that says nothing, and half-close; return how it ends."""
-    call: Any = channel.stream_stream(method)()
+    """Call a method with one message, which says nothing; return how it ends."""
+    ask: Any = channel.unary_stream(method)
+    call = ask(b"", timeout=DEADLINE_S)
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            with suppress(grpc.aio.AioRpcError):  # it may be refused before it has said this
-                await call.write(b"")
-                await call.done_writing()
-            while await call.read() is not grpc.aio.EOF:
-                pass
-            return Refused(await call.code(), "", "")
+        while await call.read() is not grpc.aio.EOF:
+            pass
     except grpc.aio.AioRpcError as error:
         return Refused.of(error)
-    finally:
-        call.cancel()
+    return Refused(await call.code(), "", "")
 
 
 def test_every_method_is_in_the_table_of_roles() -> None:
@@ -224,6 +217,7 @@ async def test_a_refused_token_is_an_event_of_its_run_if_its_secret_is_right(
             async with secured.channel(given) as channel:
                 refused = await outcome(channel, "/drumbeat.v1.AgentService/OpenSession")
                 assert refused.code is UNAUTHENTICATED
+        await secured.token(Role.VIEW)  # journaled after what came before
         told = [event for event in (await admin.run()).history if event.kind == ACCESS_REFUSED]
     assert [event.caller for event in told] == [token.token_id]
     assert "revoked" in told[0].reason
@@ -313,3 +307,14 @@ async def test_the_coordinators_user_goes_on_while_the_authority_is_replaced(
         control = control_pb2_grpc.ControlServiceStub(channel)
         shown = await control.GetAuthority(control_pb2.GetAuthorityRequest())
         assert list(shown.keys) == [keys[0]]
+
+
+async def test_a_call_that_was_let_in_just_before_its_token_was_revoked_ends_too(
+    secured: Secured,
+) -> None:
+    token = await secured.token(Role.JOIN)
+    async with secured.client(token) as client:
+        agent = client.agent()
+        await agent.say_hello()
+        await secured.revoke(token)  # whichever of the two comes first
+        assert (await agent.refused()).code is UNAUTHENTICATED
