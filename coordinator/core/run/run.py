@@ -40,6 +40,7 @@ class Run(RunContext):
         super().__init__(state, members, policy)
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self._names = {member.name for member in state.members.values()}  # no two alike
+        self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
             members.expect(state.members, until=now + policy.return_grace_s(members.pace))
         self._phase = PHASES[state.phase](self, now=now)
@@ -115,7 +116,7 @@ class Run(RunContext):
                 assert_never(event)
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
-        if error := refusal(self.state, event, agents_max=self.policy.agents_max):
+        if error := refusal(self.state, event, self.policy, workers=self._workers):
             self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
@@ -123,6 +124,7 @@ class Run(RunContext):
             agent, held = numbered(event.agent, self._names), event.beat.round_id
             seen = 0 if held is None else held + 1
             self._names.add(agent.name)
+            self._workers += agent.local_world_size
             self.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self.members.latest_arrival = now
         replaced = self.members.attach(incarnation, event.session_id, now=now)
@@ -198,6 +200,7 @@ class Run(RunContext):
         """Give a member up. In an ended run nothing depends on it any more."""
         if (agent := self.state.members.get(incarnation)) is not None:
             self._names.discard(agent.name)
+            self._workers -= agent.local_world_size
         self.members.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return
