@@ -10,6 +10,7 @@ from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
+import structlog
 from google.protobuf.message import DecodeError
 
 from coordinator.access.authentication import Authenticator, token_id_of
@@ -21,6 +22,8 @@ from drumbeat.access.token import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+log = structlog.get_logger()
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
@@ -130,6 +133,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except DecodeError as error:
                 problem = InvalidRequest("message", str(error), "one of this method")
                 await _abort(context, problem)
+            except NotImplementedError:  # of a newer service of gRPC's
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this method is not served")
+            except grpc.aio.BaseError:  # the call was aborted, or its caller is gone
+                raise
+            except Exception:
+                # gRPC tells the caller alone.
+                log.exception("call broken", method=method)
+                raise
 
         return call
 
