@@ -114,7 +114,7 @@ def test_who_stands_in_for_the_coordinator_is_told_nothing(cluster: Cluster) -> 
                 expired,
                 agent(cluster, *given(cluster, expired, token, *own, *brief)),
                 3,
-                ("has expired at", "this machine's clock says"),
+                ("has expired at", "this machine's clock says", "has to be renewed"),
             ),
             (
                 early,
