@@ -61,6 +61,10 @@ soak: $(READY)
 		tests/simulation tests/property
 	DRUMBEAT_LAUNCHERS=200 $(BIN)/python -m pytest --timeout=0 -k launchers \
 		tests/integration/test_multiprocessing_interface.py
+	DRUMBEAT_FUZZ_S=600 $(BIN)/python -m pytest --timeout=0 \
+		tests/integration/coordinator/test_fuzz.py
+	DRUMBEAT_STRANGERS=5000 $(BIN)/python -m pytest --timeout=0 \
+		tests/integration/coordinator/test_strangers.py
 	DRUMBEAT_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout=0 tests/e2e/test_orphans.py
 
 # The oldest versions pyproject.toml allows: the SDK lives where others pin them.

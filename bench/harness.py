@@ -37,6 +37,8 @@ WORKER_WRITES = str(ROOT / "bench" / "programs" / "worker_writes.py")
 LOOPBACK = "127.0.0.1"
 # Longest any single step of a benchmark may take; far above what it should.
 STEP_S = 60.0
+# Processes start from compiled code, as a user's do, wherever Python is told to write none.
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 READY = re.compile(r"coordinator ready at \S+:(\d+)")
 VERSIONS_OF = ("torch", "grpcio", "protobuf", "click", "msgspec", "psutil", "structlog")
 
@@ -133,6 +135,7 @@ class Scene:
             process = psutil.Popen(
                 [self.way.python, "-m", *arguments],
                 cwd=self.way.tree,
+                env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -149,6 +152,7 @@ class Scene:
                     *("--state-dir", str(self.directory / "state"), *self.way.options),
                 ],
                 cwd=self.way.tree,
+                env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -44,7 +44,7 @@ class CoordinatorLink:
         self.is_open = self.was_open = False
         self.deadline: float | None = None
         self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
-        self.reason = "no answer"
+        self.reason, self.hint = "no answer", ""
         self._failures = 0
 
     def begin(self, *, now: float) -> None:
@@ -56,11 +56,11 @@ class CoordinatorLink:
         self.pace, self.is_open, self.was_open = pace, True, True
         self._failures, self.deadline = 0, None
 
-    def lost(self, reason: str, *, now: float) -> float:
+    def lost(self, reason: str, hint: str = "", *, now: float) -> float:
         """Begin another attempt; return the upper bound of its random delay."""
         if self.is_open:
             self.deadline = now + self._config.coordinator_grace
-        self.is_open, self.reason = False, reason
+        self.is_open, self.reason, self.hint = False, reason, hint
         self.attempt += 1
         delay = DELAY_FIRST_S * 2.0**self._failures
         self._failures = min(self._failures + 1, 20)
@@ -76,9 +76,13 @@ class CoordinatorLink:
         if self.deadline is None or now < self.deadline:
             return None
         where, config = self.coordinator, self._config
+        error: errors.AgentError
         if self.was_open:
-            return errors.CoordinatorLost(where, config.coordinator_grace, self.reason)
-        return errors.CoordinatorUnreachable(where, config.join_timeout, self.reason)
+            error = errors.CoordinatorLost(where, config.coordinator_grace, self.reason)
+        else:
+            error = errors.CoordinatorUnreachable(where, config.join_timeout, self.reason)
+        error.hint = self.hint or error.hint
+        return error
 
 
 class AgentCore:
@@ -216,7 +220,7 @@ class AgentCore:
             self._tell("fenced", event.reason)
         elif self.link.is_open:
             self._tell("coordinator lost", event.reason)
-        self._connect(self.link.lost(event.reason, now=now), now)
+        self._connect(self.link.lost(event.reason, event.hint, now=now), now)
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self.ending is None and not self._is_over(now):

@@ -50,11 +50,12 @@ class InprocessDirected:
 class SessionLost:
     """It ended or could not be opened; ``is_stale``: the coordinator has given this agent up.
 
-    ``refusal``: it will never let it in.
+    ``refusal``: it will never let it in. ``hint``: what to do about the reason.
     """
 
     attempt: int
     reason: str
+    hint: str = ""
     is_stale: bool = False
     refusal: AgentError | None = None
 

@@ -122,6 +122,7 @@ class Session:
         lost = ev.SessionLost(
             attempt=self._attempt,
             reason=error.reason,
+            hint=error.hint,
             is_stale=error.refusal == "STALE_SESSION",
             refusal=self._final(error),
         )

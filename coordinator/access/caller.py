@@ -40,7 +40,7 @@ class Caller:
         allowed = ALLOWED.get(method, ALLOWED.get(service, frozenset()))
         is_known = method in ALLOWED or service in ALLOWED
         if self.is_expired and service != _AGENT:
-            raise errors.Unauthenticated("its token has expired")
+            raise errors.Unauthenticated(f"its token {self.name} has expired")
         if not is_known or (self.role is not Role.ADMIN and self.role not in allowed):
             needed = " or ".join(sorted({*allowed, Role.ADMIN}))
             raise errors.Forbidden(self.name, f"{method[1:]} needs the role {needed}")

@@ -14,7 +14,7 @@ from coordinator.access.token_table import secret_sha256
 from coordinator.core.events import TokenCreated
 from coordinator.errors import Unauthenticated
 from coordinator.shell.driver import Driver
-from drumbeat.access.token import InvalidToken, Role, Token, parse_token
+from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
 from drumbeat.command.settings import HostPort
 
 FILE = "join.token"  # in the state directory, for its user alone
@@ -67,6 +67,8 @@ def how_to_join(where: HostPort, token: Token | None, directory: Path) -> str:
     shown = f"--token {token.text()}"
     if any(map(os.environ.get, _LOGS)):
         shown = f"--token-file {directory / FILE}"
+    if token.ca == NO_CA:
+        shown += " --tls-ca ca.crt"  # of the authority that the operator knows
     address = HostPort(host, where.port)
     return f"join a machine with:\n  agent join --coordinator {address} {shown} train.py"
 

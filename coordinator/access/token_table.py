@@ -61,6 +61,11 @@ class TokenTable:
         else:
             self.tokens[token_id] = token
 
+    def is_revoked(self, token_id: str) -> bool:
+        """Return whether there was such a token."""
+        kept = self.tokens.get(token_id)
+        return kept is not None and kept.revoked_at is not None
+
     def verify(self, token: Token, *, now: float) -> Caller:
         """Return who calls with a token. Raises ``Unauthenticated``.
 

@@ -52,6 +52,7 @@ class SessionClosed:
     run_id: str
     session_id: str
     incarnation: str
+    is_revoked: bool = False  # its token was; its agent may come back with another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ class Policy:
     base_pace: Pace = _BASE_PACE
     agents_at_base_pace: int = 2_000  # of a run; for more see `Membership.follow`
     agents_max: int = 20_000  # of a run, standbys included; twice the largest jobs we know of
+    # Workers of all agents of a run; an agent with more is refused. Of each it is kept where it
+    # stands, up to a kilobyte, so that no agent makes it many by saying that it has thousands.
+    workers_max: int = 400_000
     runs_max: int = 1_000  # live runs; a hello of one more is refused
     # What is remembered of runs that have ended; the oldest is forgotten first.
     runs_ended_max: int = 1_000
@@ -44,8 +47,8 @@ class Policy:
     refusals_heard_max: int = 10_000  # callers and reasons in that time; more are not noted
     # A broken stream may be back for this long: an agent tries three times within 350 ms.
     reconnect_grace_s: float = 0.5
-    # The same for members a restarted coordinator remembers, and the longest that missed
-    # agents delay a decision on a failed group.
+    # The same for members a restarted coordinator remembers or whose token was revoked, and the
+    # longest that missed agents delay a decision on a failed group.
     restart_grace_s: float = 15.0
     # How much longer than the stop timeout a failed run waits for workers and records.
     report_wait_s: float = 10.0

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import resource
 from contextlib import suppress
+from functools import cache
 
+import grpc
 import structlog
 
 from coordinator.config import CoordinatorConfig, Limits
@@ -77,6 +79,16 @@ def prepare_process(limits: Limits) -> None:
     # flood takes more: 5,000 that say nothing left 276 MB, and after the fourth time 450.
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+@cache
+def keep_threads() -> grpc.Channel:
+    """Keep gRPC's threads for the life of this process, by a channel that is never used.
+
+    They end with the last server or channel, and are waited for by one who holds Python's lock.
+    The handshake of one more client may need that lock for its certificate: neither would end.
+    """
+    return grpc.insecure_channel("127.0.0.1:1")
 
 
 def connections_max(limits: Limits) -> int:

@@ -167,9 +167,10 @@ class Driver:
         for session_id, send in self._turns.outboxes.items():
             send(fx.TellAuthorities(session_id=session_id, keys=self._authorities))
 
-    def close(self, opened: SessionOpened) -> None:
-        """Take in that a session ended."""
-        self._turns.close(opened, now=self.now())
+    def close(self, opened: SessionOpened, *, caller: str = "") -> None:
+        """Take in that a session of a caller ended."""
+        is_revoked = self.tokens.is_revoked(caller)
+        self._turns.close(opened, is_revoked=is_revoked, now=self.now())
 
     def submit(self, event: Event) -> None:
         """Hand an event over. Raises ``LimitReached`` or ``Unavailable``, see ``Turns``."""

@@ -10,6 +10,7 @@ from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
+import structlog
 from google.protobuf.message import DecodeError
 
 from coordinator.access.authentication import Authenticator, token_id_of
@@ -22,6 +23,8 @@ from drumbeat.access.token import Role
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+log = structlog.get_logger()
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
@@ -29,7 +32,7 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 ERROR_KEY = "drumbeat-error-bin"
 
 _ANYONE = Caller("anonymous", Role.VIEW)
-_REVOKED = "its token was revoked"
+_REVOKED = "its token {} was revoked"
 
 _caller: ContextVar[Caller] = ContextVar("caller")  # of the call that a task serves
 
@@ -73,7 +76,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._revoked.add(name)
         calls = self._under_way.get(name, {})
         for task in calls:
-            calls[task] = Unauthenticated(_REVOKED)
+            calls[task] = Unauthenticated(_REVOKED.format(name))
             task.cancel()
 
     async def intercept_service(
@@ -130,6 +133,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except DecodeError as error:
                 problem = InvalidRequest("message", str(error), "one of this method")
                 await _abort(context, problem)
+            except NotImplementedError:  # of a newer service of gRPC's
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this method is not served")
+            except grpc.aio.BaseError:  # the call was aborted, or its caller is gone
+                raise
+            except Exception:
+                # gRPC tells the caller alone.
+                log.exception("call broken", method=method)
+                raise
 
         return call
 
@@ -139,7 +150,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         task = asyncio.current_task()
         assert task is not None, "a call has one"
         if caller.name in self._revoked:
-            raise Unauthenticated(_REVOKED)
+            raise Unauthenticated(_REVOKED.format(caller.name))
         calls = self._under_way.setdefault(caller.name, {})
         name = "anonymous_calls_max" if caller is _ANYONE else "streams_per_caller_max"
         if len(calls) >= (most := getattr(self._limits, name)):

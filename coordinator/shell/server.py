@@ -51,9 +51,14 @@ from coordinator.errors import (
     Unavailable,
 )
 from coordinator.journal.sqlite import SqliteJournal
-from coordinator.shell.connections import prepare_process, server_options
+from coordinator.shell.connections import (
+    keep_threads,
+    prepare_process,
+    server_options,
+)
 from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver
+from coordinator.shell.grpc_server import make_server
 from coordinator.shell.interceptor import CallInterceptor, Context, caller_of
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
@@ -186,6 +191,8 @@ async def serving(
             if local is not None:
                 control.on_replaced = partial(_pin, local, publish_anew)
             await server.start()
+            ended = asyncio.create_task(server.wait_for_termination(), name="server")
+            ended.add_done_callback(_crash_if_failed)
             await _tell_health(status, True)
             yield Serving(port, driver)
     finally:
@@ -288,7 +295,8 @@ def _authenticator(config: CoordinatorConfig, driver: Driver, local: Token | Non
 def _bind(
     config: CoordinatorConfig, interceptor: CallInterceptor, identity: ServerIdentity | None
 ) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server(interceptors=[interceptor], options=server_options(config))
+    keep_threads()
+    server = make_server([interceptor], server_options(config))
     address = str(HostPort(config.host, config.port))
     try:
         _probe(config)
@@ -363,7 +371,7 @@ def _probe(config: CoordinatorConfig) -> None:
         probe.bind(address)
 
 
-def _crash_if_failed(owner: asyncio.Task[None]) -> None:
+def _crash_if_failed(owner: asyncio.Task[Any]) -> None:
     """End the process if its owner ended: the journal is sound, a new process goes on from it."""
     if owner.cancelled() or (error := owner.exception()) is None:
         return

@@ -59,7 +59,7 @@ class Sessions:
         try:
             await until_one_ends(self._read(requests, opened), write(), outbox.ended())
         finally:
-            self._driver.close(opened)
+            self._driver.close(opened, caller=caller.name)
 
     async def report(
         self,
@@ -148,7 +148,7 @@ class Sessions:
             if caller.is_expired:
                 state = self._driver.journal.runs.find(run_id)
                 if state is None or incarnation not in state.members:
-                    raise Unauthenticated("its token has expired")
+                    raise Unauthenticated(f"its token {caller.name} has expired")
         except CoordinatorError as error:
             self._driver.note(run_id, CallKind.ACCESS_REFUSED, caller.name, str(error))
             raise

@@ -103,11 +103,14 @@ class Turns:
         self.submit(opened, now=now)
         self.outboxes[opened.session_id] = send
 
-    def close(self, opened: ev.SessionOpened, *, now: float) -> None:
+    def close(self, opened: ev.SessionOpened, *, is_revoked: bool, now: float) -> None:
         """Take in that a session ended; what was not sent yet is dropped."""
         self.outboxes.pop(opened.session_id, None)
         closed = ev.SessionClosed(
-            run_id=opened.run_id, session_id=opened.session_id, incarnation=opened.agent.incarnation
+            run_id=opened.run_id,
+            session_id=opened.session_id,
+            incarnation=opened.agent.incarnation,
+            is_revoked=is_revoked,
         )
         self._put(closed, now)
 

@@ -150,8 +150,8 @@ def _anchors(token: Token, authorities: Sequence[str]) -> str:
 
     if token.ca == NO_CA:
         raise AccessProblem(
-            "--tls-ca is needed: the token does not say which authority the coordinator's "
-            "certificate is of",
+            "--tls-ca is needed: the coordinator's certificate is its operator's own, and no token "
+            "says which authority it is of",
             "give the file of the authority that issued the coordinator's --tls-cert",
         )
     try:

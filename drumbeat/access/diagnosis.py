@@ -92,7 +92,8 @@ def explain(coordinator: str, used: Credentials) -> AccessProblem | None:
         found = probe.of_plaintext() if used.tls is None else probe.of_tls(used.tls)
     except (OSError, EOFError, ValueError):  # nothing answers, or not in time, or what none reads
         return None
-    if found is not None and used.is_local:
+    is_of_files = used.tls is not None and not used.tls.is_pinned
+    if found is not None and used.is_local and not is_of_files:
         # On this host, the next attempt finds what the coordinator has left by then.
         found.is_final = not _is_here(probe.where) or is_of_another_user(probe.where.port)
     return found

@@ -49,7 +49,7 @@ def publish(port: int, text: str) -> Path | None:
     for base, below in _places():
         with suppress(OSError), _opened(_make(base, below)) as folder:
             _write(folder, name, text)
-            _forget_oldest(folder)
+            _forget_oldest(folder, name)
             return base / below / name
     return None
 
@@ -94,15 +94,18 @@ def is_this_host(where: HostPort) -> bool:
 
 def is_of_another_user(port: int) -> bool:
     """Whether another user of this host listens on a port."""
+    return any(at == port and user != os.geteuid() for at, user in _listeners())
+
+
+def _listeners() -> Iterator[tuple[int, int]]:
+    """Return at which ports of this host which users listen."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError), Path("/proc/net", table).open("rb") as file:
             # Those that listen come first.
             for line in file.read(LISTENERS_BYTES_MAX).splitlines()[1:]:
                 _, address, _, state, _, _, _, user, *_ = *line.split(), *(b"",) * 8
-                is_there = state == _LISTENS and int(address.rpartition(b":")[2], 16) == port
-                if is_there and user and int(user) != os.geteuid():
-                    return True
-    return False
+                if state == _LISTENS and user:
+                    yield int(address.rpartition(b":")[2], 16), int(user)
 
 
 def _places() -> list[tuple[Path, str]]:
@@ -187,13 +190,24 @@ def _check(file: int) -> None:
         raise PermissionError
 
 
-def _forget_oldest(folder: int) -> None:
-    """Keep the directory small; a coordinator whose file goes so still takes tokens."""
-    found: list[tuple[float, str]] = []
-    for name in filter(_NAME.fullmatch, os.listdir(folder)):
+def _forget_oldest(folder: int, written: str) -> None:
+    """Keep the directory small; a coordinator whose file goes so still takes tokens.
+
+    Those that nothing listens for on this host go first, and those that something does go last.
+    """
+    names = [name for name in os.listdir(folder) if _NAME.fullmatch(name) and name != written]
+    if (surplus := len(names) + 1 - FILES_MAX) <= 0:
+        return
+    ports = {port for port, _ in _listeners()}
+    here = written.partition("-")[2]
+    found: list[tuple[int, float, str]] = []
+    for name in names:
+        port, _, where = name.partition(".")[0].partition("-")
+        rank = 1 if where != here else 2 if int(port) in ports else 0
         with suppress(OSError):
-            found.append((os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime, name))
-    for _, name in sorted(found)[: max(len(found) - FILES_MAX, 0)]:
+            mtime = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+            found.append((rank, mtime, name))
+    for _, _, name in sorted(found)[:surplus]:
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
 

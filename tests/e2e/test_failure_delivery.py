@@ -35,10 +35,9 @@ def wait_for_count(coordinator: Coordinator, count: int) -> None:
 
 def test_a_record_written_while_the_connection_was_cut_counts_once(cluster: Cluster) -> None:
     coordinator, server = cluster.coordinator(), cluster.worker_server()
+    token = coordinator.create_token().text()
     with Proxy(coordinator.address) as proxy:
-        agent = join_through(
-            cluster, proxy, server, "--token", coordinator.token(), "--max-restarts", "3"
-        )
+        agent = join_through(cluster, proxy, server, "--token", token, "--max-restarts", "3")
         workers = server.wait_for(1)
         proxy.cut(refuse=True)
         agent.wait_for_line("coordinator lost")
@@ -63,10 +62,9 @@ def test_a_record_written_while_the_connection_was_cut_counts_once(cluster: Clus
 def test_a_record_whose_acknowledgement_was_lost_counts_once(cluster: Cluster) -> None:
     """The coordinator has it and has answered; the agent never hears that."""
     coordinator, server = cluster.coordinator(), cluster.worker_server()
+    token = coordinator.create_token().text()
     with Proxy(coordinator.address) as proxy:
-        agent = join_through(
-            cluster, proxy, server, "--token", coordinator.token(), "--max-restarts", "3"
-        )
+        agent = join_through(cluster, proxy, server, "--token", token, "--max-restarts", "3")
         (worker,) = server.wait_for(1)
         proxy.stall(down=True)
         worker.order("exit 5")
@@ -88,10 +86,9 @@ def test_a_record_whose_acknowledgement_was_lost_counts_once(cluster: Cluster) -
 def test_records_count_once_through_a_restart_of_the_coordinator(cluster: Cluster) -> None:
     """The acknowledgement is lost, and the coordinator that gave it as well."""
     coordinator, server = cluster.coordinator(), cluster.worker_server()
+    token = coordinator.create_token().text()
     with Proxy(coordinator.address) as proxy:
-        agent = join_through(
-            cluster, proxy, server, "--token", coordinator.token(), "--max-restarts", "3"
-        )
+        agent = join_through(cluster, proxy, server, "--token", token, "--max-restarts", "3")
         (worker,) = server.wait_for(1)
         proxy.stall(down=True)
         worker.order("exit 5")
@@ -112,7 +109,8 @@ def test_records_count_once_through_a_restart_of_the_coordinator(cluster: Cluste
 
 def test_records_of_an_agent_that_died_first_come_with_the_next_one(cluster: Cluster) -> None:
     coordinator, server = cluster.coordinator(), cluster.worker_server()
-    options = ("--token", coordinator.token(), "--nproc-per-node", "2", "--max-restarts", "3")
+    token = coordinator.create_token().text()
+    options = ("--token", token, "--nproc-per-node", "2", "--max-restarts", "3")
     with Proxy(coordinator.address) as proxy:
         agent = join_through(cluster, proxy, server, *options)
         workers = server.wait_for(2)

@@ -17,12 +17,12 @@ _KEPT = grpc.insecure_channel("127.0.0.1:1")
 
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
-class _Nothing(AccessSettings):
+class AsUser(AccessSettings):
     """A user who gives no option."""
 
 
 def _credentials(address: str) -> tuple[grpc.ChannelCredentials | None, list[tuple[str, Any]]]:
-    used = credentials(_Nothing(), address)
+    used = credentials(AsUser(), address)
     options = [*used.options, ("grpc.use_local_subchannel_pool", 1)]
     if (channel := used.channel) is None or used.token is None:
         return None, options

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 import grpc
 import psutil
 
+from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc, session_pb2
 from tests.support.channels import channel_to
 from tests.support.processes import DEADLINE_S, ROOT, Process
@@ -103,6 +104,47 @@ class Coordinator:
         self.process.terminate()
         return self.process.wait()
 
+    def operate(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        """Run one of the commands of operators, as this user; return it when it has ended."""
+        argv = ("coordinator", *arguments, "--coordinator", self.address)
+        process = self._cluster.process(f"{self.name}'s operator", *argv, env=env)
+        process.wait()
+        return process
+
+    def create_token(self, role: Role = Role.JOIN, *, run_id: str = "", ttl_s: int = 0) -> Token:
+        """Make a token, by default one to join any run with until it is revoked."""
+        request = control_pb2.CreateTokenRequest(
+            role=control_pb2.Role.Value(f"ROLE_{role.upper()}"), run_id=run_id
+        )
+        if ttl_s:
+            request.ttl.FromSeconds(ttl_s)
+        with channel_to(self.address) as channel:
+            stub = control_pb2_grpc.ControlServiceStub(channel)
+            answer = stub.CreateToken(request, timeout=DEADLINE_S, wait_for_ready=True)
+            return parse_token(answer.text)
+
+    def wait_for_token(
+        self, token: Token, predicate: Callable[[control_pb2.Token], bool]
+    ) -> control_pb2.Token:
+        """Return what is known of a token once ``predicate`` holds of it."""
+        with channel_to(self.address) as channel:
+            stub = control_pb2_grpc.ControlServiceStub(channel)
+
+            def look() -> control_pb2.Token | None:
+                listed = stub.ListTokens(control_pb2.ListTokensRequest(), timeout=DEADLINE_S)
+                found = [each for each in listed.tokens if each.token_id == token.token_id]
+                return next(filter(predicate, found), None)
+
+            seen = wait_until_sync(look, DEADLINE_S, describe=self.process.log)
+        assert seen is not None, "waited for"
+        return seen
+
+    def revoke(self, token: Token) -> None:
+        """Revoke a token."""
+        request = control_pb2.RevokeTokenRequest(token_id=token.token_id)
+        with channel_to(self.address) as channel:
+            control_pb2_grpc.ControlServiceStub(channel).RevokeToken(request, timeout=DEADLINE_S)
+
     def run(self, run_id: str) -> RunStatus:
         """Ask for a run. Raises ``grpc.RpcError``, e.g. NOT_FOUND."""
         with channel_to(self.address) as channel:
@@ -112,13 +154,6 @@ class Coordinator:
             listed = stub.ListAgents(agents, timeout=DEADLINE_S).agents
             told = stub.ListEvents(events, timeout=DEADLINE_S).events
             return RunStatus(found, list(listed), list(told))
-
-    def token(self) -> str:
-        """Make a token, for an agent that cannot know that it is on the coordinator's host."""
-        with channel_to(self.address) as channel:
-            stub = control_pb2_grpc.ControlServiceStub(channel)
-            request = control_pb2.CreateTokenRequest(role=control_pb2.ROLE_JOIN)
-            return stub.CreateToken(request, timeout=DEADLINE_S, wait_for_ready=True).text
 
     def wait_for_run(
         self, run_id: str, predicate: Callable[[RunStatus], bool], timeout_s: float = DEADLINE_S
@@ -286,12 +321,24 @@ class Cluster:
         self._processes.append(agent)
         return agent
 
-    def process(self, name: str, *arguments: str) -> Process:
-        """Start ``python -m`` with ``arguments``."""
-        argv = [sys.executable, "-m", *arguments]
-        process = Process(name, argv, env=self.environment())
+    def process(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start ``python -m`` with ``arguments``, and ``env`` beside ``environment``."""
+        return self.command(name, sys.executable, "-m", *arguments, env=env)
+
+    def command(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start what there is besides."""
+        process = Process(name, argv, env={**self.environment(), **(env or {})})
         self._processes.append(process)
         return process
+
+    def private_file(self, name: str, text: str) -> str:
+        """Write a file for this user alone, in place of the one before; return its path."""
+        path = self.directory / name
+        draft = path.with_name(f"{name}.new")
+        draft.touch(mode=0o600)
+        draft.write_text(text)
+        draft.rename(path)
+        return str(path)
 
     def script(self, text: str, *arguments: str) -> Process:
         """Start Python on a new file with ``text``, in the directory of the cluster."""

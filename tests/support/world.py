@@ -383,7 +383,7 @@ class Story:
             )
         )
 
-    def break_session(self, name: str) -> list[fx.Effect]:
+    def break_session(self, name: str, *, is_revoked: bool = False) -> list[fx.Effect]:
         """End an agent's stream."""
         agent = self.agents[name]
         session_id, agent.session_id = agent.session_id or "none", None
@@ -392,6 +392,7 @@ class Story:
                 run_id=agent.run_id,
                 session_id=session_id,
                 incarnation=agent.identity.incarnation,
+                is_revoked=is_revoked,
             )
         )
 

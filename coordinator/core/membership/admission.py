@@ -9,6 +9,7 @@ from itertools import chain, count
 from coordinator import errors
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import DURATION_MAX_S, AgentIdentity, Beat, RunSpec
+from coordinator.core.policy import Policy
 from coordinator.core.run.state import RunState
 
 # How far above what is known here a newcomer may have held a round. All rounds to come
@@ -18,12 +19,13 @@ ROUNDS_AHEAD_MAX = 1_000_000
 
 
 def refusal(
-    state: RunState, event: SessionOpened, *, agents_max: int
+    state: RunState, event: SessionOpened, policy: Policy, *, workers: int
 ) -> errors.CoordinatorError | None:
     """Return why the agent can't be let in, ``None`` if it can.
 
     A member comes back whatever the run does: an ended run still owes it the verdict.
-    A stranger is let in if the run lives, the specs agree and there is room in the table.
+    A stranger is let in if the run lives, the specs agree and there is room in the table, where
+    members have so many ``workers`` now.
     """
     known = state.members.get(event.agent.incarnation)
     if known is not None:
@@ -35,9 +37,19 @@ def refusal(
         return run_closed(state.run_id, state)
     if found := differences(theirs=event.spec, ours=state.spec):
         return errors.SpecMismatch(state.run_id, found)
-    if len(state.members) >= agents_max:
-        return errors.LimitReached("agents_per_run_max", agents_max)
+    workers += event.agent.local_world_size
+    if error := _room_error(len(state.members) + 1, workers, policy):
+        return error
     return rounds_error(event.beat, next_round_id=state.next_round_id)
+
+
+def _room_error(agents: int, workers: int, policy: Policy) -> errors.LimitReached | None:
+    """Return why a run can't have so many agents, with so many workers."""
+    if agents > policy.agents_max:
+        return errors.LimitReached("agents_per_run_max", policy.agents_max)
+    if workers > policy.workers_max:
+        return errors.LimitReached("workers_per_run_max", policy.workers_max)
+    return None
 
 
 def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | None:

@@ -40,6 +40,7 @@ class Run(RunContext):
         super().__init__(state, members, policy)
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self._names = {member.name for member in state.members.values()}  # no two alike
+        self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
             members.expect(state.members, until=now + policy.return_grace_s(members.pace))
         self._phase = PHASES[state.phase](self, now=now)
@@ -89,9 +90,7 @@ class Run(RunContext):
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
             case ev.SessionClosed():
-                until = now + self.policy.reconnect_grace_s
-                if self.members.detach(event.incarnation, event.session_id, until=until):
-                    self._phase.disconnected(event.incarnation, now=now)
+                self._on_session_closed(event, now)
             case ev.BeatReceived() | ev.AgentLeft():
                 self._on_report(event, now)
             case ev.FailureReported():
@@ -117,7 +116,7 @@ class Run(RunContext):
                 assert_never(event)
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
-        if error := refusal(self.state, event, agents_max=self.policy.agents_max):
+        if error := refusal(self.state, event, self.policy, workers=self._workers):
             self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
@@ -125,6 +124,7 @@ class Run(RunContext):
             agent, held = numbered(event.agent, self._names), event.beat.round_id
             seen = 0 if held is None else held + 1
             self._names.add(agent.name)
+            self._workers += agent.local_world_size
             self.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self.members.latest_arrival = now
         replaced = self.members.attach(incarnation, event.session_id, now=now)
@@ -139,6 +139,13 @@ class Run(RunContext):
             self.effects.append(fx.TellLimits(session_id=event.session_id, limits=limits))
         self.tell([incarnation])
         self._take_beat(incarnation, event, now)
+
+    def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
+        grace_s = self.policy.reconnect_grace_s
+        if event.is_revoked:  # perhaps all agents come back at once, as after a restart
+            grace_s = self.policy.return_grace_s(self.members.pace)
+        if self.members.detach(event.incarnation, event.session_id, until=now + grace_s):
+            self._phase.disconnected(event.incarnation, now=now)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
@@ -193,6 +200,7 @@ class Run(RunContext):
         """Give a member up. In an ended run nothing depends on it any more."""
         if (agent := self.state.members.get(incarnation)) is not None:
             self._names.discard(agent.name)
+            self._workers -= agent.local_world_size
         self.members.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return

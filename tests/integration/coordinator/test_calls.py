@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from bench.strangers import http2
 from coordinator.config import Limits
 from tests.support.waiting import MS
-from tests.support.wire import Refused, coordinator
+from tests.support.wire import DEADLINE_S, Refused, coordinator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +58,24 @@ async def test_a_message_that_is_none_is_refused_as_such(method: str, tmp_path: 
         await call.send(b"\xff")
         refused = await call.refused()
         assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID")
+
+
+async def test_a_call_whose_method_is_no_text_ends_no_other(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        session = await client.agent().join()
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        path = http2.field(b":path", b"/drumbeat\xff/x")
+        call = http2.call("/x/y", 1).replace(http2.field(b":path", b"/x/y"), path)
+        writer.write(http2.HELLO + len(call[9:]).to_bytes(3, "big") + call[3:])
+        async with asyncio.timeout(DEADLINE_S):
+            answer = await reader.readuntil(b"grpc-status")
+        assert answer
+        writer.close()
+        assert await client.is_serving()
+        assert await session.run()
+
+
+async def test_a_method_that_there_is_not_is_said_to_be_none(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        refused = await client.raw("/drumbeat.v1.QueryService/NoSuch").refused()
+        assert refused.code == grpc.StatusCode.UNIMPLEMENTED

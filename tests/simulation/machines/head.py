@@ -171,7 +171,7 @@ class HeadLife:
 
     def close(self, opened: SessionOpened) -> None:
         """Take in that a session ended."""
-        self.turns.close(opened, now=self.clock.now)
+        self.turns.close(opened, is_revoked=False, now=self.clock.now)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something in this life, later."""

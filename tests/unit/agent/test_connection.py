@@ -46,6 +46,16 @@ def test_the_join_timeout_counts_from_the_first_attempt() -> None:
     error = connection.given_up(now=610.0)
     assert isinstance(error, CoordinatorUnreachable)
     assert "refused" in str(error)
+    assert error.hint == CoordinatorUnreachable.hint
+
+
+def test_what_to_do_about_the_latest_reason_is_the_hint() -> None:
+    connection = a_connection()
+    connection.begin(now=0.0)
+    connection.lost("its certificate has expired", "renew it", now=1.0)
+    error = connection.given_up(now=600.0)
+    assert error is not None
+    assert error.hint == "renew it"
 
 
 def test_the_grace_counts_from_the_loss() -> None:

@@ -18,6 +18,7 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
 from coordinator.core.run.state import RunState
 from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
@@ -50,25 +51,27 @@ def a_state(*, has_ended: bool = False) -> RunState:
 
 
 def test_strangers_and_members_are_let_in() -> None:
-    assert refusal(a_state(), hello(an_agent("b")), agents_max=9) is None
-    assert refusal(a_state(), hello(an_agent("a")), agents_max=1) is None
+    assert refusal(a_state(), hello(an_agent("b")), Policy(agents_max=9), workers=1) is None
+    assert refusal(a_state(), hello(an_agent("a")), Policy(agents_max=1), workers=1) is None
 
 
 def test_a_member_gets_the_verdict_of_an_ended_run_and_a_stranger_is_refused() -> None:
     ended = a_state(has_ended=True)
-    assert refusal(ended, hello(an_agent("a")), agents_max=9) is None
-    error = refusal(ended, hello(an_agent("b")), agents_max=9)
+    assert refusal(ended, hello(an_agent("a")), Policy(agents_max=9), workers=1) is None
+    error = refusal(ended, hello(an_agent("b")), Policy(agents_max=9), workers=1)
     assert isinstance(error, RunClosed)
     assert str(error).startswith("run 'run' has ended: it failed: too bad; started again")
 
 
 def test_one_incarnation_is_one_process() -> None:
-    error = refusal(a_state(), hello(an_agent("a", local_world_size=8)), agents_max=9)
+    error = refusal(
+        a_state(), hello(an_agent("a", local_world_size=8)), Policy(agents_max=9), workers=1
+    )
     assert isinstance(error, InvalidRequest)
 
 
 def test_a_full_table_refuses_the_next() -> None:
-    error = refusal(a_state(), hello(an_agent("b")), agents_max=1)
+    error = refusal(a_state(), hello(an_agent("b")), Policy(agents_max=1), workers=1)
     assert isinstance(error, LimitReached)
     assert error.args == ("agents_per_run_max", 1)
 
@@ -76,9 +79,19 @@ def test_a_full_table_refuses_the_next() -> None:
 def test_a_newcomer_may_have_held_a_round_far_above_what_is_known_but_not_any() -> None:
     """Far, because a journal may have been lost; one message must not use the numbers up."""
     state = a_state()
-    assert refusal(state, hello(an_agent("b"), round_id=ROUNDS_AHEAD_MAX - 1), agents_max=9) is None
+    assert (
+        refusal(
+            state,
+            hello(an_agent("b"), round_id=ROUNDS_AHEAD_MAX - 1),
+            Policy(agents_max=9),
+            workers=1,
+        )
+        is None
+    )
     for round_id in (ROUNDS_AHEAD_MAX, 2**53):
-        error = refusal(state, hello(an_agent("b"), round_id=round_id), agents_max=9)
+        error = refusal(
+            state, hello(an_agent("b"), round_id=round_id), Policy(agents_max=9), workers=1
+        )
         assert isinstance(error, InvalidRequest)
         assert str(error) == (
             f"fence.round_id: {round_id} is given, allowed is less than {ROUNDS_AHEAD_MAX}"
@@ -115,7 +128,7 @@ def test_agents_of_a_lost_journal_meet_above_all_they_held() -> None:
 
 def test_a_mismatch_shows_both_values_of_every_field_that_differs() -> None:
     theirs = replace(SPEC, agents_max=8, exit_barrier_timeout_s=1.5)
-    error = refusal(a_state(), hello(an_agent("b"), theirs), agents_max=9)
+    error = refusal(a_state(), hello(an_agent("b"), theirs), Policy(agents_max=9), workers=1)
     assert isinstance(error, SpecMismatch)
     assert error.differences == (
         Difference(field="agents_max", theirs="8", ours="4"),
@@ -130,3 +143,13 @@ def test_no_field_of_the_spec_is_left_out(name: str) -> None:
     (found,) = differences(theirs=replace(ours, **{name: other}), ours=ours)
     assert found.field == name.removesuffix("_s")
     assert found.field in common_pb2.RunSpec.DESCRIPTOR.fields_by_name
+
+
+def test_an_agent_whose_workers_have_no_room_is_refused_until_others_leave() -> None:
+    story = a_story(2, 4, policy=Policy(workers_max=5))
+    story.join("a", local_world_size=4)
+    [refused] = [e for e in story.join("b", local_world_size=2) if isinstance(e, fx.Reject)]
+    assert str(refused.error) == str(LimitReached("workers_per_run_max", 5))
+    assert not [e for e in story.join("c", local_world_size=1) if isinstance(e, fx.Reject)]
+    story.leave("a")
+    assert not [e for e in story.join("b", local_world_size=2) if isinstance(e, fx.Reject)]

@@ -14,7 +14,7 @@ from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached
 from coordinator.core.model import GroupState
 from coordinator.core.run.records import AgentRemoved, RoundStarted
-from tests.support.world import BEAT_S, Story, a_story
+from tests.support.world import BEAT_S, Story, a_running_story, a_story
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,3 +124,16 @@ def test_a_rack_half_of_whose_streams_break_costs_two_rounds() -> None:
     fleet.live(20.0)
     assert fleet.rounds <= 2
     assert len(fleet.story.ranks()) == 184
+
+
+def test_agents_whose_token_was_revoked_may_all_come_back_with_another_one() -> None:
+    """At once, so it may take as long as after a restart of the coordinator."""
+    story = a_running_story(3)
+    for name in "abc":
+        story.break_session(name, is_revoked=True)
+    story.advance(10.0)
+    for name in "ab":
+        story.back(name)
+    assert not story.records(AgentRemoved)
+    story.advance(5.0)
+    assert [record.incarnation for record in story.records(AgentRemoved)] == ["c.1"]

@@ -204,6 +204,23 @@ def test_the_oldest_files_go_when_there_are_too_many(
     assert homes
 
 
+def test_the_file_of_a_coordinator_that_listens_is_kept(
+    homes: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What killed ones left goes first, also before what may be in use on another host."""
+    monkeypatch.setattr(local, "FILES_MAX", 3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        in_use = listener.getsockname()[1]
+        os.utime(published(port=in_use), (0, 0))
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(local, "_BOOT", tmp_path / "missing")
+            os.utime(published(port=3), (0, 0))
+        for port in (1, 2):
+            published(port=port)
+        assert [local.find(port) is not None for port in (in_use, 1, 2)] == [True, False, True]
+    assert len(list((homes[0] / "a" / "b").iterdir())) == 3
+
+
 def test_the_places_do_not_depend_on_what_environments_differ_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
