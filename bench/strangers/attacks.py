@@ -130,7 +130,7 @@ async def garbage(door: Door, count: int, lasting_s: float) -> None:
     until = time.monotonic() + lasting_s
     async with crowd(door, count, os.urandom(1000), is_raw=True) as opened:
         await asyncio.wait([asyncio.ensure_future(_drain(reader)) for reader, _ in opened])
-    async with crowd(door, count, os.urandom(1000)):
+    async with crowd(door, count // 10, os.urandom(1000)):
         await asyncio.sleep(until - time.monotonic())
 
 
