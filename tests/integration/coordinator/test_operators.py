@@ -161,9 +161,9 @@ def test_each_refusal_is_a_sentence_and_an_exit_code(
 def test_where_a_limit_is_reached_the_hint_is_how_to_make_room(
     asked: Callable[..., requests.Request], name: str, advice: str
 ) -> None:
-    with answering(errors.LimitReached(name, 8)) as address:
-        with pytest.raises(errors.CallFailed, match=f"{name} is reached: 8") as failed:
-            calls.perform(asked(coordinator=address, insecure=True))
+    reached = pytest.raises(errors.CallFailed, match=f"{name} is reached: 8")
+    with answering(errors.LimitReached(name, 8)) as address, reached as failed:
+        calls.perform(asked(coordinator=address, insecure=True))
     assert (failed.value.exit_code, advice in failed.value.hint) == (1, True)
 
 
