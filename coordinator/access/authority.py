@@ -159,8 +159,7 @@ class Authority(ServerIdentity):
         """Have another authority, which the one before vouches for until it is retired."""
         with self._changing:
             if len(self._issuer.chain) >= AUTHORITIES_MAX:
-                retire = "retire the older ones first"
-                raise errors.LimitReached("authorities_max", f"{AUTHORITIES_MAX}; {retire}")
+                raise errors.LimitReached("authorities_max", AUTHORITIES_MAX)
             return self._change(self._issuer.rotated(now=self._clock()))
 
     def retire(self) -> list[str]:

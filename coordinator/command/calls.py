@@ -45,7 +45,10 @@ _HINTS: dict[type[Request], str] = {
     ResetLimits: "--run-id names the run",
     RevokeToken: "`coordinator token list` shows the ids",
 }
-_FULL_HINT = "revoke those that are not needed any more; `coordinator token list` shows them"
+_FULL_HINTS: dict[type[Request], str] = {
+    CreateToken: "revoke those that are not needed any more; `coordinator token list` shows them",
+    RotateAuthority: "give all who have a token a new one, then `coordinator authority retire`",
+}
 
 Call = Callable[[str, "Message"], Any]  # a method of the control service, with its request
 
@@ -147,8 +150,8 @@ def _failure(asked: Request, error: grpc.RpcError) -> CallFailed:
     status, details = error.code(), str(error.details() or "")
     if status in _REFUSED:
         return CallFailed(_violation(error) or details, 2, _HINTS.get(type(asked), ""))
-    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and isinstance(asked, CreateToken):
-        return CallFailed(details, 1, _FULL_HINT)
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and type(asked) in _FULL_HINTS:
+        return CallFailed(details, 1, _FULL_HINTS[type(asked)])
     at = f"the coordinator at {asked.coordinator}"
     return CallFailed(f"{at} failed: {status.name}: {details}", 1)
 

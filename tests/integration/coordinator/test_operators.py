@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -20,7 +21,7 @@ from drumbeat.v1 import control_pb2, control_pb2_grpc
 from tests.support.wire import coordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -148,6 +149,22 @@ def test_each_refusal_is_a_sentence_and_an_exit_code(
             calls.perform(asked)
     assert failed.value.exit_code == exit_code
     assert str(error) in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "advice"),
+    [
+        (requests.RotateAuthority, "authorities_max", "coordinator authority retire"),
+        (partial(requests.CreateToken, role="join"), "tokens_max", "coordinator token list"),
+    ],
+)
+def test_where_a_limit_is_reached_the_hint_is_how_to_make_room(
+    asked: Callable[..., requests.Request], name: str, advice: str
+) -> None:
+    reached = pytest.raises(errors.CallFailed, match=f"{name} is reached: 8")
+    with answering(errors.LimitReached(name, 8)) as address, reached as failed:
+        calls.perform(asked(coordinator=address, insecure=True))
+    assert (failed.value.exit_code, advice in failed.value.hint) == (1, True)
 
 
 @pytest.mark.parametrize(
