@@ -389,13 +389,13 @@ def test_errors_of_the_agent_are_raised(cluster: Cluster) -> None:
         from agent.errors import CoordinatorUnreachable, RunFailed
 
         def raised_by(**more):
-            given = {"coordinator": sys.argv[1], "run_id": "r", "join_timeout": 0.5, **more}
+            given = {"coordinator": sys.argv[1], "run_id": "r", "join_timeout": 1.5, **more}
             try:
                 agent.launch(agent.LaunchConfig(2, 2, 1, **given), lambda: None)()
             except AgentError as error:
                 return error
 
-        error = raised_by(coordinator="127.0.0.1:1")
+        error = raised_by(coordinator="127.0.0.1:1", join_timeout=0.5)
         assert isinstance(error, CoordinatorUnreachable), repr(error)
         assert "no coordinator answered at 127.0.0.1:1" in str(error)
         for _ in range(2):
