@@ -72,6 +72,29 @@ class ResetLimits(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StopRun(Request):
+    """``coordinator stop``."""
+
+    run_id: str  # an argument
+    reason: str | None = declare(_REASON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRun(Request):
+    """``coordinator restart``."""
+
+    run_id: str  # an argument
+    reason: str | None = declare(_REASON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetRun(Request):
+    """``coordinator forget``."""
+
+    run_id: str  # an argument
+
+
+@dataclass(frozen=True, kw_only=True)
 class CreateToken(Request):
     """``coordinator token create``."""
 
@@ -130,39 +153,38 @@ class RetireAuthority(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopRun(Request):
-    """``coordinator stop``."""
+class Looking(Request):
+    """What the commands that show something are told beside that."""
 
-    run_id: str  # an argument
-    reason: str | None = declare(_REASON)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestartRun(Request):
-    """``coordinator restart``."""
-
-    run_id: str  # an argument
-    reason: str | None = declare(_REASON)
+    output: str = setting(
+        "text",
+        one_of(("text", "json")),
+        "Options",
+        "text, to be read; json, for programs, as docs/operating.md describes it.",
+        flags=("-o", "--output"),
+        has_variable=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgetRun(Request):
-    """``coordinator forget``."""
+class ShowStatus(Looking):
+    """``coordinator status``."""
 
-    run_id: str  # an argument
+    run_id: str | None = None  # an argument; None: all runs
 
 
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
+    "stop": StopRun,
+    "restart": RestartRun,
+    "forget": ForgetRun,
     "token create": CreateToken,
     "token list": ListTokens,
     "token revoke": RevokeToken,
     "authority show": ShowAuthority,
     "authority rotate": RotateAuthority,
     "authority retire": RetireAuthority,
-    "stop": StopRun,
-    "restart": RestartRun,
-    "forget": ForgetRun,
+    "status": ShowStatus,
 }
 
 

@@ -121,7 +121,7 @@ class Run(RunContext):
     def _on_steering(self, event: ev.Steering, now: float) -> None:
         """Note what an operator wants; the phase's review does it, now or after a restart."""
         is_stop = isinstance(event, ev.StopAsked)
-        result = stopped(self.state) if is_stop else restarted(self.state)
+        result = stopped(self.state) if is_stop else self._restarted()
         if event.call_id and event.call_id in self.state.calls:
             result = fx.Steered(outcome="it was asked before", is_new=False)
         if isinstance(result, fx.Steered) and result.is_new:
@@ -135,6 +135,13 @@ class Run(RunContext):
             )
             self.decide(noted)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
+
+    def _restarted(self) -> fx.Steered | CoordinatorError:
+        """Return what asking for another round leads to. Linear in members."""
+        members, round_id = self.members, self.state.round_id
+        beats = (presence.beat for presence in members.presences.values())
+        has_begun = bool(members.missed) or any(beat.round_id == round_id for beat in beats)
+        return restarted(self.state, has_begun=has_begun)
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
         if error := refusal(self.state, event, self.policy, workers=self._workers):

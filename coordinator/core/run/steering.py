@@ -16,8 +16,11 @@ def stopped(state: RunState) -> Steered:
     return Steered(outcome="it ends; its workers are being stopped")
 
 
-def restarted(state: RunState) -> Steered | WrongPhase:
-    """Return what asking a run to restart leads to; nothing is done if that is not new."""
+def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
+    """Return what asking a run to restart leads to; nothing is done if that is not new.
+
+    ``has_begun``: whether an agent has begun the round. Of two operators at once one is enough.
+    """
     if state.verdict is not None:
         advice = "started again, its agents begin a new run of that name"
         return WrongPhase(state.run_id, f"has ended: {state.verdict.reason}", advice)
@@ -28,4 +31,6 @@ def restarted(state: RunState) -> Steered | WrongPhase:
         return Steered(outcome="its next round starts as soon as it can", is_new=False)
     if state.restart_reason:
         return Steered(outcome=f"it restarts already: {state.restart_reason}", is_new=False)
+    if not has_begun:
+        return Steered(outcome=f"its round {state.round_id} starts just now", is_new=False)
     return Steered(outcome="its next round starts now; no restart is charged")
