@@ -106,10 +106,10 @@ class StatusRequest:
 
 
 _OUTPUT = Setting(
-    "table",
-    one_of(("table", "json")),
+    "text",
+    one_of(("text", "json")),
     "Options",
-    "What is printed: a table, or JSON with the names that docs/operating.md tells.",
+    "text, to be read; json, for programs, as docs/operating.md describes it.",
     flags=("-o", "--output"),
     has_variable=False,
 )

@@ -54,7 +54,7 @@ def test_living_agents_are_shown_and_those_that_died_told_apart(cluster: Cluster
     for agent in agents:
         agent.kill()
     code, told = status(cluster)
-    killed, shown = {agent.pid for agent in agents}, {each["pid"] for each in told["agents"]}
-    assert code == (0 if shown else 1), "this user may have others"
-    assert not killed & shown
+    killed, living = {agent.pid for agent in agents}, {each["pid"] for each in told["agents"]}
+    assert code == (0 if living else 1), "this user may have others"
+    assert not killed & living
     assert killed <= {left["pid"] for left in told["leftovers"]}
