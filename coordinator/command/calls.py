@@ -65,7 +65,7 @@ def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
 
             return CALLS[type(asked)](asked, call)
     except grpc.RpcError as error:
-        raise _failure(asked, error) from error
+        raise failure_of(asked, error) from error
 
 
 def _reset_limits(asked: ResetLimits, call: Call) -> str:
@@ -146,7 +146,8 @@ def _fingerprint(key: str) -> str:
         return key
 
 
-def _failure(asked: Request, error: grpc.RpcError) -> CallFailed:
+def failure_of(asked: Request, error: grpc.RpcError) -> CallFailed:
+    """Say what went wrong with a call that was refused, or failed."""
     status, details = error.code(), str(error.details() or "")
     if status in _REFUSED:
         return CallFailed(_violation(error) or details, 2, _HINTS.get(type(asked), ""))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from coordinator.command import operators
-from coordinator.command.requests import Request
+from coordinator.command.requests import Looking, Request
 from coordinator.config import CoordinatorConfig, default_state_dir
 from coordinator.errors import CommandFailed, InvalidConfiguration
 from drumbeat.command import options
@@ -81,6 +81,10 @@ def _do(asked: CoordinatorConfig | Request) -> int:
     from drumbeat.command.logs import configure_logs, load_grpc_quietly  # noqa: PLC0415
 
     load_grpc_quietly()
+    if isinstance(asked, Looking):
+        from coordinator.command.looking.verbs import show  # noqa: PLC0415
+
+        return show(asked)
     if not isinstance(asked, CoordinatorConfig):
         from coordinator.command.calls import perform  # noqa: PLC0415
 

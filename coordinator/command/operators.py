@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority):
+    for command in (reset_limits, token, authority, status):
         root.add_command(command)
 
 
@@ -196,3 +196,25 @@ def retire(ctx: click.Context, /, **params: Any) -> Request:
     were connected since the authority was replaced may come back.
     """
     return _made(requests.RetireAuthority, ctx, params)
+
+
+@_command(
+    None,
+    "status",
+    """\b
+Examples:
+  coordinator status
+  coordinator status mt5
+  coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'
+""",
+    requests.ShowStatus,
+)
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.pass_context
+def status(ctx: click.Context, /, **params: Any) -> Request:
+    """Show all runs, or one of them.
+
+    Of one run: what it does and why, its agents and workers, who is behind, and what was last
+    decided.
+    """
+    return _made(requests.ShowStatus, ctx, params)

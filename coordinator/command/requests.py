@@ -113,6 +113,27 @@ class RetireAuthority(Request):
     """``coordinator authority retire``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Looking(Request):
+    """What the commands that show something are told beside that."""
+
+    output: str = setting(
+        "text",
+        one_of(("text", "json")),
+        "Options",
+        "text, to be read; json, for programs, as docs/operating.md describes it.",
+        flags=("-o", "--output"),
+        has_variable=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowStatus(Looking):
+    """``coordinator status``."""
+
+    run_id: str | None = None  # an argument; None: all runs
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "token create": CreateToken,
@@ -121,6 +142,7 @@ COMMANDS: dict[str, type[Request]] = {
     "authority show": ShowAuthority,
     "authority rotate": RotateAuthority,
     "authority retire": RetireAuthority,
+    "status": ShowStatus,
 }
 
 

@@ -61,6 +61,8 @@ def run_message(
         reason=reason,
         round_id=state.round_id,
         restart_count=state.restart_count,
+        restarts_used=state.restarts_used,
+        restarts_max=state.spec.restarts_max,
         agents_count=len(state.members),
         failures_count=state.failures_count,
         ended_age=None if state.ended_at is None else _age(state.ended_at, now),

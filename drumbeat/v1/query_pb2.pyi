@@ -403,7 +403,7 @@ Global___GetReportResponse: typing_extensions.TypeAlias = GetReportResponse
 
 @typing.final
 class Run(google.protobuf.message.Message):
-    """A run as the coordinator sees it. Only `VIEW_FULL` has what comes after `ended_age`."""
+    """A run as the coordinator sees it. Only `VIEW_FULL` has what comes after `restarts_max`."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -417,6 +417,8 @@ class Run(google.protobuf.message.Message):
     AGENTS_COUNT_FIELD_NUMBER: builtins.int
     FAILURES_COUNT_FIELD_NUMBER: builtins.int
     ENDED_AGE_FIELD_NUMBER: builtins.int
+    RESTARTS_USED_FIELD_NUMBER: builtins.int
+    RESTARTS_MAX_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     VERDICT_FIELD_NUMBER: builtins.int
@@ -443,6 +445,10 @@ class Run(google.protobuf.message.Message):
     """All agents the coordinator counts on."""
     failures_count: builtins.int
     """Failure records accepted so far, each counted once."""
+    restarts_used: builtins.int
+    """Restarts that count against `restarts_max`."""
+    restarts_max: builtins.int
+    """Restarts after worker failures that the whole run may use."""
     iteration: builtins.int
     """The current or last iteration of the current or last round; unset if its workers do
     not restart in process.
@@ -489,6 +495,8 @@ class Run(google.protobuf.message.Message):
         agents_count: builtins.int = ...,
         failures_count: builtins.int = ...,
         ended_age: google.protobuf.duration_pb2.Duration | None = ...,
+        restarts_used: builtins.int = ...,
+        restarts_max: builtins.int = ...,
         spec: drumbeat.v1.common_pb2.RunSpec | None = ...,
         round: Global___Round | None = ...,
         verdict: drumbeat.v1.failure_pb2.Verdict | None = ...,
@@ -499,7 +507,7 @@ class Run(google.protobuf.message.Message):
         event_sequence: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "ended_age", b"ended_age", "iteration", b"iteration", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_iteration", b"_iteration"]) -> typing.Literal["iteration"] | None: ...
     @typing.overload

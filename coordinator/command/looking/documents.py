@@ -1,0 +1,135 @@
+"""Shell. Runs as documents: what ``-o json`` writes.
+
+Names and meanings are those of docs/operating.md, and stay; what is not known is null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.core.progress.worker_progress import Standing, furthest_behind
+from coordinator.wire.failure import PROGRESS
+from drumbeat.mapping import seconds_of
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from google.protobuf.message import Message
+
+Document = dict[str, Any]
+
+
+def run_document(run: query_pb2.Run) -> Document:
+    """Return one run in short, as it stands in a list."""
+    return {
+        "run_id": run.run_id,
+        "generation": run.generation,
+        "phase": _word(query_pb2.RunPhase, run.phase),
+        "reason": run.reason,
+        "cause": _word(failure_pb2.VerdictCause, run.cause) if run.cause else None,
+        "round_id": _optional(run, "round_id"),
+        "restarts_used": run.restarts_used,
+        "restarts_max": run.restarts_max,
+        "agents_count": run.agents_count,
+        "failures_count": run.failures_count,
+        "ended_age_s": _seconds(run, "ended_age"),
+    }
+
+
+def status_document(
+    run: query_pb2.Run, agents: Sequence[query_pb2.Agent], events: Iterable[query_pb2.RunEvent]
+) -> Document:
+    """Return one run with all there is to see of it."""
+    return {
+        **run_document(run),
+        "round_reason": run.round.reason if run.HasField("round") else None,
+        "world_size": run.round.world_size if run.HasField("round") else None,
+        "iteration": _optional(run, "iteration"),
+        "restarts_in_process": run.iterations_restarted,
+        "behind": _behind(agents) or None,
+        "agents": [_agent(agent) for agent in agents],
+        "events": [event_document(event) for event in events],
+    }
+
+
+def event_document(event: query_pb2.RunEvent) -> Document:
+    """Return one decision on a run."""
+    return {
+        "sequence": event.sequence,
+        "age_s": seconds_of(event.age),
+        "kind": _word(query_pb2.RunEventKind, event.kind),
+        "reason": event.reason,
+        "round_id": _optional(event, "round_id"),
+        "caller": event.caller or None,
+    }
+
+
+def _agent(agent: query_pb2.Agent) -> Document:
+    is_seated = agent.HasField("seat")
+    known = {worker.local_rank: worker for worker in agent.workers}
+    return {
+        "name": agent.name,
+        "host": agent.host,
+        "role": agent.role,
+        "incarnation": agent.incarnation,
+        "group_rank": agent.seat.group_rank if is_seated else None,
+        "state": _word(session_pb2.GroupState, agent.state) if agent.state else None,
+        "is_connected": agent.is_connected,
+        "silence_s": _seconds(agent, "silence"),
+        "version": agent.version or None,
+        "labels": dict(agent.labels),
+        "workers": [
+            _worker(agent, local_rank, known.get(local_rank))
+            for local_rank in range(agent.local_world_size if is_seated else 0)
+        ],
+    }
+
+
+def _worker(
+    agent: query_pb2.Agent, local_rank: int, worker: failure_pb2.WorkerProgress | None
+) -> Document:
+    worker = worker or failure_pb2.WorkerProgress()
+    return {
+        "rank": agent.seat.rank_first + local_rank,
+        "local_rank": local_rank,
+        "step": _optional(worker, "step"),
+        "step_time_s": _seconds(worker, "step_time"),
+        "heartbeat_age_s": _seconds(worker, "heartbeat_age"),
+        "scope": worker.scope or None,
+        "scope_age_s": _seconds(worker, "scope_age"),
+    }
+
+
+def _behind(agents: Iterable[query_pb2.Agent]) -> str:
+    """Say which workers seem to hold the others up, empty if none does."""
+    return furthest_behind(
+        [
+            Standing(
+                rank=agent.seat.rank_first + worker.local_rank,
+                host=agent.name,
+                progress=PROGRESS.read(worker),
+            )
+            for agent in agents
+            if agent.HasField("seat")
+            for worker in agent.workers
+        ]
+    )
+
+
+def _word(kind: Any, number: int) -> str:
+    """Return a value of an enum as one word in small letters; one of a later version: its number.
+
+    Its prefix is that of the value 0, which is never shown.
+    """
+    prefix = kind.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    found = kind.DESCRIPTOR.values_by_number.get(number)
+    return str(number) if found is None else found.name.removeprefix(prefix).lower()
+
+
+def _optional(message: Message, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def _seconds(message: Message, field: str) -> float | None:
+    return seconds_of(getattr(message, field)) if message.HasField(field) else None

@@ -1,0 +1,88 @@
+"""Shell. Reads runs from a coordinator, page after page. Blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.access.calls import call_channel
+from drumbeat.v1 import query_pb2 as pb
+from drumbeat.v1 import query_pb2_grpc
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import grpc
+
+    from coordinator.command.requests import Request
+    from drumbeat.access.client import Metadata
+
+# Of one call. A coordinator answers within milliseconds; one that restarts is back within seconds.
+CALL_TIMEOUT_S = 10.0
+# Agents in one answer: what the coordinator writes within some 10 ms, and others wait no longer.
+AGENTS_PER_CALL = 250
+EVENTS_SHOWN = 10  # the latest, in a status
+
+
+class Reader:
+    """Asks for what there is of runs. Methods raise ``grpc.RpcError``."""
+
+    def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
+        self._stub = query_pb2_grpc.QueryServiceStub(channel)
+        self._metadata = metadata
+
+    def runs(self) -> list[pb.Run]:
+        """Return all runs, in short."""
+        found: list[pb.Run] = []
+        token = ""
+        while True:
+            page = self._call("ListRuns", pb.ListRunsRequest(page_token=token))
+            found += page.runs
+            if not (token := page.next_page_token):
+                return found
+
+    def run(self, run_id: str) -> pb.Run:
+        """Return the latest run of this id, with everything."""
+        found: pb.Run = self._call("GetRun", pb.GetRunRequest(run_id=run_id)).run
+        return found
+
+    def agents(self, run: pb.Run) -> list[pb.Agent]:
+        """Return the agents of a run, with their workers."""
+        request = pb.ListAgentsRequest(
+            run_id=run.run_id,
+            generation=run.generation,
+            view=pb.VIEW_FULL,
+            page_size=AGENTS_PER_CALL,
+        )
+        found: list[pb.Agent] = []
+        while True:
+            page = self._call("ListAgents", request)
+            found += page.agents
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
+    def events(self, run: pb.Run, after: int = 0) -> list[pb.RunEvent]:
+        """Return what is known of what was decided on a run, after that."""
+        found: list[pb.RunEvent] = []
+        while True:
+            request = pb.ListEventsRequest(
+                run_id=run.run_id, generation=run.generation, after_sequence=after
+            )
+            page = self._call("ListEvents", request)
+            found += page.events
+            if not page.has_more:
+                return found
+            after = found[-1].sequence
+
+    def latest_events(self, run: pb.Run) -> list[pb.RunEvent]:
+        """Return the last of them."""
+        return self.events(run, max(0, run.event_sequence - EVENTS_SHOWN))[-EVENTS_SHOWN:]
+
+    def _call(self, method: str, request: Any) -> Any:
+        call = getattr(self._stub, method)
+        return call(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+
+
+def channel_of(asked: Request) -> AbstractContextManager[tuple[grpc.Channel, Metadata]]:
+    """Open a channel as a command was told; as ``call_channel``."""
+    return call_channel(asked, asked.coordinator, use_proxy=asked.use_proxy)

@@ -1,0 +1,203 @@
+"""Shell. Documents as text: tables that are coloured on a terminal, plain and aligned elsewhere.
+
+Whatever agents said is written out so that it can't act on a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.command.table import CELL_CHARACTERS_MAX, short
+from drumbeat.format import count, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import RenderableType
+
+    from coordinator.command.looking.documents import Document
+
+# Of workers in one text; of more the most telling are shown. `-o json` has all.
+ROWS_MAX = 64
+_PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
+_REASON_CHARACTERS_MAX = 1_000
+_NOTHING = "-"
+_STYLES = {
+    "running": "green",
+    "gathering": "yellow",
+    "ending": "red",
+    "ended": "bold",
+    "failed": "red",
+    "stopping": "yellow",
+    "starting": "yellow",
+    "run_failing": "red",
+    "run_failed": "red",
+    "agent_removed": "yellow",
+    "round_ended": "yellow",
+    "access_refused": "yellow",
+}
+
+
+def text_of(*parts: RenderableType) -> str:
+    """Return what to write to standard output."""
+    is_terminal = sys.stdout.isatty()
+    console = Console(
+        file=sys.stdout,
+        width=None if is_terminal else _PLAIN_WIDTH,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def runs_screen(runs: Sequence[Document]) -> RenderableType:
+    """Show all runs, a line each."""
+    rows = [
+        (
+            _run_name(run),
+            run["phase"],
+            _number(run["round_id"]),
+            f"{run['restarts_used']}/{run['restarts_max']}",
+            str(run["agents_count"]),
+            run["reason"],
+        )
+        for run in runs
+    ]
+    return _table(("RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"), rows, styled=1)
+
+
+def status_screen(status: Document) -> RenderableType:
+    """Show one run with its agents, workers and last events."""
+    agents: list[Document] = status["agents"]
+    rows = [(agent, worker) for agent in agents for worker in agent["workers"] or [{}]]
+    shown = _most_telling(rows)
+    parts: list[RenderableType] = [*_head(status), Text()]
+    if rows:
+        parts.append(_workers(shown))
+    if len(shown) < len(rows):
+        parts.append(Text(f"{len(rows) - len(shown)} more are not shown; -o json has all"))
+    if status["events"]:
+        parts += [Text(), events_screen(status["events"])]
+    return Group(*parts)
+
+
+def events_screen(events: Iterable[Document], *, has_heads: bool = True) -> RenderableType:
+    """Show decisions, a line each."""
+    rows = [
+        (
+            str(event["sequence"]),
+            _ago(event["age_s"]),
+            _number(event["round_id"]),
+            event["kind"],
+            event["caller"] or "",
+            event["reason"],
+        )
+        for event in events
+    ]
+    heads = ("EVENT", "AGE", "ROUND", "WHAT", "BY", "REASON") if has_heads else ("",) * 6
+    return _table(heads, rows, styled=3)
+
+
+def _head(status: Document) -> list[Text]:
+    first = Text("run ")
+    first.append(_line(_run_name(status)), style="bold")
+    first.append(" is ")
+    first.append(status["phase"], style=_STYLES.get(status["phase"], ""))
+    first.append(f": {_line(status['reason'], _REASON_CHARACTERS_MAX)}")
+    used = f"restarts {status['restarts_used']} of {status['restarts_max']} used"
+    if status["restarts_in_process"]:
+        used += f", {status['restarts_in_process']} in process"
+    facts = [
+        f"round {_number(status['round_id']) or 'none yet'}",
+        used,
+        count(status["agents_count"], "agent"),
+        f"world size {status['world_size']}" if status["world_size"] else "",
+        count(status["failures_count"], "failure") if status["failures_count"] else "",
+        f"ended {_ago(status['ended_age_s'])} ago" if status["ended_age_s"] is not None else "",
+    ]
+    lines = [first, Text("; ".join(filter(None, facts)))]
+    if status["behind"]:
+        lines.append(Text(f"behind: {_line(status['behind'], 1000)}", style="yellow"))
+    return lines
+
+
+def _workers(rows: Iterable[tuple[Document, Document]]) -> RenderableType:
+    heads = ("RANK", "AGENT", "HOST", "STATE", "SILENCE", "STEP", "STEP TIME", "BEAT", "IN")
+    cells = [
+        (
+            _number(worker.get("rank")),
+            agent["name"],
+            agent["host"],
+            agent["state"] or ("" if agent["is_connected"] else "not connected"),
+            _ago(agent["silence_s"]),
+            _number(worker.get("step")),
+            _ago(worker.get("step_time_s")),
+            _ago(worker.get("heartbeat_age_s")),
+            _scope(worker),
+        )
+        for agent, worker in rows
+    ]
+    return _table(heads, cells, styled=3)
+
+
+def _most_telling(rows: list[tuple[Document, Document]]) -> list[tuple[Document, Document]]:
+    """Keep as many as are shown, in their order: of those far behind or long silent."""
+    if len(rows) <= ROWS_MAX:
+        return rows
+
+    def key(index: int) -> tuple[bool, float, float, int]:
+        agent, worker = rows[index]
+        step = worker.get("step")
+        silence = agent["silence_s"] or 0.0
+        return agent["is_connected"], float("inf") if step is None else step, -silence, index
+
+    return [rows[index] for index in sorted(sorted(range(len(rows)), key=key)[:ROWS_MAX])]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, styled: int) -> RenderableType:
+    """Return aligned columns. No cell is empty, so that scripts can count them."""
+    has_heads = any(heads)
+    table = Table(box=None, pad_edge=False, show_header=has_heads, header_style="bold")
+    for number, head in enumerate(heads):
+        is_last = number == len(heads) - 1
+        table.add_column(head, no_wrap=not is_last, overflow="fold" if is_last else "ellipsis")
+    for row in rows:
+        most = [CELL_CHARACTERS_MAX] * (len(row) - 1) + [_REASON_CHARACTERS_MAX]
+        cells = [Text(_line(cell, room)) for cell, room in zip(row, most, strict=True)]
+        cells[styled].stylize(_STYLES.get(row[styled], ""))
+        table.add_row(*cells)
+    return table
+
+
+def _line(text: str, characters_max: int = CELL_CHARACTERS_MAX) -> str:
+    return one_line(text, characters_max) or _NOTHING
+
+
+def _run_name(run: Document) -> str:
+    """Name a run by its id, and its generation if it is not the first."""
+    name: str = run["run_id"]
+    return name if run["generation"] == 1 else f"{name} (generation {run['generation']})"
+
+
+def _scope(worker: Document) -> str:
+    if not worker.get("scope"):
+        return ""
+    age_s = worker["scope_age_s"]
+    return worker["scope"] if age_s is None else f"{worker['scope']} for {_ago(age_s)}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _ago(seconds: float | None) -> str:
+    return "" if seconds is None else short(seconds)

@@ -1,0 +1,154 @@
+"""The commands that show what a coordinator knows of its runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from coordinator.command import cli
+from drumbeat.v1 import failure_pb2, session_pb2
+from tests.support.wire import Client, FakeAgent, coordinator, spec
+
+DOCS = Path(__file__).parents[3] / "docs"
+RUNNING = session_pb2.GROUP_STATE_RUNNING
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+async def look(client: Client, capsys: pytest.CaptureFixture[str], line: str) -> Done:
+    """Run a command as an operator would."""
+    argv = [*line.split(), "--coordinator", f"127.0.0.1:{client.port}", "--insecure"]
+    capsys.readouterr()  # what the server logs
+    code = await asyncio.to_thread(cli.main, argv)
+    out, err = capsys.readouterr()
+    shown = [line for line in out.splitlines() if "[info" not in line]
+    return Done(code, "\n".join(shown), err)
+
+
+async def two_hosts(client: Client) -> list[FakeAgent]:
+    """Let two hosts with two workers each run, of which rank 2 is behind."""
+    agents = [
+        await client.agent(
+            incarnation=name,
+            host=name,
+            local_world_size=2,
+            spec=spec(2, 2, restarts_max=3),
+        ).join()
+        for name in ("alice", "bob\x1b[2J")
+    ]
+    await asyncio.gather(*(agent.run() for agent in agents))
+    for agent, steps in zip(agents, ((7, 7), (3, 7)), strict=True):
+        for local_rank, step in enumerate(steps):
+            agent.beat.workers.add(
+                local_rank=local_rank,
+                step=step,
+                step_time=Duration(nanos=250_000_000),
+                heartbeat_age=Duration(seconds=1),
+            )
+        await agent.say(RUNNING)
+        assert await client.report(agent.failure(1)) == [True]  # the beat was read
+    return agents
+
+
+async def test_a_run_is_shown_with_its_workers_and_who_is_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        await two_hosts(client)
+        code, out, err = await look(client, capsys, "status run")
+        assert (code, err) == (0, "")
+        lines = out.splitlines()
+        assert lines[0].startswith("run run is running: ")
+        assert lines[1].startswith("round 0; restarts 0 of 3 used; 2 agents; world size 4")
+        assert lines[2] == "behind: rank 2 on bob\\x1b[2J at step 3"
+        assert lines[4].split()[:4] == ["RANK", "AGENT", "HOST", "STATE"]
+        rows = [line.split() for line in lines[5:9]]
+        assert [(row[0], row[3], row[5], row[6]) for row in rows] == [
+            ("0", "running", "7", "250ms"),
+            ("1", "running", "7", "250ms"),
+            ("2", "running", "3", "250ms"),
+            ("3", "running", "7", "250ms"),
+        ]
+        assert "round_started" in out
+        assert out.replace("\n", "").isprintable(), "nothing of it acts on a terminal"
+        assert not any(line.endswith(" ") for line in lines)
+
+
+async def test_the_documents_are_those_of_the_docs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        await two_hosts(client)
+        status = (await look(client, capsys, "status run -o json")).document
+        runs = (await look(client, capsys, "status --output json")).document
+    assert [run["run_id"] for run in runs["runs"]] == ["run"]
+    assert set(runs["runs"][0]) < set(status)
+    assert {key: status[key] for key in ("run_id", "phase", "round_id", "restarts_used")} == {
+        "run_id": "run",
+        "phase": "running",
+        "round_id": 0,
+        "restarts_used": 0,
+    }
+    alice, bob = sorted(status["agents"], key=lambda agent: str(agent["name"]))
+    assert (alice["name"], alice["host"], alice["state"]) == ("alice", "alice", "running")
+    assert {alice["group_rank"], bob["group_rank"]} == {0, 1}
+    assert 0 <= alice["silence_s"] < 60
+    (worker, _) = alice["workers"]
+    assert (worker["local_rank"], worker["step"], worker["step_time_s"]) == (0, 7, 0.25)
+    assert [event["kind"] for event in status["events"]][-1] == "round_started"
+    page = (DOCS / "operating.md").read_text()
+    for document in (status, alice, worker, status["events"][0]):
+        assert [key for key in document if f"`{key}`" not in page] == []
+
+
+async def test_all_runs_are_shown_a_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        empty = await look(client, capsys, "status")
+        assert empty.out.split() == ["RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"]
+        await client.agent(run_id="one").join()
+        await client.agent(run_id="two").join()
+        _, one, two = (await look(client, capsys, "status")).out.splitlines()
+        assert (one.split()[0], two.split()[0]) == ("one", "two")
+        unknown = await look(client, capsys, "status three")
+        assert (unknown.code, unknown.out) == (2, "")
+        assert "there is no run 'three'" in unknown.err
+
+
+async def test_of_many_workers_the_most_telling_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        agent = await client.agent(local_world_size=100).join()
+        await agent.run()
+        agent.beat.workers.extend(
+            failure_pb2.WorkerProgress(local_rank=rank, step=100 - rank) for rank in range(100)
+        )
+        await agent.say(RUNNING)
+        assert await client.report(agent.failure(1)) == [True]
+        out = (await look(client, capsys, "status run")).out
+        assert "36 more are not shown; -o json has all" in out
+        ranks = [line.split()[0] for line in out.splitlines() if line[:1].isdigit()]
+        assert ranks[:64] == [str(rank) for rank in range(36, 100)]
+
+
+def test_other_commands_do_not_load_the_tables() -> None:
+    names = "sys, coordinator.command.calls, coordinator.command.cli"
+    code = f"import {names}; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
