@@ -42,10 +42,9 @@ class Limits:
     # A connection without a call is told to close by then; its client opens another one when
     # it calls. Agents always have a call.
     idle_timeout_s: float = 60.0
-    # Calls of one connection at once; an agent has three. Clients, and proxies that put several
-    # agents on one, open another connection for more; of those that do not,
+    # Calls of one connection at once. Clients keep more to themselves; of those that do not,
     # gRPC's core refuses them in no time of ours, whether reset at once or not.
-    calls_per_connection_max: int = 16
+    calls_per_connection_max: int = 100
     # Taken from a connection at once; what is sent faster than it is read waits in the kernel.
     # Unbounded, it was 80 MB a connection.
     read_bytes_max: int = 64 * 1024

@@ -9,18 +9,31 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from worker_sdk.errors import ErrorHandler, get_error_handler, record
+    from worker_sdk.notices import checkpointed, notice, should_checkpoint
     from worker_sdk.timers import acquire, expires, heartbeat, release, section
 
 __all__ = [
     "ErrorHandler",
     "acquire",
+    "checkpointed",
     "expires",
     "get_error_handler",
     "heartbeat",
+    "notice",
     "record",
     "release",
     "section",
+    "should_checkpoint",
 ]
+
+_HOMES = {
+    "ErrorHandler": "errors",
+    "checkpointed": "notices",
+    "get_error_handler": "errors",
+    "notice": "notices",
+    "record": "errors",
+    "should_checkpoint": "notices",
+}
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
@@ -28,7 +41,6 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Load what was asked for. Python calls this once per name."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = "errors" if name in {"ErrorHandler", "get_error_handler", "record"} else "timers"
-        found = getattr(import_module(f"worker_sdk.{home}"), name)
+        found = getattr(import_module(f"worker_sdk.{_HOMES.get(name, 'timers')}"), name)
         globals()[name] = found
         return found

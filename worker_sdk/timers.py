@@ -305,10 +305,10 @@ def heartbeat(step: int | None = None) -> None:
     words[PROGRESS_SINCE] = now if is_outside else 0
 
 
-def checked_step(step: object) -> int:
+def checked_step(step: object, allowed: str = "an int or None") -> int:
     """Return ``step`` as a plain int. Raises ``TypeError``, ``ValueError``."""
     if isinstance(step, bool) or not hasattr(step, "__index__"):
-        raise TypeError(f"step is {step!r}; it must be an int or None")
+        raise TypeError(f"step is {step!r}; it must be {allowed}")
     if not 0 <= (plain := index(step)) <= STEP_MAX:
         raise ValueError(f"step is {step!r}; it must be from 0 to {STEP_MAX}")
     return plain

@@ -29,6 +29,8 @@ from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
+from agent.runtime.status import OwnStatus
+from agent.runtime.status_file import StatusFile
 from agent.session.convert import (
     INCARNATION_KEY_BYTES,
     Identity,
@@ -136,6 +138,9 @@ class Driver:
         self.recorder = OutcomeRecorder(size)
         name = config.name or host
         self._history = History(self._core, host=name, local_world_size=size, now=now)
+        began_at = identity.began_at
+        self._status = OwnStatus(config, name=name, pid=os.getpid(), began_at=began_at)
+        self._status_file = StatusFile(folder)
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -177,6 +182,7 @@ class Driver:
         self._spool.close()
         self._ports.keep_only()
         await self._telemetry.close()
+        await self._status_file.close()
 
     def _submit(self, event: Event) -> None:
         self._queue.put(event)
@@ -218,6 +224,7 @@ class Driver:
         self.recorder.saw(event, effects)
         for effect in effects:
             self._execute(effect)
+        self._status_file.put(self._status.saw(event, self._core, now=now))
         # Last: what is said is not more pressing than what is done.
         for line in self._history.saw(event, effects, now=now):
             tell = getattr(log, line.level)

@@ -15,7 +15,7 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
 # What of a dead agent's directory may be kept for another one; see `agent.session.spool`.
 SPOOL = "spool"
 
+SHOWN_MAX = 1024  # directories that one look at this user's agents takes in
 ABANDONED_MAX = 256  # looked at by one agent; the next one takes the rest
 ATTEMPTS_MAX = 100  # one that collects may take a directory before it is locked, but not so often
 
@@ -43,9 +44,7 @@ class PrivateDirectory:
     """
 
     def __init__(self, places: Sequence[str] | None = None) -> None:
-        # Hosts that share a file system are told apart.
-        host = hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
-        self._prefix = f"drumbeat-{os.getuid()}-{host}-"
+        self._prefix = _prefix()
         left = SOCKET_PATH_BYTES_MAX - len(f"/{self._prefix}{'x' * 8}/") - SOCKET_NAME_BYTES_MAX
         self._places = sorted(
             dict.fromkeys((*(places or private_places()), SHORT_TEMPORARY)),
@@ -77,10 +76,7 @@ class PrivateDirectory:
 
         ``is_wanted`` says whether the spool in a directory, which is held meanwhile, has to stay.
         """
-        starts = [glob.escape(f"{place}/{self._prefix}") for place in self._places]
-        found = (path for start in starts for path in glob.iglob(f"{start}*"))  # noqa: PTH207
-        # Those of others, who may make any number of them, do not count.
-        for path in islice(filter(_is_ours, map(Path, found)), ABANDONED_MAX):
+        for path in islice(_found(self._places, self._prefix), ABANDONED_MAX):
             if path == self.path or (lock := _hold(path, is_own=False)) is None:
                 continue
             try:
@@ -122,6 +118,22 @@ class PrivateDirectory:
         return self._make_somewhere()
 
 
+def private_directories() -> list[tuple[Path, bool]]:
+    """Return this user's private directories on this host, and whether each has a living owner.
+
+    Only those in the places that this process would choose from.
+    """
+    found: list[tuple[Path, bool]] = []
+    places = dict.fromkeys((*private_places(), SHORT_TEMPORARY))
+    for path in islice(_found(places, _prefix()), SHOWN_MAX):
+        lock = _hold(path, is_own=False)
+        if lock is not None:
+            os.close(lock)
+        if lock is not None or path.exists():  # else it was removed meanwhile
+            found.append((path, lock is None))
+    return found
+
+
 def private_places() -> list[str]:
     """Return where a private directory may be, the best first."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
@@ -145,6 +157,19 @@ def is_exposed(place: str) -> bool:
         or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX)
         for found in above
     )
+
+
+def _prefix() -> str:
+    """Return how names of this user's directories begin; hosts may share a file system."""
+    host = hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
+    return f"drumbeat-{os.getuid()}-{host}-"
+
+
+def _found(places: Iterable[str], prefix: str) -> Iterator[Path]:
+    """Yield this user's directories; those of others, who may make any number, do not count."""
+    starts = [glob.escape(f"{place}/{prefix}") for place in places]
+    found = (path for start in starts for path in glob.iglob(f"{start}*"))  # noqa: PTH207
+    return filter(_is_ours, map(Path, found))
 
 
 def _is_ours(path: Path) -> bool:

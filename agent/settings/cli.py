@@ -7,6 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import click
@@ -17,7 +18,7 @@ from agent.settings.kinds import NNODES
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
 from drumbeat.access import arguments
 from drumbeat.command import options
-from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, settings_of
+from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
 from worker_sdk import context
 
 _EPILOG = """\b
@@ -97,6 +98,50 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     return preflight.check_host(config)
 
 
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """``agent status``."""
+
+    is_json: bool
+
+
+_OUTPUT = Setting(
+    "text",
+    one_of(("text", "json")),
+    "Options",
+    "text, to be read; json, for programs, as docs/operating.md describes it.",
+    flags=("-o", "--output"),
+    has_variable=False,
+)
+_STATUS_EPILOG = """\b
+Examples:
+  agent status
+  agent status -o json
+
+\b
+Exit codes:
+  0  at least one agent of this user runs here
+  1  none does
+  2  usage
+"""
+
+
+@agent.command(
+    "status",
+    cls=options.SectionedCommand,
+    epilog=_STATUS_EPILOG,
+    params=options.options_of({"output": _OUTPUT}),
+)
+def status(*, output: str) -> StatusRequest:
+    """Show this user's agents on this host, and their workers.
+
+    No coordinator is asked: each agent keeps it in its private directory, in XDG_RUNTIME_DIR or
+    TMPDIR. Where an agent has another TMPDIR than this shell, e.g. that of its job, set the same
+    one. Directories of agents that died are listed below the others; the next agent removes them.
+    """
+    return StatusRequest(output == "json")
+
+
 def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str:
     """Return the run id that was given, else one that is made up."""
     # DRUMBEAT_RUN_ID is an option for agents and a fact for workers. An agent within a worker
@@ -133,7 +178,11 @@ def _program_of(params: dict[str, Any]) -> Program:
 def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]) -> int:
     """Read the command line, set up the log and ``run`` to the end; return its exit code."""
 
-    def do(config: AgentConfig) -> int:
+    def do(config: AgentConfig | StatusRequest) -> int:
+        if isinstance(config, StatusRequest):
+            from agent.runtime.status_file import show  # noqa: PLC0415
+
+            return show(is_json=config.is_json)
         # Imported here: it costs more than all of --help, which needs no log.
         import structlog  # noqa: PLC0415
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
 from agent.watchdog.hang import Purpose
+from agent.watchdog.notice_page import NoticePage
 from drumbeat.format import one_line
 from worker_sdk.board import layout
 from worker_sdk.interpreter.signal_numbers import is_signal
@@ -35,7 +36,9 @@ _SECTION = struct.Struct(f"={layout.SECTION_WORDS}q")
 
 
 class Board:
-    """One worker's directory: its board and two FIFOs. Raises ``OSError`` if it can't be made.
+    """One worker's directory: its board, two FIFOs and its notice page.
+
+    Raises ``OSError`` if it can't be made.
 
     ``kick_fd`` and ``stacks_fd`` are read without blocking; this side keeps them open for
     writing as well, so that they never come to an end.
@@ -57,6 +60,8 @@ class Board:
                 os.mkfifo(self.directory / name, 0o600)
             self.kick_fd = self._open(layout.KICK_FILE, os.O_NONBLOCK)
             self.stacks_fd = self._open(layout.STACKS_FILE, os.O_NONBLOCK)
+            self.notices = NoticePage(self.directory)
+            self._fds.append(self.notices.fd)
         except OSError:
             self.close()
             raise

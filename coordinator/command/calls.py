@@ -20,8 +20,8 @@ from coordinator.command.requests import (
     RotateAuthority,
     ShowAuthority,
 )
-from coordinator.command.table import short, table
 from coordinator.errors import CallFailed
+from drumbeat.command.table import short, table
 from drumbeat.format import count
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc

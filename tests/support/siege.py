@@ -12,6 +12,7 @@ import psutil
 
 from bench.strangers.attacks import Door
 from bench.strangers.live_run import Witnessed
+from coordinator.config import Limits
 from tests.support.cluster import DEADLINE_S, Cluster
 from tests.support.waiting import wait_until_sync
 
@@ -69,8 +70,15 @@ class Siege:
         return Witnessed(**json.loads(self.run.wait_for_line(r"^\{.*\}$", count=self._asked)[0]))
 
     def wait_for_descriptors(self, most: int) -> None:
-        """Return once the coordinator has no more than these."""
-        wait_until_sync(lambda: self.holdings().descriptors <= most, DEADLINE_S)
+        """Return once the coordinator has no more than these.
+
+        A connection that its client has forgotten, and not closed, goes when it was idle for long.
+        """
+        wait_until_sync(
+            lambda: self.holdings().descriptors <= most,
+            DEADLINE_S + Limits().idle_timeout_s,
+            describe=lambda: (self.holdings(), self._process.net_connections()),
+        )
 
     def check_run(self) -> None:
         """Assert that nothing happened to the run since it was last asked."""

@@ -35,6 +35,7 @@ from worker_sdk.board.layout import (
     SLOTS_FROM,
     SLOTS_USED,
 )
+from worker_sdk.board.notice_page import NoticePage, claim_page
 
 log = logging.getLogger("worker_sdk")
 
@@ -64,12 +65,18 @@ class _Threads(threading.local):
 class Board:
     """A board, and what of it is in use."""
 
-    def __init__(self, page: mmap.mmap | None = None, files: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        page: mmap.mmap | None = None,
+        files: tuple[int, ...] = (),
+        notices: NoticePage | None = None,
+    ) -> None:
         """Take over an empty page that an agent reads, with the ``files`` of it and its kicks."""
         self.raw = memoryview(bytearray(layout.BOARD_BYTES) if page is None else page)
         self.words = self.raw.cast("q")
         self._files = files
         self.is_watched = bool(files)
+        self.notices = notices or NoticePage()
         self.threads = _Threads()
         self.free = list(range(layout.SLOTS_MAX - 1, -1, -1)) if has_lock() else []
         self.holders: list[list[int]] = [[]] * layout.SLOTS_MAX
@@ -188,17 +195,18 @@ class Board:
         self.is_watched = False
         raw = memoryview(bytearray(layout.BOARD_BYTES))
         self.words, self.raw = raw.cast("q"), raw
+        self.notices = NoticePage()
         files, self._files = self._files, ()
         for file in files:
             os.close(file)
 
     def renewed(self) -> Board:
         """Return a board on the same page, with all slots closed; this one is given up."""
-        words, page, files = self.words, self.raw.obj, self._files
+        words, page, files, notices = self.words, self.raw.obj, self._files, self.notices
         self._files = ()
         self.give_up()
         _close_slots(words)
-        renewed = Board(page if isinstance(page, mmap.mmap) else None, files)
+        renewed = Board(page if isinstance(page, mmap.mmap) else None, files, notices)
         renewed._section_numbers = self._section_numbers
         renewed._fresh_sections = self._fresh_sections
         return renewed
@@ -248,7 +256,7 @@ def claim(directory: str) -> Board:
     for word in (*range(layout.OWNER_PID, layout.HEADER_WORDS), *of_sections):
         words[word] = 0
     words[layout.STEP] = layout.NO_STEP
-    return Board(page, (board, kick))
+    return Board(page, (board, kick), claim_page(directory))
 
 
 def open_file(directory: str, name: str) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.command.table import CELL_CHARACTERS_MAX, short
+from drumbeat.command.table import CELL_CHARACTERS_MAX, short
 from drumbeat.format import count, one_line
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Tables for operators' terminals."""
 
-from coordinator.command.table import CELL_CHARACTERS_MAX, short, table
+from drumbeat.command.table import CELL_CHARACTERS_MAX, short, table
 
 
 def test_columns_are_aligned_and_no_cell_is_empty() -> None:

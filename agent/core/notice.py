@@ -1,0 +1,77 @@
+"""Pure. A notice before change, as this host's workers are told of it, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NoticeKind(StrEnum):
+    """What a notice is about."""
+
+    PREEMPTION = "PREEMPTION"
+    DRAIN = "DRAIN"
+    STOP = "STOP"
+    RESTART = "RESTART"
+    SCALE_UP = "SCALE_UP"
+    OTHER = "OTHER"  # of a later version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What training is told. ``notice_id`` is above 0 and is not used again in the run.
+
+    ``chosen`` is the step to save at, or at the first one after it that training asks about;
+    ``None`` until it is chosen. It only rises.
+    """
+
+    notice_id: int
+    kind: NoticeKind
+    reason: str
+    time_left_s: float
+    chosen: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAnswer:
+    """What one worker says of a notice: the latest step it asked about, ``None`` if it never has.
+
+    ``is_missed``: it was past the chosen step before it heard of it. ``is_saved``: it has saved,
+    at that step or after it.
+    """
+
+    asked: int | None = None
+    is_missed: bool = False
+    is_saved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeReport:
+    """What the workers of a host say of a notice, together.
+
+    ``chosen`` is the step that they were told, ``asked`` the latest that any of them asked about;
+    ``is_saved`` if no worker is left that asks and has not saved. ``step_time_s`` is the shortest.
+    """
+
+    notice_id: int
+    chosen: int | None = None
+    asked: int | None = None
+    is_missed: bool = False
+    is_saved: bool = False
+    step_time_s: float | None = None
+
+
+def report_of(
+    notice: Notice, answers: Collection[WorkerAnswer], step_time_s: float | None
+) -> NoticeReport:
+    """Return what a host's workers say together of the notice they were told."""
+    askers = [answer for answer in answers if answer.asked is not None]
+    return NoticeReport(
+        notice_id=notice.notice_id,
+        chosen=notice.chosen,
+        asked=max((each.asked for each in askers if each.asked is not None), default=None),
+        is_missed=any(each.is_missed for each in askers),
+        is_saved=notice.chosen is not None and all(each.is_saved for each in askers),
+        step_time_s=step_time_s,
+    )

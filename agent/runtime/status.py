@@ -1,0 +1,161 @@
+"""Pure. What an agent shows of itself to users of its host, and how that is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agent.core import events as ev
+from agent.core.agent import AgentCore
+from agent.settings.config import AgentConfig
+from drumbeat.command.table import short, table
+from drumbeat.format import printable
+
+HEADS = ("RUN", "AGENT", "PID", "AGE", "STATE", "ROUND", "RANK", "WORKER", "ITS AGE", "COORDINATOR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker that has not ended; ``started_at`` is this host's monotonic clock."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatus:
+    """One agent; ``coordinator`` is None if it is within the agent's own process."""
+
+    run_id: str
+    name: str
+    pid: int
+    began_at: float
+    coordinator: str | None
+    is_connected: bool
+    state: str
+    reason: str
+    round_id: int | None
+    group_rank: int | None
+    workers: tuple[WorkerStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A private directory of a process that ended without removing it; of an agent, its status."""
+
+    directory: str
+    status: AgentStatus | None
+    has_records: bool  # failure records that the coordinator has not acknowledged
+
+
+class OwnStatus:
+    """Follows one agent, to tell at any time what it shows."""
+
+    def __init__(self, config: AgentConfig, *, name: str, pid: int, began_at: float) -> None:
+        self._config, self._name, self._pid, self._began_at = config, name, pid, began_at
+        self._round_id: int | None = None
+        self._started: dict[int, tuple[int, float]] = {}
+
+    def saw(self, event: ev.Event | None, core: AgentCore, *, now: float) -> AgentStatus:
+        """Take in what happened and what the core made of it; return the status."""
+        match event:
+            case ev.WorkersStarted():
+                self._round_id = event.round_id
+                self._started = {rank: (pid, now) for rank, pid in event.pids.items()}
+            case ev.WorkerExited(round_id=self._round_id):
+                self._started.pop(event.local_rank, None)
+            case ev.WorkersStopped(round_id=self._round_id) | ev.SupervisorDied(has_lived=True):
+                self._started = {}
+        assignment = core.workers.assignment
+        is_of_round = assignment is not None and assignment.round_id == self._round_id
+        first = assignment.rank_first if assignment is not None and is_of_round else 0
+        started = sorted(self._started.items()) if is_of_round else ()
+        return AgentStatus(
+            run_id=self._config.run_id,
+            name=self._name,
+            pid=self._pid,
+            began_at=self._began_at,
+            coordinator=self._config.coordinator,
+            is_connected=core.link.is_open,
+            state=core.workers.state,
+            reason=core.desired.reason,
+            round_id=assignment.round_id if assignment else None,
+            group_rank=assignment.group_rank if assignment else None,
+            workers=tuple(
+                WorkerStatus(rank=first + rank, local_rank=rank, pid=pid, started_at=at)
+                for rank, (pid, at) in started
+            ),
+        )
+
+
+def encoded(status: AgentStatus) -> str:
+    """Return what is written to the file."""
+    return json.dumps(asdict(status))
+
+
+def decoded(text: str) -> AgentStatus:
+    """Read what an agent wrote. Raises ``ValueError`` or ``TypeError`` for anything else."""
+    found = json.loads(text)
+    names = AgentStatus.__dataclass_fields__
+    known = {name: value for name, value in dict(found).items() if name in names}
+    workers = tuple(WorkerStatus(**worker) for worker in known.pop("workers", ()))
+    return AgentStatus(workers=workers, **known)
+
+
+def as_table(agents: Iterable[AgentStatus], leftovers: Iterable[Leftover], *, now: float) -> str:
+    """Return a line for each worker, or agent without any; then what dead agents left."""
+    rows = [row for agent in agents for row in _rows(agent, now)]
+    lines = [table(HEADS, rows) if rows else "no agent of this user runs on this host"]
+    for left in leftovers:
+        whose = "a process that died"
+        if left.status is not None:
+            whose = f"the agent of run {left.status.run_id} with pid {left.status.pid}, which died"
+        records = "; it holds failure records for the next agent" if left.has_records else ""
+        lines.append(printable(f"left by {whose}: {left.directory}{records}"))
+    return "\n".join(lines)
+
+
+def as_json(
+    host: str, agents: Iterable[AgentStatus], leftovers: Iterable[Leftover], *, now: float
+) -> str:
+    """Return the same as JSON, with the names of docs/operating.md."""
+    told = {
+        "host": host,
+        "agents": [_told(agent, now) for agent in agents],
+        "leftovers": [
+            {
+                "directory": left.directory,
+                "run_id": left.status.run_id if left.status else None,
+                "pid": left.status.pid if left.status else None,
+                "has_failure_records": left.has_records,
+            }
+            for left in leftovers
+        ],
+    }
+    return json.dumps(told, indent=2)
+
+
+def _rows(agent: AgentStatus, now: float) -> list[tuple[str, ...]]:
+    state = agent.state if agent.is_connected else f"{agent.state} (disconnected)"
+    round_id = "" if agent.round_id is None else str(agent.round_id)
+    age = short(round(max(0.0, now - agent.began_at)))
+    whose = (agent.run_id, agent.name, str(agent.pid), age, state, round_id)
+    coordinator = agent.coordinator or "standalone"
+    return [
+        (*whose, str(each.rank), str(each.pid), short(round(max(0.0, now - each.started_at))),
+         coordinator)
+        for each in agent.workers
+    ] or [(*whose, "", "", "", coordinator)]  # fmt: skip
+
+
+def _told(agent: AgentStatus, now: float) -> dict[str, Any]:
+    told: dict[str, Any] = asdict(agent)
+    told["state"] = agent.state.lower()
+    told["age_s"] = round(max(0.0, now - told.pop("began_at")), 3)
+    for worker in told["workers"]:
+        worker["age_s"] = round(max(0.0, now - worker.pop("started_at")), 3)
+    return told

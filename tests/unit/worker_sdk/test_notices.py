@@ -1,0 +1,205 @@
+"""What training is told of a notice, and that all ranks are told to save at one step."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import worker_sdk
+from agent.core.notice import Notice, NoticeKind, WorkerAnswer
+from agent.watchdog.notice_page import NoticePage
+from tests.support.boards import leave
+from worker_sdk import checkpointed, notice, should_checkpoint
+from worker_sdk.board import layout, notice_layout
+from worker_sdk.runtime import STATE, clear_scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.boards import BoardDirectory
+
+PENDING = Notice(
+    notice_id=5, kind=NoticeKind.PREEMPTION, reason="host-b: SIGTERM", time_left_s=30.0
+)
+
+
+@pytest.fixture
+def page(board: BoardDirectory) -> Iterator[NoticePage]:
+    """A page as the agent makes it, of the worker that this process is."""
+    made = NoticePage(board.path)
+    yield made
+    os.close(made.fd)
+
+
+def chosen(step: int, notice_id: int = 5) -> Notice:
+    return Notice(
+        notice_id=notice_id,
+        kind=NoticeKind.PREEMPTION,
+        reason="host-b: SIGTERM",
+        time_left_s=30.0,
+        chosen=step,
+    )
+
+
+def test_without_a_notice_nothing_is_said(board: BoardDirectory, page: NoticePage) -> None:
+    assert notice() is None
+    assert not any(should_checkpoint(step) for step in range(3))
+    checkpointed(2)
+    board.kicks()
+    assert not should_checkpoint(3)
+    assert board.kicks() == 0
+    assert page.answer(PENDING) == WorkerAnswer(asked=3)
+
+
+def test_an_agent_without_such_a_page_gives_no_notice(board: BoardDirectory) -> None:
+    assert notice() is None
+    assert not should_checkpoint(1)
+    checkpointed(1)
+    assert board[layout.OWNER_PID], "timers are watched as ever"
+
+
+@pytest.mark.parametrize("what", ["version", "size"])
+def test_a_page_of_another_kind_gives_no_notice(board: BoardDirectory, what: str) -> None:
+    content = bytes([7]) * (notice_layout.PAGE_BYTES - (what == "size"))
+    (board.path / notice_layout.NOTICE_FILE).write_bytes(content)
+    assert notice() is None
+    assert not should_checkpoint(1)
+
+
+def test_without_an_agent_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave()
+    monkeypatch.delenv("DRUMBEAT_WORKER_DIR", raising=False)
+    assert notice() is None
+    assert not should_checkpoint(1)
+    checkpointed(1)
+    leave()
+
+
+def test_a_notice_has_a_kind_a_reason_and_time_left(page: NoticePage) -> None:
+    page.show(PENDING)
+    told = notice()
+    assert told is not None
+    assert (told.kind, told.reason) == ("preemption", "host-b: SIGTERM")
+    assert 0 < told.time_left_s <= 30
+    page.show(None)
+    assert notice() is None
+
+
+def test_its_time_is_over_and_its_reason_is_long(page: NoticePage) -> None:
+    reason = "ä" * notice_layout.REASON_BYTES
+    page.show(Notice(notice_id=1, kind=NoticeKind.OTHER, reason=reason, time_left_s=0.0))
+    told = notice()
+    assert told == ("other", reason[: notice_layout.REASON_BYTES // 2], 0.0)
+
+
+@pytest.mark.parametrize("call", [should_checkpoint, checkpointed])
+@pytest.mark.parametrize(
+    ("step", "error", "text"),
+    [
+        (-1, ValueError, "step is -1; it must be from 0 to"),
+        (None, TypeError, "step is None; it must be an int"),
+        (True, TypeError, "step is True; it must be an int"),
+    ],
+)
+def test_a_wrong_step_is_named(call: Any, step: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call(step)
+
+
+def test_it_is_true_at_the_chosen_step_alone(page: NoticePage) -> None:
+    assert not should_checkpoint(1)
+    page.show(PENDING)
+    assert not should_checkpoint(2)
+    page.show(chosen(4))
+    asked = [(step, should_checkpoint(step)) for step in (3, 4, 4, 5, 6)]
+    assert [step for step, is_due in asked if is_due] == [4, 4]
+    assert page.answer(chosen(4)) == WorkerAnswer(asked=6)
+
+
+@pytest.mark.parametrize("shown_after", range(5))
+def test_ranks_that_ask_every_ten_steps_save_at_the_first_after_it(
+    page: NoticePage, shown_after: int
+) -> None:
+    """Whenever the choice arrives, as long as it is in time."""
+    page.show(PENDING)
+    due = []
+    for number, step in enumerate(range(0, 100, 10)):
+        if number == shown_after:
+            page.show(chosen(43))
+        due += [step] * should_checkpoint(step)
+    assert due == [50]
+
+
+def test_a_step_that_was_passed_is_missed_and_another_can_be_chosen(page: NoticePage) -> None:
+    page.show(PENDING)
+    assert not should_checkpoint(4)
+    page.show(chosen(4))
+    assert page.answer(chosen(4)).is_missed, "the agent finds out at once"
+    assert not should_checkpoint(4)
+    assert not should_checkpoint(5)
+    assert page.answer(chosen(4)) == WorkerAnswer(asked=5, is_missed=True)
+    page.show(chosen(7))
+    assert [step for step in (6, 7, 8) if should_checkpoint(step)] == [7]
+    assert not page.answer(chosen(7)).is_missed
+
+
+def test_training_that_starts_again_comes_by_the_chosen_step_again(page: NoticePage) -> None:
+    page.show(PENDING)
+    assert not should_checkpoint(50)
+    page.show(chosen(43))
+    clear_scopes()  # as at the end of an iteration of in-process restart
+    assert [step for step in range(40, 46) if should_checkpoint(step)] == [43]
+
+
+def test_saved_is_said_once_for_the_notice_that_is_pending(
+    page: NoticePage, board: BoardDirectory
+) -> None:
+    page.show(chosen(4))
+    assert should_checkpoint(4)
+    assert not page.answer(chosen(4)).is_saved
+    board.kicks()
+    checkpointed(4)
+    assert board.kicks() == 1, "the agent looks at once"
+    assert page.answer(chosen(4)).is_saved
+    assert not page.answer(chosen(6)).is_saved, "that is before the step chosen anew"
+    page.show(chosen(4, notice_id=6))
+    assert not page.answer(chosen(4, notice_id=6)).is_saved
+
+
+def test_the_next_notice_has_a_step_of_its_own(page: NoticePage) -> None:
+    page.show(chosen(4))
+    assert should_checkpoint(4)
+    page.show(None)
+    assert not should_checkpoint(5)
+    page.show(chosen(7, notice_id=6))
+    assert [step for step in (6, 7, 8) if should_checkpoint(step)] == [7]
+
+
+def test_the_first_question_after_a_notice_wakes_the_agent(
+    page: NoticePage, board: BoardDirectory
+) -> None:
+    assert page.answer(PENDING) == WorkerAnswer()
+    assert not should_checkpoint(0)
+    board.kicks()
+    page.show(PENDING)
+    asked = [should_checkpoint(step) for step in (1, 2, 3)]
+    assert (asked, board.kicks()) == ([False] * 3, 1)
+
+
+def test_whatever_stands_on_the_page_nothing_raises(page: NoticePage) -> None:
+    assert not should_checkpoint(1)
+    words = STATE.board and STATE.board.notices.words
+    assert words
+    for value, word in itertools.product((-1, 2**63 - 1, -(2**63)), range(1, 14)):
+        words[word] = value
+        notice()
+        should_checkpoint(2)
+        checkpointed(2)
+        page.answer(PENDING)
+
+
+def test_the_sdk_offers_them() -> None:
+    assert {"notice", "should_checkpoint", "checkpointed"} <= set(worker_sdk.__all__)

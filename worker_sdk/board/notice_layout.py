@@ -1,0 +1,62 @@
+"""Pure. Where things stand on a worker's notice page: what the agent asks of its training.
+
+A file of ``PAGE_BYTES`` beside the board, made by the agent and mapped by the worker. A worker
+of an agent that makes none gets no notice, and a worker that does not know the file loses
+nothing. Words and instants are as on the board (``layout``), and each has one writer.
+
+A notice counts by its id, which is cleared before the other words change and written after
+them. Only the chosen step changes under the same id: it is one word.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+VERSION = 1
+NOTICE_FILE = "notice"
+
+# Words, by index. Written by the agent:
+VERSION_WORD = 0
+NOTICE_ID = 1  # 0: no notice is pending
+KIND = 2  # a ``Kind``
+UNTIL = 3  # when what the notice is about goes on, with a checkpoint or without; ns
+CHOSEN = 4  # the step at which all ranks shall save; NO_STEP: none is chosen yet
+
+# Written by the worker:
+ASKED = 8  # the latest step that training asked about; NO_STEP: it has never asked
+TAKEN_ID = 9  # the notice and the chosen step that the next word is about
+TAKEN_CHOSEN = 10
+DUE = 11  # the step that was answered with yes; NO_STEP: none yet; MISSED: it was passed before
+SAVED_ID = 12  # the notice under which training said last that it had saved, and at which step
+SAVED = 13
+
+NO_STEP = -1
+MISSED = -2
+
+HEADER_WORDS = 16
+
+# Why, in words; cut at a whole character, 0 bytes fill up the rest.
+REASON_FROM_BYTE, REASON_BYTES = HEADER_WORDS * 8, 512
+PAGE_BYTES = REASON_FROM_BYTE + REASON_BYTES
+
+
+class Kind(IntEnum):
+    """What a notice is about."""
+
+    OTHER = 0  # of a later version
+    PREEMPTION = 1  # a host will go away
+    DRAIN = 2  # hosts are taken out of the run
+    STOP = 3  # the run will be stopped
+    RESTART = 4  # a new round is planned
+    SCALE_UP = 5  # more hosts will take part
+
+
+def encode_reason(reason: str) -> bytes:
+    """Return exactly ``REASON_BYTES`` bytes."""
+    raw = reason.encode("utf-8", "replace")[:REASON_BYTES]
+    return raw.decode("utf-8", "ignore").encode().ljust(REASON_BYTES, b"\0")
+
+
+def decode_reason(raw: bytes) -> str:
+    """Return the reason in ``raw``, whatever is in there."""
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
