@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status):
+    for command in (reset_limits, token, authority, status, events):
         root.add_command(command)
     for command in (stop, restart, forget):
         root.add_command(command)
@@ -280,3 +280,24 @@ def status(ctx: click.Context, /, **params: Any) -> Request:
     decided.
     """
     return _made(requests.ShowStatus, ctx, params)
+
+
+@_command(
+    None,
+    "events",
+    """\b
+Examples:
+  coordinator events mt5
+  coordinator events mt5 --since 1h
+  coordinator events mt5 --follow -o json
+""",
+    requests.ShowEvents,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def events(ctx: click.Context, /, **params: Any) -> Request:
+    """Show what was decided on a run, and why.
+
+    The latest run that has this id is shown. With -o json each event is a line.
+    """
+    return _made(requests.ShowEvents, ctx, params)

@@ -173,6 +173,30 @@ class ShowStatus(Looking):
     run_id: str | None = None  # an argument; None: all runs
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowEvents(Looking):
+    """``coordinator events``."""
+
+    run_id: str  # an argument
+    follow: bool = setting(
+        False,
+        settings.FLAG,
+        "Options",
+        "Go on with what is decided from now on, until the run has ended; through a restart of "
+        "the coordinator, too.",
+        flags=("-f", "--follow"),
+        has_variable=False,
+    )
+    since: float | None = setting(
+        None,
+        _TTL._replace(allowed="a time that has passed since, e.g. 90s, 15m, 12h, 3d"),
+        "Options",
+        "Only what was decided within this time.",
+        shown_default="all that is known",
+        has_variable=False,
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -185,6 +209,7 @@ COMMANDS: dict[str, type[Request]] = {
     "authority rotate": RotateAuthority,
     "authority retire": RetireAuthority,
     "status": ShowStatus,
+    "events": ShowEvents,
 }
 
 

@@ -228,8 +228,9 @@ class Driver:
         return future
 
     def stop(self, error: CoordinatorError) -> None:
-        """Decide nothing any more, and end every session with an error."""
+        """Decide nothing any more, and end every session and watch with an error."""
         self._turns.stop(error)
+        self.journal.runs.watches.end(error)
 
     async def run(self) -> None:
         """Handle events until cancelled. Raises what no write can heal, as ``LostLeadership``."""

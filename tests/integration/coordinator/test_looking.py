@@ -152,3 +152,20 @@ def test_other_commands_do_not_load_the_tables() -> None:
     names = "sys, coordinator.command.calls, coordinator.command.cli"
     code = f"import {names}; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_events_are_shown_with_when_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        await (await client.agent().join()).run()
+        heads, first, second = (await look(client, capsys, "events run")).out.splitlines()
+        assert heads.split() == ["EVENT", "WHEN", "ROUND", "WHAT", "BY", "REASON"]
+        assert [line.split()[3] for line in (first, second)] == ["agent_admitted", "round_started"]
+        assert first.index("agent_admitted") == second.index("round_started") == heads.index("WHAT")
+        lines = (await look(client, capsys, "events run -o json --since 1h")).out.splitlines()
+        assert [json.loads(line)["sequence"] for line in lines] == [1, 2]
+        bad = await look(client, capsys, "events run --since tomorrow")
+        assert (bad.code, "'tomorrow' is not a duration" in bad.err) == (2, True)
+        nothing = await look(client, capsys, "events")
+        assert (nothing.code, "Missing argument 'RUN'" in nothing.err) == (2, True)

@@ -241,7 +241,8 @@ def test_each_command_of_operators_asks_for_its_own(line: str, expected: Request
 
 
 def test_every_command_of_operators_has_its_call() -> None:
-    assert set(requests.COMMANDS.values()) == set(CALLS)
+    looking = {each for each in requests.COMMANDS.values() if issubclass(each, requests.Looking)}
+    assert set(requests.COMMANDS.values()) - looking == set(CALLS)
 
 
 @pytest.mark.parametrize("command", requests.COMMANDS)
