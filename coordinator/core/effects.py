@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.access.token_table import KeptToken
-from coordinator.core.model import Desired, Pace
+from coordinator.core.model import Desired, KeptDrain, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.run.records import Record
 from coordinator.errors import CoordinatorError
@@ -33,6 +33,14 @@ class KeepToken:
 
     token_id: str
     token: KeptToken | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepDrain:
+    """Journal a drain; ``is_kept`` is false: remove it."""
+
+    drain: KeptDrain
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +136,6 @@ class Decided:
     round_id: int | None = None
 
 
-Kept = Persist | Forget | KeepToken
+Kept = Persist | Forget | KeepToken | KeepDrain
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun
