@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events):
+    for command in (reset_limits, token, authority, status, events, why):
         root.add_command(command)
 
 
@@ -239,3 +239,23 @@ def events(ctx: click.Context, /, **params: Any) -> Request:
     The latest run that has this id is shown. With -o json each event is a line.
     """
     return _made(requests.ShowEvents, ctx, params)
+
+
+@_command(
+    None,
+    "why",
+    """\b
+Examples:
+  coordinator why mt5
+""",
+    requests.ExplainRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def why(ctx: click.Context, /, **params: Any) -> Request:
+    """Say in sentences why a run is as it is.
+
+    What failed or is waited for, the root cause and what shows it, what was done, what it cost,
+    and what to try.
+    """
+    return _made(requests.ExplainRun, ctx, params)

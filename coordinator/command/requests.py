@@ -158,6 +158,13 @@ class ShowEvents(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExplainRun(Looking):
+    """``coordinator why``."""
+
+    run_id: str  # an argument
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "token create": CreateToken,
@@ -168,6 +175,7 @@ COMMANDS: dict[str, type[Request]] = {
     "authority retire": RetireAuthority,
     "status": ShowStatus,
     "events": ShowEvents,
+    "why": ExplainRun,
 }
 
 

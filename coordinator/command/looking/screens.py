@@ -112,6 +112,23 @@ def events_screen(
     return _table(heads, rows, styled=3, has_heads=has_heads, widths=_EVENT_WIDTHS)
 
 
+def explanation_screen(explanation: Document) -> RenderableType:
+    """Show why a run is as it is."""
+    parts = [
+        Text(_line(line, _REASON_CHARACTERS_MAX), style="bold") for line in explanation["what"]
+    ]
+    for head, name in (
+        ("Root cause", "root_cause"),
+        ("Done", "done"),
+        ("Cost", "cost"),
+        ("To try", "advice"),
+    ):
+        if lines := explanation[name]:
+            parts += [Text(), Text(f"{head}:", style="bold")]
+            parts += [Text(f"  {_line(line, _REASON_CHARACTERS_MAX)}") for line in lines]
+    return Group(*parts)
+
+
 def _head(status: Document) -> list[Text]:
     first = Text("run ")
     first.append(_line(_run_name(status)), style="bold")
