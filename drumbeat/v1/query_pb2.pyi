@@ -113,6 +113,14 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A caller was refused that wanted something of this run."""
     RUN_EVENT_KIND_TOKEN_CHANGED: _RunEventKind.ValueType  # 13
     """A token that is bound to this run was created or revoked."""
+    RUN_EVENT_KIND_STOP_ASKED: _RunEventKind.ValueType  # 14
+    """A caller asked for the end of the run."""
+    RUN_EVENT_KIND_RESTART_ASKED: _RunEventKind.ValueType  # 15
+    """A caller asked for another round."""
+    RUN_EVENT_KIND_RUN_STOPPING: _RunEventKind.ValueType  # 16
+    """The run ends because it was asked to; its workers are being stopped."""
+    RUN_EVENT_KIND_RUN_STOPPED: _RunEventKind.ValueType  # 17
+    """The run has ended because it was asked to."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -145,6 +153,14 @@ RUN_EVENT_KIND_ACCESS_REFUSED: RunEventKind.ValueType  # 12
 """A caller was refused that wanted something of this run."""
 RUN_EVENT_KIND_TOKEN_CHANGED: RunEventKind.ValueType  # 13
 """A token that is bound to this run was created or revoked."""
+RUN_EVENT_KIND_STOP_ASKED: RunEventKind.ValueType  # 14
+"""A caller asked for the end of the run."""
+RUN_EVENT_KIND_RESTART_ASKED: RunEventKind.ValueType  # 15
+"""A caller asked for another round."""
+RUN_EVENT_KIND_RUN_STOPPING: RunEventKind.ValueType  # 16
+"""The run ends because it was asked to; its workers are being stopped."""
+RUN_EVENT_KIND_RUN_STOPPED: RunEventKind.ValueType  # 17
+"""The run has ended because it was asked to."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 @typing.final
