@@ -26,6 +26,7 @@ _STEPS = frozenset(
         "run_stopping",
     }
 )
+_HOW = {"succeeded": "succeeded", "stopped": "was stopped"}
 _ADVICE = {
     "agents_missing": "start the agents that are missing, or lower --nnodes; with a longer "
     "--join-timeout the run waits longer",
@@ -57,7 +58,7 @@ def _what(status: Document) -> Iterator[str]:
     name, reason = status["run_id"], status["reason"]
     match status["phase"]:
         case "ended":
-            how = "succeeded" if status["cause"] == "succeeded" else "failed"
+            how = _HOW.get(status["cause"], "failed")
             yield f"Run {name} {how} {_ago(status['ended_age_s'])}: {reason}."
         case "gathering":
             yield f"Run {name} waits for its next round: {reason}."
@@ -95,7 +96,7 @@ def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
             yield f"Last line of its standard error: {one_line(last)}"
         if cause["evidence"]:
             yield f"Seen: {one_line(cause['evidence'])}"
-    if causes or status["cause"] == "succeeded":
+    if causes or status["cause"] in _HOW:
         return
     for event in reversed(status["events"]):
         if event["kind"] in ("round_ended", "run_failing", "run_failed", "iteration_interrupted"):

@@ -119,3 +119,11 @@ def test_a_hang_and_a_run_without_agents_have_their_advice() -> None:
     assert "start the agents that are missing" in found["advice"][0]
     waiting = pb.Run(run_id="r", phase=pb.RUN_PHASE_GATHERING, reason="1 of 2 agents is there")
     assert explain(waiting)["what"] == ["Run r waits for its next round: 1 of 2 agents is there."]
+
+
+def test_a_run_that_was_stopped_has_not_failed() -> None:
+    cause, age = failure_pb2.VERDICT_CAUSE_STOPPED, duration(60)
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_ENDED, cause=cause, reason="by t1", ended_age=age)
+    found = explain(run, events=[event(1, 70, "ROUND_ENDED", "round 0 failed")])
+    assert found["what"] == ["Run r was stopped 1 min ago: by t1."]
+    assert found["root_cause"] == []
