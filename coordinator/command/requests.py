@@ -204,6 +204,13 @@ class ExplainRun(Looking):
     run_id: str  # an argument
 
 
+@dataclass(frozen=True, kw_only=True)
+class WatchRun(Looking):
+    """``coordinator watch``."""
+
+    run_id: str  # an argument
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -218,6 +225,7 @@ COMMANDS: dict[str, type[Request]] = {
     "status": ShowStatus,
     "events": ShowEvents,
     "why": ExplainRun,
+    "watch": WatchRun,
 }
 
 
