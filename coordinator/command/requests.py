@@ -35,6 +35,32 @@ _TTL = settings.Kind(
 _RUN_ID = text("a name", len)
 
 
+def _ranks(given: Any) -> tuple[int, ...]:
+    if not isinstance(given, str):
+        return tuple(given)
+    found: list[int] = []
+    for part in given.split(","):
+        if not (match := _RANK_OR_RANGE.fullmatch(part)):
+            raise ValueError
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < first + _RANKS_MAX - len(found):
+            raise ValueError
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))
+
+
+_RANK_OR_RANGE = re.compile(r" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", re.ASCII)
+_RANKS_MAX = 10_000
+_RANKS = settings.Kind(
+    f"ranks and ranges of them, {_RANKS_MAX} at most, e.g. 17 or 0,8-15",
+    _ranks,
+    _ranks,
+    lambda ranks: ",".join(map(str, ranks)),
+    "RANKS",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request(AccessSettings):
     """What all of them are told: where the coordinator is, and who asks."""
@@ -134,6 +160,21 @@ class ShowStatus(Looking):
     run_id: str | None = None  # an argument; None: all runs
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowStacks(Looking):
+    """``coordinator stacks``."""
+
+    run_id: str  # an argument
+    rank: tuple[int, ...] = setting(
+        (),
+        _RANKS,
+        "Options",
+        "Only the workers of these ranks, e.g. 17 or 0,8-15.",
+        shown_default="all",
+        has_variable=False,  # DRUMBEAT_RANK may come to be that of workers
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "token create": CreateToken,
@@ -143,6 +184,7 @@ COMMANDS: dict[str, type[Request]] = {
     "authority rotate": RotateAuthority,
     "authority retire": RetireAuthority,
     "status": ShowStatus,
+    "stacks": ShowStacks,
 }
 
 

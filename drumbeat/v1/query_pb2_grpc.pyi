@@ -105,7 +105,23 @@ _QueryServiceGetReportType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType]):
+_QueryServiceGetStacksType = typing_extensions.TypeVar(
+    '_QueryServiceGetStacksType',
+    grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceGetStacksType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -136,6 +152,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetReportRequest,
             drumbeat.v1.query_pb2.GetReportResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.GetStacksRequest,
+            drumbeat.v1.query_pb2.GetStacksResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -160,6 +180,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetReportRequest,
             drumbeat.v1.query_pb2.GetReportResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.GetStacksRequest,
+            drumbeat.v1.query_pb2.GetStacksResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetRun: _QueryServiceGetRunType
@@ -183,6 +207,13 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     a part. At most some 1.2 MiB. NOT_FOUND also while the run has not ended.
     """
 
+    GetStacks: _QueryServiceGetStacksType
+    """Returns the Python stacks of a run's workers as they are now, an answer for each agent as it
+    arrives. Workers are asked by their agents and go on. Ends once all have answered, after
+    4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
+    round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -203,6 +234,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetReportRequest,
         drumbeat.v1.query_pb2.GetReportResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
     ],
 ]
 
@@ -259,6 +294,18 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.query_pb2.GetReportResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetReportResponse]]:
         """Returns how a run ended, with the whole failure report, of which `Exit` may hold only
         a part. At most some 1.2 MiB. NOT_FOUND also while the run has not ended.
+        """
+
+    @abc.abstractmethod
+    def GetStacks(
+        self,
+        request: drumbeat.v1.query_pb2.GetStacksRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.GetStacksResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.GetStacksResponse]]:
+        """Returns the Python stacks of a run's workers as they are now, an answer for each agent as it
+        arrives. Workers are asked by their agents and go on. Ends once all have answered, after
+        4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
+        round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

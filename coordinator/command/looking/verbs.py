@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from coordinator.command.calls import failure_of
+from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import run_document, status_document
-from coordinator.command.looking.reading import Reader, channel_of
-from coordinator.command.requests import Looking, ShowStatus
+from coordinator.command.looking.reading import Reader, channel_of, read_stacks
+from coordinator.command.requests import Looking, ShowStacks, ShowStatus
 from drumbeat.access.redaction import without_tokens
 
 if TYPE_CHECKING:
@@ -67,4 +68,13 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-_VERBS: dict[type[Looking], Callable[[Any], None]] = {ShowStatus: _status}
+def _stacks(asked: ShowStacks) -> None:
+    with channel_of(asked) as (channel, metadata):
+        answers = read_stacks(channel, metadata, asked.run_id, asked.rank)
+    if asked.output == "json":
+        write_json(stacks.document(asked.run_id, answers))
+    else:
+        write(stacks.text(answers))
+
+
+_VERBS: dict[type[Looking], Callable[[Any], None]] = {ShowStatus: _status, ShowStacks: _stacks}
