@@ -77,7 +77,8 @@ class Sessions:
         self, request: session_pb2.ReportStacksRequest, caller: Caller = TRUSTED
     ) -> session_pb2.ReportStacksResponse:
         """Hand an agent's answer to whom it is for. Raises ``CoordinatorError``."""
-        run_id, incarnation = request.fence.run_id, request.fence.incarnation
+        run_id = wire.run_id_of("fence.run_id", request.fence.run_id)
+        incarnation = request.fence.incarnation
         self._check(caller, run_id, incarnation, request.incarnation_key)
         found = read_found(request)
         is_taken = self._driver.stacks.take(run_id, incarnation, request.request_id, found)

@@ -97,7 +97,7 @@ class AgentServiceServicer(object):
         of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
         nobody waits for any more is dropped, and so is all but the first of an agent.
 
-        INVALID_ARGUMENT: it is over the size limit.
+        INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

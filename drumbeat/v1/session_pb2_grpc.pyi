@@ -143,7 +143,7 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
     of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
     nobody waits for any more is dropped, and so is all but the first of an agent.
 
-    INVALID_ARGUMENT: it is over the size limit.
+    INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
     """
 
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
@@ -214,7 +214,7 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
         nobody waits for any more is dropped, and so is all but the first of an agent.
 
-        INVALID_ARGUMENT: it is over the size limit.
+        INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
