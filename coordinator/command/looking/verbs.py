@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from coordinator.command.calls import failure_of
 from coordinator.command.looking import stacks
-from coordinator.command.looking.documents import run_document, status_document
+from coordinator.command.looking.documents import (
+    event_document,
+    run_document,
+    status_document,
+    verdict_document,
+)
+from coordinator.command.looking.explanation import explanation
+from coordinator.command.looking.following import Patience, follow
 from coordinator.command.looking.reading import Reader, channel_of, read_stacks
-from coordinator.command.requests import Looking, ShowStacks, ShowStatus
+from coordinator.command.requests import ExplainRun, Looking, ShowEvents, ShowStacks, ShowStatus
 from drumbeat.access.redaction import without_tokens
+from drumbeat.format import count
+from drumbeat.mapping import seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from coordinator.command.looking.documents import Document
+    from drumbeat.v1 import query_pb2
+
+EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 
 
 def show(asked: Looking) -> int:
     """Show what is asked for; return the exit code. Raises ``CallFailed``."""
     try:
-        _VERBS[type(asked)](asked)
+        VERBS[type(asked)](asked)
         sys.stdout.flush()
     except BrokenPipeError:  # what reads it has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # how one ends what follows
+        return EXIT_INTERRUPTED
     except grpc.RpcError as error:
         raise failure_of(asked, error) from error
     return 0
@@ -48,6 +64,54 @@ def _status(asked: ShowStatus) -> None:
 
     screen = screens.runs_screen(runs) if asked.run_id is None else screens.status_screen(status)
     write(screens.text_of(screen))
+
+
+def _events(asked: ShowEvents) -> None:
+    with channel_of(asked) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        run = reader.run(asked.run_id)
+        known = reader.events(run)
+    within_s = math.inf if asked.since is None else asked.since
+    _write_events(
+        asked, [event for event in known if seconds_of(event.age) <= within_s], has_heads=True
+    )
+    if not asked.follow:
+        return
+    patience = Patience()
+    patience.reached()
+    after = known[-1].sequence if known else 0
+    for response in follow(asked, run, after, patience):
+        if response.missed:
+            told = f"{count(response.missed, 'event')} not shown: they came too fast"
+            print(f"coordinator: {told}", file=sys.stderr)
+        _write_events(asked, response.events, has_heads=False)
+
+
+def _write_events(
+    asked: ShowEvents, events: Iterable[query_pb2.RunEvent], *, has_heads: bool
+) -> None:
+    documents = [event_document(event) for event in events]
+    if asked.output == "json":
+        write("".join(f"{json.dumps(document)}\n" for document in documents))
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.events_screen(documents, has_heads=has_heads, now=time.time())))
+
+
+def _why(asked: ExplainRun) -> None:
+    with channel_of(asked) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        run = reader.run(asked.run_id)
+        status = status_document(run, reader.agents(run), reader.events(run))
+    verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
+    found = explanation(status, verdict)
+    if asked.output == "json":
+        write_json(found)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.explanation_screen(found)))
 
 
 def read_status(reader: Reader, run_id: str) -> Document:
@@ -77,4 +141,9 @@ def _stacks(asked: ShowStacks) -> None:
         write(stacks.text(answers))
 
 
-_VERBS: dict[type[Looking], Callable[[Any], None]] = {ShowStatus: _status, ShowStacks: _stacks}
+VERBS: dict[type[Looking], Callable[[Any], None]] = {
+    ShowStatus: _status,
+    ShowEvents: _events,
+    ExplainRun: _why,
+    ShowStacks: _stacks,
+}
