@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events, why, stacks):
+    for command in (reset_limits, token, authority, status, events, why, watch, stacks):
         root.add_command(command)
     for command in (stop, restart, forget):
         root.add_command(command)
@@ -321,6 +321,27 @@ def why(ctx: click.Context, /, **params: Any) -> Request:
     and what to try.
     """
     return _made(requests.ExplainRun, ctx, params)
+
+
+@_command(
+    None,
+    "watch",
+    """\b
+Examples:
+  coordinator watch mt5
+  coordinator watch mt5 -o json | jq -r .behind
+""",
+    requests.WatchRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def watch(ctx: click.Context, /, **params: Any) -> Request:
+    """Show one run as `status` does, live until it has ended.
+
+    It is shown anew when something is decided, at most once a second, and through a restart of the
+    coordinator.
+    """
+    return _made(requests.WatchRun, ctx, params)
 
 
 @_command(

@@ -231,6 +231,13 @@ class ExplainRun(Looking):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchRun(Looking):
+    """``coordinator watch``."""
+
+    run_id: str  # an argument
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowStacks(Looking):
     """``coordinator stacks``."""
 
@@ -259,6 +266,7 @@ COMMANDS: dict[str, type[Request]] = {
     "status": ShowStatus,
     "events": ShowEvents,
     "why": ExplainRun,
+    "watch": WatchRun,
     "stacks": ShowStacks,
 }
 

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -60,6 +61,16 @@ def text_of(*parts: RenderableType) -> str:
         for part in parts:
             console.print(part)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def show_live(statuses: Iterable[Document]) -> Document:
+    """Show each in the place of the one before, on a screen of its own; return the last."""
+    last: Document = {}
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for last in statuses:
+            live.update(status_screen(last), refresh=True)
+    return last
 
 
 def runs_screen(runs: Sequence[Document]) -> RenderableType:

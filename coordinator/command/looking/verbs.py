@@ -21,8 +21,16 @@ from coordinator.command.looking.documents import (
 )
 from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
+from coordinator.command.looking.live import looks
 from coordinator.command.looking.reading import Reader, channel_of, read_stacks
-from coordinator.command.requests import ExplainRun, Looking, ShowEvents, ShowStacks, ShowStatus
+from coordinator.command.requests import (
+    ExplainRun,
+    Looking,
+    ShowEvents,
+    ShowStacks,
+    ShowStatus,
+    WatchRun,
+)
 from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 from drumbeat.mapping import seconds_of
@@ -114,6 +122,21 @@ def _why(asked: ExplainRun) -> None:
     write(screens.text_of(screens.explanation_screen(found)))
 
 
+def _watch(asked: WatchRun) -> None:
+    if asked.output == "json":
+        for status in looks(asked):
+            write_json(status)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    if sys.stdout.isatty():
+        last = screens.show_live(looks(asked))
+        write(screens.text_of(screens.status_screen(last)))  # what it came to, when all is gone
+        return
+    for status in looks(asked):
+        write(screens.text_of(screens.status_screen(status)) + "\n")
+
+
 def read_status(reader: Reader, run_id: str) -> Document:
     """Return what there is to see of a run."""
     run = reader.run(run_id)
@@ -145,5 +168,6 @@ VERBS: dict[type[Looking], Callable[[Any], None]] = {
     ShowStatus: _status,
     ShowEvents: _events,
     ExplainRun: _why,
+    WatchRun: _watch,
     ShowStacks: _stacks,
 }
