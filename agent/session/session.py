@@ -18,6 +18,7 @@ from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Spool
+from agent.session.stack_answers import StackAnswers
 from agent.session.transport import Connect, Connection, Reports, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
@@ -76,6 +77,7 @@ class Session:
         self._opening, self._attempt, self._beat = opening, opening.attempt, opening.beat
         self._config, self._identity, self._watchdog = config, identity, watchdog
         self._on_event = on_event
+        self._stacks = StackAnswers(config.run_id, identity, watchdog)
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
@@ -157,7 +159,7 @@ class Session:
             await asyncio.get_running_loop().create_future()
 
         stream = connection.open(self._requests(), partial(self._take, connection))
-        await until_one_ends(stream, deliver(), show_all())
+        await until_one_ends(stream, deliver(), show_all(), self._stacks.run(connection))
 
     def _take(self, connection: Connection, response: session_pb2.Directive) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""
@@ -179,10 +181,9 @@ class Session:
                 learned = response.limits.limits
                 self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
             case "inprocess":
-                if (directive := directive_from(response.inprocess)) is not None:
-                    self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
-                else:
-                    self._pass_over("what workers shall do in an iteration")
+                self._take_inprocess(response.inprocess)
+            case "collect":
+                self._stacks.asked(response.collect)
             case "authorities":
                 connection.trust(response.authorities.keys)
             case _:
@@ -196,6 +197,12 @@ class Session:
             attempt = self._attempt
             event = ev.DirectiveReceived(attempt=attempt, state=state, master_port_spent=spent)
             self._on_event(event)
+
+    def _take_inprocess(self, message: inprocess_pb2.InprocessDirective) -> None:
+        if (directive := directive_from(message)) is not None:
+            self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
+        else:
+            self._pass_over("what workers shall do in an iteration")
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         term = welcome.term or 1

@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events):
+    for command in (reset_limits, token, authority, status, events, why, watch, stacks):
         root.add_command(command)
     for command in (stop, restart, forget, drain, undrain, drains):
         root.add_command(command)
@@ -357,3 +357,66 @@ def events(ctx: click.Context, /, **params: Any) -> Request:
     The latest run that has this id is shown. With -o json each event is a line.
     """
     return _made(requests.ShowEvents, ctx, params)
+
+
+@_command(
+    None,
+    "why",
+    """\b
+Examples:
+  coordinator why mt5
+""",
+    requests.ExplainRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def why(ctx: click.Context, /, **params: Any) -> Request:
+    """Say in sentences why a run is as it is.
+
+    What failed or is waited for, the root cause and what shows it, what was done, what it cost,
+    and what to try.
+    """
+    return _made(requests.ExplainRun, ctx, params)
+
+
+@_command(
+    None,
+    "watch",
+    """\b
+Examples:
+  coordinator watch mt5
+  coordinator watch mt5 -o json | jq -r .behind
+""",
+    requests.WatchRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def watch(ctx: click.Context, /, **params: Any) -> Request:
+    """Show one run as `status` does, live until it has ended.
+
+    It is shown anew when something is decided, at most once a second, and through a restart of the
+    coordinator.
+    """
+    return _made(requests.WatchRun, ctx, params)
+
+
+@_command(
+    None,
+    "stacks",
+    """\b
+Examples:
+  coordinator stacks mt5
+  coordinator stacks mt5 --rank 17
+  coordinator stacks mt5 -o json | jq '.groups[-1].ranks'
+""",
+    requests.ShowStacks,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def stacks(ctx: click.Context, /, **params: Any) -> Request:
+    """Show where the workers of a run are now: their Python stacks, grouped by equal ones.
+
+    Nothing is stopped. Workers have stacks to show once they have used the SDK, e.g. called
+    worker_sdk.heartbeat; those that can't answer are named with the reason.
+    """
+    return _made(requests.ShowStacks, ctx, params)

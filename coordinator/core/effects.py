@@ -93,6 +93,24 @@ class Instruct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackRequest:
+    """Asks for the stacks of some workers of a round, as they are now."""
+
+    request_id: str
+    round_id: int
+    local_ranks: tuple[int, ...]
+    time_left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Tell an agent all that it is asked at present; the shell does, not the core."""
+
+    session_id: str
+    stacks: tuple[StackRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
     """End a session with an error."""
 
@@ -137,5 +155,6 @@ class Decided:
 
 
 Kept = Persist | Forget | KeepToken | KeepDrain
-Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct  # sent in this order
+# Sent in this order.
+Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct | Collect
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

@@ -28,7 +28,7 @@ from drumbeat.v1 import inprocess_pb2 as drumbeat_dot_v1_dot_inprocess__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/session.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x1b\x64rumbeat/v1/inprocess.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x01\n\x0b\x41gentReport\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x05hello\x18\x03 \x01(\x0b\x32\x12.drumbeat.v1.HelloH\x00\x12!\n\x04\x62\x65\x61t\x18\x04 \x01(\x0b\x32\x11.drumbeat.v1.BeatH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.drumbeat.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\xfd\x02\n\x05Hello\x12&\n\x03run\x18\x01 \x01(\x0b\x32\x17.drumbeat.v1.RunPurposeH\x00\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12.\n\x06labels\x18\x04 \x03(\x0b\x32\x1e.drumbeat.v1.Hello.LabelsEntry\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0c\n\x04name\x18\x07 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x08 \x01(\t\x12\x0c\n\x04role\x18\t \x01(\t\x12\x18\n\x10local_world_size\x18\n \x01(\r\x12\x1f\n\x04\x62\x65\x61t\x18\x0b \x01(\x0b\x32\x11.drumbeat.v1.Beat\x12\"\n\x04gpus\x18\x0c \x03(\x0b\x32\x14.drumbeat.v1.GpuInfo\x12\x17\n\x0fincarnation_key\x18\r \x01(\x0c\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07purpose\"@\n\nRunPurpose\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\"J\n\x07GpuInfo\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\xe3\x02\n\x04\x42\x65\x61t\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12\x13\n\x0bmaster_port\x18\x02 \x01(\r\x12\x18\n\x10\x66\x61ilures_written\x18\x03 \x01(\x04\x12\x15\n\rworkers_alive\x18\x04 \x01(\r\x12\x14\n\x0cworkers_done\x18\x05 \x01(\r\x12\x1b\n\x13is_start_impossible\x18\x06 \x01(\x08\x12+\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12,\n\x07workers\x18\x08 \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12.\n\x0cobservations\x18\t \x03(\x0b\x32\x18.drumbeat.v1.Observation\x12/\n\tinprocess\x18\n \x01(\x0b\x32\x1c.drumbeat.v1.InprocessReport\"[\n\x0bObservation\x12\x0f\n\x07section\x18\x01 \x01(\t\x12*\n\x07longest\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07samples\x18\x03 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xb2\x02\n\tDirective\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x07welcome\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.WelcomeH\x00\x12,\n\x07\x64\x65sired\x18\x03 \x01(\x0b\x32\x19.drumbeat.v1.DesiredStateH\x00\x12!\n\x04pace\x18\x04 \x01(\x0b\x32\x11.drumbeat.v1.PaceH\x00\x12,\n\x06limits\x18\x05 \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimitsH\x00\x12\x34\n\tinprocess\x18\x06 \x01(\x0b\x32\x1f.drumbeat.v1.InprocessDirectiveH\x00\x12/\n\x0b\x61uthorities\x18\x07 \x01(\x0b\x32\x18.drumbeat.v1.AuthoritiesH\x00\x42\x06\n\x04kind\"\x1b\n\x0b\x41uthorities\x12\x0c\n\x04keys\x18\x01 \x03(\t\"o\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04pace\x18\x02 \x01(\x0b\x32\x11.drumbeat.v1.Pace\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x0c\n\x04term\x18\x05 \x01(\x04\"\x9f\x01\n\x04Pace\x12\x35\n\x12heartbeat_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13reconnect_delay_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\":\n\rLearnedLimits\x12)\n\x06limits\x18\x01 \x03(\x0b\x32\x19.drumbeat.v1.LearnedLimit\"I\n\x0cLearnedLimit\x12\x0f\n\x07section\x18\x01 \x01(\t\x12(\n\x05limit\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf1\x01\n\x0c\x44\x65siredState\x12\'\n\x07standby\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.StandbyH\x00\x12&\n\x03run\x18\x02 \x01(\x0b\x32\x17.drumbeat.v1.AssignmentH\x00\x12!\n\x04stop\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.StopH\x00\x12\'\n\x07release\x18\x04 \x01(\x0b\x32\x14.drumbeat.v1.ReleaseH\x00\x12!\n\x04\x65xit\x18\x05 \x01(\x0b\x32\x11.drumbeat.v1.ExitH\x00\x12\x19\n\x11master_port_spent\x18\x0f \x01(\rB\x06\n\x04kind\"v\n\x07Standby\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0e\x61gents_present\x18\x02 \x01(\r\x12\x15\n\ragents_wanted\x18\x03 \x01(\r\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa4\x02\n\nAssignment\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x12\n\ngroup_rank\x18\x03 \x01(\r\x12\x18\n\x10group_world_size\x18\x04 \x01(\r\x12\x12\n\nrank_first\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\r\x12\x17\n\x0frole_rank_first\x18\x07 \x01(\r\x12\x17\n\x0frole_world_size\x18\x08 \x01(\r\x12\x13\n\x0bmaster_addr\x18\t \x01(\t\x12\x13\n\x0bmaster_port\x18\n \x01(\r\x12\x0e\n\x06reason\x18\x0b \x01(\t\x12\x15\n\rrestarts_used\x18\x0c \x01(\r\x12\x14\n\x0crestarts_max\x18\r \x01(\r\"\x16\n\x04Stop\x12\x0e\n\x06reason\x18\x01 \x01(\t\"-\n\x07Release\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nis_drained\x18\x02 \x01(\x08\"\x80\x01\n\x04\x45xit\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12\x15\n\ris_report_cut\x18\x02 \x01(\x08\x12\x14\n\x0cshows_report\x18\x03 \x01(\x08\x12\x10\n\x08shown_on\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\r\"\x87\x01\n\x15ReportFailuresRequest\x12*\n\x06record\x18\x01 \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fincarnation_key\x18\x03 \x01(\x0c\"M\n\x16ReportFailuresResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04kept\x18\x03 \x01(\x08*\xbf\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10GROUP_STATE_IDLE\x10\x01\x12\x18\n\x14GROUP_STATE_STARTING\x10\x02\x12\x17\n\x13GROUP_STATE_RUNNING\x10\x03\x12\x18\n\x14GROUP_STATE_STOPPING\x10\x04\x12\x19\n\x15GROUP_STATE_SUCCEEDED\x10\x05\x12\x16\n\x12GROUP_STATE_FAILED\x10\x06\x32\xb2\x01\n\x0c\x41gentService\x12\x43\n\x0bOpenSession\x12\x18.drumbeat.v1.AgentReport\x1a\x16.drumbeat.v1.Directive(\x01\x30\x01\x12]\n\x0eReportFailures\x12\".drumbeat.v1.ReportFailuresRequest\x1a#.drumbeat.v1.ReportFailuresResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/session.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x1b\x64rumbeat/v1/inprocess.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x01\n\x0b\x41gentReport\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x05hello\x18\x03 \x01(\x0b\x32\x12.drumbeat.v1.HelloH\x00\x12!\n\x04\x62\x65\x61t\x18\x04 \x01(\x0b\x32\x11.drumbeat.v1.BeatH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.drumbeat.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\xfd\x02\n\x05Hello\x12&\n\x03run\x18\x01 \x01(\x0b\x32\x17.drumbeat.v1.RunPurposeH\x00\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12.\n\x06labels\x18\x04 \x03(\x0b\x32\x1e.drumbeat.v1.Hello.LabelsEntry\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0c\n\x04name\x18\x07 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x08 \x01(\t\x12\x0c\n\x04role\x18\t \x01(\t\x12\x18\n\x10local_world_size\x18\n \x01(\r\x12\x1f\n\x04\x62\x65\x61t\x18\x0b \x01(\x0b\x32\x11.drumbeat.v1.Beat\x12\"\n\x04gpus\x18\x0c \x03(\x0b\x32\x14.drumbeat.v1.GpuInfo\x12\x17\n\x0fincarnation_key\x18\r \x01(\x0c\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07purpose\"@\n\nRunPurpose\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\"J\n\x07GpuInfo\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\xe3\x02\n\x04\x42\x65\x61t\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12\x13\n\x0bmaster_port\x18\x02 \x01(\r\x12\x18\n\x10\x66\x61ilures_written\x18\x03 \x01(\x04\x12\x15\n\rworkers_alive\x18\x04 \x01(\r\x12\x14\n\x0cworkers_done\x18\x05 \x01(\r\x12\x1b\n\x13is_start_impossible\x18\x06 \x01(\x08\x12+\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12,\n\x07workers\x18\x08 \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12.\n\x0cobservations\x18\t \x03(\x0b\x32\x18.drumbeat.v1.Observation\x12/\n\tinprocess\x18\n \x01(\x0b\x32\x1c.drumbeat.v1.InprocessReport\"[\n\x0bObservation\x12\x0f\n\x07section\x18\x01 \x01(\t\x12*\n\x07longest\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07samples\x18\x03 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xdb\x02\n\tDirective\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x07welcome\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.WelcomeH\x00\x12,\n\x07\x64\x65sired\x18\x03 \x01(\x0b\x32\x19.drumbeat.v1.DesiredStateH\x00\x12!\n\x04pace\x18\x04 \x01(\x0b\x32\x11.drumbeat.v1.PaceH\x00\x12,\n\x06limits\x18\x05 \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimitsH\x00\x12\x34\n\tinprocess\x18\x06 \x01(\x0b\x32\x1f.drumbeat.v1.InprocessDirectiveH\x00\x12/\n\x0b\x61uthorities\x18\x07 \x01(\x0b\x32\x18.drumbeat.v1.AuthoritiesH\x00\x12\'\n\x07\x63ollect\x18\t \x01(\x0b\x32\x14.drumbeat.v1.CollectH\x00\x42\x06\n\x04kind\"\x1b\n\x0b\x41uthorities\x12\x0c\n\x04keys\x18\x01 \x03(\t\"o\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04pace\x18\x02 \x01(\x0b\x32\x11.drumbeat.v1.Pace\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x0c\n\x04term\x18\x05 \x01(\x04\"\x9f\x01\n\x04Pace\x12\x35\n\x12heartbeat_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13reconnect_delay_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\":\n\rLearnedLimits\x12)\n\x06limits\x18\x01 \x03(\x0b\x32\x19.drumbeat.v1.LearnedLimit\"I\n\x0cLearnedLimit\x12\x0f\n\x07section\x18\x01 \x01(\t\x12(\n\x05limit\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf1\x01\n\x0c\x44\x65siredState\x12\'\n\x07standby\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.StandbyH\x00\x12&\n\x03run\x18\x02 \x01(\x0b\x32\x17.drumbeat.v1.AssignmentH\x00\x12!\n\x04stop\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.StopH\x00\x12\'\n\x07release\x18\x04 \x01(\x0b\x32\x14.drumbeat.v1.ReleaseH\x00\x12!\n\x04\x65xit\x18\x05 \x01(\x0b\x32\x11.drumbeat.v1.ExitH\x00\x12\x19\n\x11master_port_spent\x18\x0f \x01(\rB\x06\n\x04kind\"v\n\x07Standby\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0e\x61gents_present\x18\x02 \x01(\r\x12\x15\n\ragents_wanted\x18\x03 \x01(\r\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa4\x02\n\nAssignment\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x12\n\ngroup_rank\x18\x03 \x01(\r\x12\x18\n\x10group_world_size\x18\x04 \x01(\r\x12\x12\n\nrank_first\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\r\x12\x17\n\x0frole_rank_first\x18\x07 \x01(\r\x12\x17\n\x0frole_world_size\x18\x08 \x01(\r\x12\x13\n\x0bmaster_addr\x18\t \x01(\t\x12\x13\n\x0bmaster_port\x18\n \x01(\r\x12\x0e\n\x06reason\x18\x0b \x01(\t\x12\x15\n\rrestarts_used\x18\x0c \x01(\r\x12\x14\n\x0crestarts_max\x18\r \x01(\r\"\x16\n\x04Stop\x12\x0e\n\x06reason\x18\x01 \x01(\t\"-\n\x07Release\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nis_drained\x18\x02 \x01(\x08\"\x80\x01\n\x04\x45xit\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12\x15\n\ris_report_cut\x18\x02 \x01(\x08\x12\x14\n\x0cshows_report\x18\x03 \x01(\x08\x12\x10\n\x08shown_on\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\r\"\x87\x01\n\x15ReportFailuresRequest\x12*\n\x06record\x18\x01 \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fincarnation_key\x18\x03 \x01(\x0c\"M\n\x16ReportFailuresResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04kept\x18\x03 \x01(\x08\"4\n\x07\x43ollect\x12)\n\x06stacks\x18\x01 \x03(\x0b\x32\x19.drumbeat.v1.StackRequest\"w\n\x0cStackRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08round_id\x18\x02 \x01(\x04\x12\x13\n\x0blocal_ranks\x18\x03 \x03(\r\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x91\x01\n\x13ReportStacksRequest\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12\x17\n\x0fincarnation_key\x18\x02 \x01(\x0c\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12*\n\x07workers\x18\x04 \x03(\x0b\x32\x19.drumbeat.v1.WorkerStacks\"^\n\x0cWorkerStacks\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x0b\n\x03pid\x18\x02 \x01(\x04\x12\x0e\n\x06stacks\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x0c\n\x04rank\x18\x05 \x01(\r\"(\n\x14ReportStacksResponse\x12\x10\n\x08is_taken\x18\x01 \x01(\x08*\xbf\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10GROUP_STATE_IDLE\x10\x01\x12\x18\n\x14GROUP_STATE_STARTING\x10\x02\x12\x17\n\x13GROUP_STATE_RUNNING\x10\x03\x12\x18\n\x14GROUP_STATE_STOPPING\x10\x04\x12\x19\n\x15GROUP_STATE_SUCCEEDED\x10\x05\x12\x16\n\x12GROUP_STATE_FAILED\x10\x06\x32\x87\x02\n\x0c\x41gentService\x12\x43\n\x0bOpenSession\x12\x18.drumbeat.v1.AgentReport\x1a\x16.drumbeat.v1.Directive(\x01\x30\x01\x12]\n\x0eReportFailures\x12\".drumbeat.v1.ReportFailuresRequest\x1a#.drumbeat.v1.ReportFailuresResponse(\x01\x30\x01\x12S\n\x0cReportStacks\x12 .drumbeat.v1.ReportStacksRequest\x1a!.drumbeat.v1.ReportStacksResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO_LABELSENTRY']._loaded_options = None
   _globals['_HELLO_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_GROUPSTATE']._serialized_start=3202
-  _globals['_GROUPSTATE']._serialized_end=3393
+  _globals['_GROUPSTATE']._serialized_start=3704
+  _globals['_GROUPSTATE']._serialized_end=3895
   _globals['_AGENTREPORT']._serialized_start=157
   _globals['_AGENTREPORT']._serialized_end=369
   _globals['_HELLO']._serialized_start=372
@@ -56,33 +56,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GOODBYE']._serialized_start=1348
   _globals['_GOODBYE']._serialized_end=1373
   _globals['_DIRECTIVE']._serialized_start=1376
-  _globals['_DIRECTIVE']._serialized_end=1682
-  _globals['_AUTHORITIES']._serialized_start=1684
-  _globals['_AUTHORITIES']._serialized_end=1711
-  _globals['_WELCOME']._serialized_start=1713
-  _globals['_WELCOME']._serialized_end=1824
-  _globals['_PACE']._serialized_start=1827
-  _globals['_PACE']._serialized_end=1986
-  _globals['_LEARNEDLIMITS']._serialized_start=1988
-  _globals['_LEARNEDLIMITS']._serialized_end=2046
-  _globals['_LEARNEDLIMIT']._serialized_start=2048
-  _globals['_LEARNEDLIMIT']._serialized_end=2121
-  _globals['_DESIREDSTATE']._serialized_start=2124
-  _globals['_DESIREDSTATE']._serialized_end=2365
-  _globals['_STANDBY']._serialized_start=2367
-  _globals['_STANDBY']._serialized_end=2485
-  _globals['_ASSIGNMENT']._serialized_start=2488
-  _globals['_ASSIGNMENT']._serialized_end=2780
-  _globals['_STOP']._serialized_start=2782
-  _globals['_STOP']._serialized_end=2804
-  _globals['_RELEASE']._serialized_start=2806
-  _globals['_RELEASE']._serialized_end=2851
-  _globals['_EXIT']._serialized_start=2854
-  _globals['_EXIT']._serialized_end=2982
-  _globals['_REPORTFAILURESREQUEST']._serialized_start=2985
-  _globals['_REPORTFAILURESREQUEST']._serialized_end=3120
-  _globals['_REPORTFAILURESRESPONSE']._serialized_start=3122
-  _globals['_REPORTFAILURESRESPONSE']._serialized_end=3199
-  _globals['_AGENTSERVICE']._serialized_start=3396
-  _globals['_AGENTSERVICE']._serialized_end=3574
+  _globals['_DIRECTIVE']._serialized_end=1723
+  _globals['_AUTHORITIES']._serialized_start=1725
+  _globals['_AUTHORITIES']._serialized_end=1752
+  _globals['_WELCOME']._serialized_start=1754
+  _globals['_WELCOME']._serialized_end=1865
+  _globals['_PACE']._serialized_start=1868
+  _globals['_PACE']._serialized_end=2027
+  _globals['_LEARNEDLIMITS']._serialized_start=2029
+  _globals['_LEARNEDLIMITS']._serialized_end=2087
+  _globals['_LEARNEDLIMIT']._serialized_start=2089
+  _globals['_LEARNEDLIMIT']._serialized_end=2162
+  _globals['_DESIREDSTATE']._serialized_start=2165
+  _globals['_DESIREDSTATE']._serialized_end=2406
+  _globals['_STANDBY']._serialized_start=2408
+  _globals['_STANDBY']._serialized_end=2526
+  _globals['_ASSIGNMENT']._serialized_start=2529
+  _globals['_ASSIGNMENT']._serialized_end=2821
+  _globals['_STOP']._serialized_start=2823
+  _globals['_STOP']._serialized_end=2845
+  _globals['_RELEASE']._serialized_start=2847
+  _globals['_RELEASE']._serialized_end=2892
+  _globals['_EXIT']._serialized_start=2895
+  _globals['_EXIT']._serialized_end=3023
+  _globals['_REPORTFAILURESREQUEST']._serialized_start=3026
+  _globals['_REPORTFAILURESREQUEST']._serialized_end=3161
+  _globals['_REPORTFAILURESRESPONSE']._serialized_start=3163
+  _globals['_REPORTFAILURESRESPONSE']._serialized_end=3240
+  _globals['_COLLECT']._serialized_start=3242
+  _globals['_COLLECT']._serialized_end=3294
+  _globals['_STACKREQUEST']._serialized_start=3296
+  _globals['_STACKREQUEST']._serialized_end=3415
+  _globals['_REPORTSTACKSREQUEST']._serialized_start=3418
+  _globals['_REPORTSTACKSREQUEST']._serialized_end=3563
+  _globals['_WORKERSTACKS']._serialized_start=3565
+  _globals['_WORKERSTACKS']._serialized_end=3659
+  _globals['_REPORTSTACKSRESPONSE']._serialized_start=3661
+  _globals['_REPORTSTACKSRESPONSE']._serialized_end=3701
+  _globals['_AGENTSERVICE']._serialized_start=3898
+  _globals['_AGENTSERVICE']._serialized_end=4161
 # @@protoc_insertion_point(module_scope)

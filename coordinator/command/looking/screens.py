@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -62,6 +63,16 @@ def text_of(*parts: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
+def show_live(statuses: Iterable[Document]) -> Document:
+    """Show each in the place of the one before, on a screen of its own; return the last."""
+    last: Document = {}
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for last in statuses:
+            live.update(status_screen(last), refresh=True)
+    return last
+
+
 def runs_screen(runs: Sequence[Document]) -> RenderableType:
     """Show all runs, a line each."""
     rows = [
@@ -109,7 +120,25 @@ def events_screen(
         for event in events
     ]
     heads = ("EVENT", "AGE" if now is None else "WHEN", "ROUND", "WHAT", "BY", "REASON")
-    return _table(heads, rows, styled=3, has_heads=has_heads, widths=_EVENT_WIDTHS)
+    widths = _EVENT_WIDTHS if now is not None else ()
+    return _table(heads, rows, styled=3, has_heads=has_heads, widths=widths)
+
+
+def explanation_screen(explanation: Document) -> RenderableType:
+    """Show why a run is as it is."""
+    parts = [
+        Text(_line(line, _REASON_CHARACTERS_MAX), style="bold") for line in explanation["what"]
+    ]
+    for head, name in (
+        ("Root cause", "root_cause"),
+        ("Done", "done"),
+        ("Cost", "cost"),
+        ("To try", "advice"),
+    ):
+        if lines := explanation[name]:
+            parts += [Text(), Text(f"{head}:", style="bold")]
+            parts += [Text(f"  {_line(line, _REASON_CHARACTERS_MAX)}") for line in lines]
+    return Group(*parts)
 
 
 def _head(status: Document) -> list[Text]:

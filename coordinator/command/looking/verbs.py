@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from coordinator.command.calls import failure_of
+from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import (
     event_document,
     run_document,
     status_document,
+    verdict_document,
 )
+from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
-from coordinator.command.looking.reading import Reader, channel_of
-from coordinator.command.requests import Looking, ShowEvents, ShowStatus
+from coordinator.command.looking.live import looks
+from coordinator.command.looking.reading import Reader, channel_of, read_stacks
+from coordinator.command.requests import (
+    ExplainRun,
+    Looking,
+    ShowEvents,
+    ShowStacks,
+    ShowStatus,
+    WatchRun,
+)
 from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 from drumbeat.mapping import seconds_of
@@ -36,7 +47,7 @@ EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 def show(asked: Looking) -> int:
     """Show what is asked for; return the exit code. Raises ``CallFailed``."""
     try:
-        _VERBS[type(asked)](asked)
+        VERBS[type(asked)](asked)
         sys.stdout.flush()
     except BrokenPipeError:  # what reads it has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -96,6 +107,36 @@ def _write_events(
     write(screens.text_of(screens.events_screen(documents, has_heads=has_heads, now=time.time())))
 
 
+def _why(asked: ExplainRun) -> None:
+    with channel_of(asked) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        run = reader.run(asked.run_id)
+        status = status_document(run, reader.agents(run), reader.events(run))
+    verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
+    found = explanation(status, verdict)
+    if asked.output == "json":
+        write_json(found)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.explanation_screen(found)))
+
+
+def _watch(asked: WatchRun) -> None:
+    if asked.output == "json":
+        for status in looks(asked):
+            write_json(status)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    if sys.stdout.isatty():
+        last = screens.show_live(looks(asked))
+        write(screens.text_of(screens.status_screen(last)))  # what it came to, when all is gone
+        return
+    for status in looks(asked):
+        write(screens.text_of(screens.status_screen(status)) + "\n")
+
+
 def read_status(reader: Reader, run_id: str) -> Document:
     """Return what there is to see of a run."""
     run = reader.run(run_id)
@@ -114,4 +155,19 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-_VERBS: dict[type[Looking], Callable[[Any], None]] = {ShowStatus: _status, ShowEvents: _events}
+def _stacks(asked: ShowStacks) -> None:
+    with channel_of(asked) as (channel, metadata):
+        answers = read_stacks(channel, metadata, asked.run_id, asked.rank)
+    if asked.output == "json":
+        write_json(stacks.document(asked.run_id, answers))
+    else:
+        write(stacks.text(answers))
+
+
+VERBS: dict[type[Looking], Callable[[Any], None]] = {
+    ShowStatus: _status,
+    ShowEvents: _events,
+    ExplainRun: _why,
+    WatchRun: _watch,
+    ShowStacks: _stacks,
+}

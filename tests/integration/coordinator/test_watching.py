@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.command import cli
-from coordinator.command.looking import following
+from coordinator.command import cli, requests
+from coordinator.command.looking import following, live
 from coordinator.command.looking.following import Patience
 from coordinator.config import CoordinatorConfig, Limits
 from coordinator.core.policy import Policy
@@ -129,6 +130,34 @@ async def test_following_goes_on_with_the_next_coordinator(
     assert [event["sequence"] for event in events] == [1, 2, 3]
     assert events[-1]["kind"] == "run_succeeded"
     assert "waiting for it" in err
+
+
+async def test_a_status_is_shown_until_the_run_has_ended(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "SHARE", 1e-9)  # it is the event that lets it look again
+    agent = await client.agent().join()
+    await agent.run()
+    looked = threading.Event()
+
+    def look() -> list[str]:
+        phases = []
+        access: dict[str, Any] = {"coordinator": f"127.0.0.1:{client.port}", "insecure": True}
+        for status in live.looks(requests.WatchRun(run_id="run", **access)):
+            phases.append(status["phase"])
+            looked.set()
+        return phases
+
+    done = asyncio.create_task(asyncio.to_thread(look))
+    await asyncio.to_thread(looked.wait, DEADLINE_S)
+    await finish(agent)
+    async with asyncio.timeout(DEADLINE_S):
+        phases = await done
+    assert (phases[0], phases[-1]) == ("running", "ended")
+    line = f"watch run --insecure --coordinator 127.0.0.1:{client.port}"
+    assert await asyncio.to_thread(cli.main, line.split()) == 0
+    assert "run run is ended" in capsys.readouterr().out
 
 
 def test_who_was_never_reached_is_not_waited_for() -> None:
