@@ -158,6 +158,8 @@ class Run(RunContext):
     def _on_drain(self, event: ev.DrainAsked, now: float) -> None:
         """Make agents leave, or let in those that waited for it; the table has changed already."""
         run_id, members = self.state.run_id, self.state.members
+        if self.state.verdict is not None:
+            return  # those who wait outside have heard it
         if event.is_lifted:
             for incarnation, opened in list(self._held.items()):
                 if self._drain_of(opened) is None:

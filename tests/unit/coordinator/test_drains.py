@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.events import AgentLeft, DrainAsked
+from coordinator.core.events import AgentLeft, DrainAsked, StopAsked
 from coordinator.core.membership.drains import CALLS_KNOWN_MAX, Drains
-from coordinator.core.model import Assignment, KeptDrain, Release, Standby
+from coordinator.core.model import Assignment, Exit, KeptDrain, Release, Standby
 from coordinator.core.policy import Policy
 from coordinator.core.run.state import DRAINED_KNOWN_MAX
 from coordinator.errors import LimitReached
@@ -132,6 +132,17 @@ def test_a_run_remembers_the_latest_that_were_drained() -> None:
     state.drained = dict.fromkeys(map(str, range(DRAINED_KNOWN_MAX)), "")
     ask(story, DrainAsked, name="b")
     assert len(state.drained) == DRAINED_KNOWN_MAX
+
+
+def test_an_ended_run_lets_in_no_agent_whose_drain_is_lifted() -> None:
+    story = a_running_story(1)
+    ask(story, DrainAsked, name="z")
+    story.join("z")
+    ask(story, StopAsked)
+    story.obey("a")
+    ask(story, DrainAsked, name="z", is_lifted=True)
+    assert story.agents["z"].identity.incarnation not in story.state().members
+    assert isinstance(desired(story, "z"), Exit)
 
 
 def test_others_train_on() -> None:
