@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from coordinator.access.token_table import KeptToken
 from coordinator.core.model import Desired, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.notice import PendingNotice
 from coordinator.core.run.records import Record
 from coordinator.errors import CoordinatorError
 from drumbeat.inprocess import InprocessDirective
@@ -85,6 +86,17 @@ class Instruct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellNotice:
+    """Tell an agent what is pending for its round; a newer one replaces it unsent."""
+
+    session_id: str
+    notice: PendingNotice
+    round_id: int
+    time_left_s: float
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
     """End a session with an error."""
 
@@ -121,5 +133,6 @@ class Decided:
 
 
 Kept = Persist | Forget | KeepToken
-Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct  # sent in this order
+ToWorkers = Instruct | TellNotice
+Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

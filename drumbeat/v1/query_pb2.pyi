@@ -113,6 +113,10 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A caller was refused that wanted something of this run."""
     RUN_EVENT_KIND_TOKEN_CHANGED: _RunEventKind.ValueType  # 13
     """A token that is bound to this run was created or revoked."""
+    RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
+    """Training was given notice of a change."""
+    RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
+    """All have saved, or nothing more is waited for."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -145,6 +149,10 @@ RUN_EVENT_KIND_ACCESS_REFUSED: RunEventKind.ValueType  # 12
 """A caller was refused that wanted something of this run."""
 RUN_EVENT_KIND_TOKEN_CHANGED: RunEventKind.ValueType  # 13
 """A token that is bound to this run was created or revoked."""
+RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
+"""Training was given notice of a change."""
+RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41
+"""All have saved, or nothing more is waited for."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 @typing.final

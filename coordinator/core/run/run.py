@@ -61,6 +61,7 @@ class Run(RunContext):
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
+        effects += phase.notices(now=now)
         if self.members.follow(len(self.members.presences)):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
