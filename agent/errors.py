@@ -161,6 +161,13 @@ class RunFailed(_OfRun):
     text = "run {0!r} failed: {1}"
 
 
+class RunStopped(_OfRun):
+    """The operator ended the run, e.g. with ``coordinator stop``; ``reason`` says who and why."""
+
+    exit_code = 4
+    text = "run {0!r} was {1}"
+
+
 class CoordinatorUnreachable(AgentError):
     """The coordinator did not answer once within the join timeout."""
 

@@ -29,6 +29,8 @@ class Limits:
     # Calls of which the caller is not asked for, as of probes of health. One more ends the oldest:
     # a probe is over at once, so that who holds many calls keeps no probe away.
     anonymous_calls_max: int = 1_000
+    # Streams of events under way; one more is refused. For each a flag is kept and nothing else.
+    watches_max: int = 1_000
     # A new stream that has not said Hello by then is ended, and any other call without its message.
     hello_timeout_s: float = 10.0
     # Before it is known who is there. More connections than a run has agents; fewer if the

@@ -12,6 +12,7 @@ CoordinatorError
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
  ├─ UnknownToken              there is no such token
+ ├─ WrongPhase                the run is not in a phase for what is asked
  ├─ Unauthenticated           who calls is not known
  │   └─ RevokedToken          any more
  ├─ Forbidden                 who calls may not do this
@@ -149,6 +150,13 @@ class UnknownRun(CoordinatorError):
     def __str__(self) -> str:
         run_id, *which = self.args
         return " ".join((f"there is no run {show_value(run_id)}", *which))
+
+
+class WrongPhase(CoordinatorError):
+    """A run is not in a phase for what was asked; ``args`` are the run, how it is, what to do."""
+
+    status = "FAILED_PRECONDITION"
+    text = "run {0!a} {1}; {2}"
 
 
 class UnknownToken(CoordinatorError):

@@ -97,6 +97,7 @@ class AgentCore:
     def __init__(self, config: AgentConfig, *, is_gpu_memory_awaited: bool = False) -> None:
         self._config = config
         self.link = CoordinatorLink(config)
+        self._run_id = config.run_id
         self.workers = RoundWorkers(config)
         self._inprocess = self.workers.inprocess
         # The port for the next round or iteration that this agent leads, 0 while none is held;
@@ -209,6 +210,9 @@ class AgentCore:
             if state.is_released and self.ending is None:
                 reason = "its workers succeeded, and it waited long enough for the others"
                 self._effects.append(fx.SendGoodbye(reason=reason))
+            if state.is_stopped:
+                self._end_with(errors.RunStopped(self._run_id, state.reason))
+                return
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report))
         elif self._leaving is not None and not isinstance(state, Stop):

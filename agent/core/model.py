@@ -155,6 +155,7 @@ class Exit:
     reason: str
     report: FailureReport | None = None
     is_released: bool = False
+    is_stopped: bool = False  # the operator ended the run
 
 
 DesiredState = Standby | Assignment | Stop | Exit

@@ -33,7 +33,7 @@ from drumbeat.inprocess import (
 )
 from drumbeat.mapping import MessageMapping, duration, seconds_of
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, inprocess_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 
 log = structlog.get_logger()
 
@@ -263,7 +263,13 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
     if kind == "exit":
         verdict = message.exit.verdict
         report = None if verdict.is_success else read_report(message.exit)
-        return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+        is_stopped = verdict.cause == failure_pb2.VERDICT_CAUSE_STOPPED
+        return Exit(
+            is_success=verdict.is_success,
+            reason=verdict.reason,
+            report=None if is_stopped else report,
+            is_stopped=is_stopped,
+        )
     if kind == "release":
         return Exit(is_success=True, reason=message.release.reason, is_released=True)
     return None if kind is None else _STATES[kind].read(getattr(message, kind))

@@ -158,6 +158,8 @@ class History:
             case Exit(is_success=True):
                 took = format_duration(self._now - self._began_at)
                 self._say("run ended", f"run succeeded after {took}: {reason}")
+            case Exit(is_stopped=True):
+                self._say("run ended", f"run {desired.reason}", "debug")  # it ends with that
             case Exit():
                 if not isinstance(before, Stop):
                     self._show_held(self._budget_spent())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,16 @@ import grpc
 from coordinator.access.calls import call_channel
 from coordinator.command.requests import (
     CreateToken,
+    ForgetRun,
     ListTokens,
     Request,
     ResetLimits,
+    RestartRun,
     RetireAuthority,
     RevokeToken,
     RotateAuthority,
     ShowAuthority,
+    StopRun,
 )
 from coordinator.errors import CallFailed
 from drumbeat.command.table import short, table
@@ -113,6 +117,26 @@ def _retire_authority(_asked: RetireAuthority, call: Call) -> str:
     return f"coordinator: only tokens of the authority {_fingerprint(newest)} are served"
 
 
+def _stop_run(asked: StopRun, call: Call) -> str:
+    request = control_pb2.StopRunRequest(
+        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+    )
+    return f"coordinator: run {asked.run_id}: {call('StopRun', request).outcome}"
+
+
+def _restart_run(asked: RestartRun, call: Call) -> str:
+    request = control_pb2.RestartRunRequest(
+        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+    )
+    return f"coordinator: run {asked.run_id}: {call('RestartRun', request).outcome}"
+
+
+def _forget_run(asked: ForgetRun, call: Call) -> str:
+    request = control_pb2.ForgetRunRequest(run_id=asked.run_id, request_id=uuid.uuid4().hex)
+    call("ForgetRun", request)
+    return f"coordinator: run {asked.run_id}: it is forgotten"
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -121,6 +145,9 @@ CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
     ShowAuthority: _show_authority,
     RotateAuthority: _rotate_authority,
     RetireAuthority: _retire_authority,
+    StopRun: _stop_run,
+    RestartRun: _restart_run,
+    ForgetRun: _forget_run,
 }
 
 

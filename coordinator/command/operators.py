@@ -24,7 +24,9 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status):
+    for command in (reset_limits, token, authority, status, events, why, watch):
+        root.add_command(command)
+    for command in (stop, restart, forget):
         root.add_command(command)
 
 
@@ -60,6 +62,66 @@ def reset_limits(ctx: click.Context, /, **params: Any) -> Request:
     until it is learned anew. For a change that makes a run slower.
     """
     return _made(requests.ResetLimits, ctx, params)
+
+
+@_command(
+    None,
+    "stop",
+    """\b
+Examples:
+  coordinator stop mt5
+  coordinator stop mt5 --reason "wrong data set"
+""",
+    requests.StopRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def stop(ctx: click.Context, /, **params: Any) -> Request:
+    """End a run in order.
+
+    Its workers are stopped as at a restart. Its agents end with exit code 4, and say who stopped
+    it and why. Harmless if repeated, and for a run that has ended.
+    """
+    return _made(requests.StopRun, ctx, params)
+
+
+@_command(
+    None,
+    "restart",
+    """\b
+Examples:
+  coordinator restart mt5
+  coordinator restart mt5 --reason "new driver on gpu3"
+""",
+    requests.RestartRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def restart(ctx: click.Context, /, **params: Any) -> Request:
+    """Begin another round of a run now, with the agents that are there.
+
+    Workers go on from their latest checkpoint. It is not charged to the restarts of --max-restarts.
+    """
+    return _made(requests.RestartRun, ctx, params)
+
+
+@_command(
+    None,
+    "forget",
+    """\b
+Examples:
+  coordinator forget mt5
+""",
+    requests.ForgetRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def forget(ctx: click.Context, /, **params: Any) -> Request:
+    """Remove a run that has ended, and those before that had its name.
+
+    Its verdict and its events are gone then. One that lives is refused: stop it first.
+    """
+    return _made(requests.ForgetRun, ctx, params)
 
 
 @click.group(no_args_is_help=False)
@@ -218,3 +280,65 @@ def status(ctx: click.Context, /, **params: Any) -> Request:
     decided.
     """
     return _made(requests.ShowStatus, ctx, params)
+
+
+@_command(
+    None,
+    "events",
+    """\b
+Examples:
+  coordinator events mt5
+  coordinator events mt5 --since 1h
+  coordinator events mt5 --follow -o json
+""",
+    requests.ShowEvents,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def events(ctx: click.Context, /, **params: Any) -> Request:
+    """Show what was decided on a run, and why.
+
+    The latest run that has this id is shown. With -o json each event is a line.
+    """
+    return _made(requests.ShowEvents, ctx, params)
+
+
+@_command(
+    None,
+    "why",
+    """\b
+Examples:
+  coordinator why mt5
+""",
+    requests.ExplainRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def why(ctx: click.Context, /, **params: Any) -> Request:
+    """Say in sentences why a run is as it is.
+
+    What failed or is waited for, the root cause and what shows it, what was done, what it cost,
+    and what to try.
+    """
+    return _made(requests.ExplainRun, ctx, params)
+
+
+@_command(
+    None,
+    "watch",
+    """\b
+Examples:
+  coordinator watch mt5
+  coordinator watch mt5 -o json | jq -r .behind
+""",
+    requests.WatchRun,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def watch(ctx: click.Context, /, **params: Any) -> Request:
+    """Show one run as `status` does, live until it has ended.
+
+    It is shown anew when something is decided, at most once a second, and through a restart of the
+    coordinator.
+    """
+    return _made(requests.WatchRun, ctx, params)

@@ -9,7 +9,15 @@ from typing import Any
 from drumbeat.access.settings import AccessSettings
 from drumbeat.access.token import Role
 from drumbeat.command import settings
-from drumbeat.command.settings import PORT_DEFAULT, Setting, declare, one_of, setting, text
+from drumbeat.command.settings import (
+    PORT_DEFAULT,
+    Setting,
+    declare,
+    one_of,
+    printable,
+    setting,
+    text,
+)
 from drumbeat.durations import parse_duration, short_duration
 
 _DAY_S = 24 * 3600.0
@@ -33,6 +41,14 @@ _TTL = settings.Kind(
     f"1 second to {_TTL_MAX_DAYS} days, e.g. 90m, 12h, 30d", _ttl, _ttl, short_duration, "DURATION"
 )
 _RUN_ID = text("a name", len)
+_REASON = Setting(
+    None,
+    printable(256),
+    "Options",
+    "Why, for the events of the run and for its agents.",
+    shown_default="none",
+    has_variable=False,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +69,29 @@ class ResetLimits(Request):
     """``coordinator reset-limits``."""
 
     run_id: str = setting(None, _RUN_ID, "Options", "The run.", is_required=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRun(Request):
+    """``coordinator stop``."""
+
+    run_id: str  # an argument
+    reason: str | None = declare(_REASON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRun(Request):
+    """``coordinator restart``."""
+
+    run_id: str  # an argument
+    reason: str | None = declare(_REASON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetRun(Request):
+    """``coordinator forget``."""
+
+    run_id: str  # an argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +173,49 @@ class ShowStatus(Looking):
     run_id: str | None = None  # an argument; None: all runs
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowEvents(Looking):
+    """``coordinator events``."""
+
+    run_id: str  # an argument
+    follow: bool = setting(
+        False,
+        settings.FLAG,
+        "Options",
+        "Go on with what is decided from now on, until the run has ended; through a restart of "
+        "the coordinator, too.",
+        flags=("-f", "--follow"),
+        has_variable=False,
+    )
+    since: float | None = setting(
+        None,
+        _TTL._replace(allowed="a time that has passed since, e.g. 90s, 15m, 12h, 3d"),
+        "Options",
+        "Only what was decided within this time.",
+        shown_default="all that is known",
+        has_variable=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainRun(Looking):
+    """``coordinator why``."""
+
+    run_id: str  # an argument
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchRun(Looking):
+    """``coordinator watch``."""
+
+    run_id: str  # an argument
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
+    "stop": StopRun,
+    "restart": RestartRun,
+    "forget": ForgetRun,
     "token create": CreateToken,
     "token list": ListTokens,
     "token revoke": RevokeToken,
@@ -143,6 +223,9 @@ COMMANDS: dict[str, type[Request]] = {
     "authority rotate": RotateAuthority,
     "authority retire": RetireAuthority,
     "status": ShowStatus,
+    "events": ShowEvents,
+    "why": ExplainRun,
+    "watch": WatchRun,
 }
 
 

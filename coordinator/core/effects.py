@@ -105,13 +105,21 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steered:
+    """What an operator's wish has led to."""
+
+    outcome: str  # in words
+    is_new: bool = True  # otherwise it was so before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Answer what was asked: it is journaled, or has to be asked again."""
 
     request_id: int
     # Whether the record is kept; how many limits were forgotten, `None` if there is no such run;
-    # the token as it is now.
-    result: int | KeptToken | CoordinatorError | None
+    # the token as it is now; what steering has led to.
+    result: int | KeptToken | Steered | CoordinatorError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,38 @@ class CallNoted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The operator wants a run to end; answered as above. ``call_id`` tells repetitions."""
+
+    run_id: str
+    request_id: int
+    call_id: str = ""
+    reason: str = ""
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartAsked:
+    """The operator wants another round now; as ``StopAsked``."""
+
+    run_id: str
+    request_id: int
+    call_id: str = ""
+    reason: str = ""
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetAsked:
+    """The operator wants an ended run forgotten; as ``StopAsked``."""
+
+    run_id: str
+    request_id: int
+    call_id: str = ""
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSuperseded:
     """Its id begins a new run; this one has no members any more."""
 
@@ -133,7 +165,8 @@ class RunRead:
 
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
-ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted
+Steering = StopAsked | RestartAsked
+ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 FromOutside = ToRun | TokenCreated | TokenRevoked
 CoreEvent = ToRun | RunSuperseded | DeadlineReached | OutageEnded
-Event = FromOutside | DeadlineReached | OutageEnded | RunRead
+Event = FromOutside | ForgetAsked | DeadlineReached | OutageEnded | RunRead

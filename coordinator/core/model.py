@@ -248,6 +248,7 @@ class VerdictCause(StrEnum):
     PORT_MISSING = "PORT_MISSING"
     SUPERSEDED = "SUPERSEDED"
     INTERNAL = "INTERNAL"
+    STOPPED = "STOPPED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

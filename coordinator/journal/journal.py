@@ -15,6 +15,7 @@ from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.run.records import FailuresCounted, RunCreated, weight
 from coordinator.core.run.state import RunState, key_of
+from coordinator.journal.watches import Watches
 
 # A run's records are replaced by one snapshot when this many have come since the
 # last one: replaying stays fast and the file stays small, however long a run lives.
@@ -36,6 +37,7 @@ class JournaledRuns:
 
     def __init__(self) -> None:
         self.states: dict[str, RunState] = {}
+        self.watches = Watches()  # of those who are to see at once what is durable
         self.records_per_snapshot = RECORDS_PER_SNAPSHOT
         self._latest: dict[str, int] = {}  # generations by run id; of one id the oldest goes first
         self._sizes: dict[str, int] = {}  # usual records since the last snapshot
@@ -68,11 +70,13 @@ class JournaledRuns:
                 case fx.Persist(run_id=key, record=record):
                     self.states[key].apply(record)
                     self._sizes[key] += weight(record)
+                    self.watches.wake(key)
                 case fx.Forget(run_id=key):
                     state = self.states.pop(key)
                     del self._sizes[key]
                     if self._latest[state.run_id] == state.generation:
                         del self._latest[state.run_id]
+                    self.watches.wake(key)
                 case Compact(state):
                     self._sizes[state.key] = 0
 

@@ -11,10 +11,17 @@ from coordinator.access.audit import Audit
 from coordinator.access.caller import Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.access.token_table import secret_sha256
-from coordinator.core.events import LimitsReset, TokenRevoked
+from coordinator.core.effects import Steered
+from coordinator.core.events import (
+    ForgetAsked,
+    LimitsReset,
+    RestartAsked,
+    StopAsked,
+    TokenRevoked,
+)
 from coordinator.errors import NoOwnAuthority, UnknownRun
 from coordinator.shell.driver import Driver
-from coordinator.wire.control import token_created, token_message
+from coordinator.wire.control import call_id_of, reason_of, token_created, token_message
 from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.v1 import control_pb2 as pb
 
@@ -120,6 +127,56 @@ class ControlService:
         with self._audit.call("RetireAuthority", self._caller_of(context).name):
             identity = self._own_identity()
             return pb.RetireAuthorityResponse(keys=await self._change(identity.retire))
+
+    async def StopRun(
+        self, request: pb.StopRunRequest, context: object = None
+    ) -> pb.StopRunResponse:
+        """End a run, once that is journaled. Raises ``UnknownRun`` or ``InvalidRequest``."""
+        done = await self._steer("StopRun", StopAsked, request, context)
+        return pb.StopRunResponse(is_new=done.is_new, outcome=done.outcome)
+
+    async def RestartRun(
+        self, request: pb.RestartRunRequest, context: object = None
+    ) -> pb.RestartRunResponse:
+        """Begin another round, once that is journaled. Raises as above, and ``WrongPhase``."""
+        done = await self._steer("RestartRun", RestartAsked, request, context)
+        return pb.RestartRunResponse(is_new=done.is_new, outcome=done.outcome)
+
+    async def ForgetRun(
+        self, request: pb.ForgetRunRequest, context: object = None
+    ) -> pb.ForgetRunResponse:
+        """Remove an ended run, once that is journaled. Raises as above."""
+        caller, run_id = self._caller_of(context).name, request.run_id
+        with self._audit.call("ForgetRun", caller, run_id):
+            event = ForgetAsked(
+                run_id=run_id,
+                request_id=next(self._request_ids),
+                call_id=call_id_of(request.request_id),
+                caller=caller,
+            )
+            done = await self._driver.steer(event)
+            return pb.ForgetRunResponse(is_new=done.is_new)
+
+    async def _steer(
+        self,
+        method: str,
+        kind: type[StopAsked | RestartAsked],
+        request: pb.StopRunRequest | pb.RestartRunRequest,
+        context: object,
+    ) -> Steered:
+        caller, run_id = self._caller_of(context).name, request.run_id
+        with self._audit.call(method, caller, run_id) as details:
+            reason = reason_of(request.reason)
+            if reason:
+                details["why"] = reason
+            event = kind(
+                run_id=run_id,
+                request_id=next(self._request_ids),
+                call_id=call_id_of(request.request_id),
+                reason=reason,
+                caller=caller,
+            )
+            return await self._driver.steer(event)
 
     @property
     def _ca(self) -> str:

@@ -17,8 +17,10 @@ from coordinator.core.events import (
     CallNoted,
     Event,
     FailureReported,
+    ForgetAsked,
     LimitsReset,
     SessionOpened,
+    Steering,
     TokenCreated,
     TokenRevoked,
 )
@@ -194,6 +196,11 @@ class Driver:
         token: KeptToken = await self._ask(event)
         return token
 
+    async def steer(self, event: Steering | ForgetAsked) -> fx.Steered:
+        """Do what the operator wants; return once that is journaled. Raises as ``submit``."""
+        result: fx.Steered = await self._ask(event)
+        return result
+
     def note(self, run_id: str, kind: CallKind, caller: str, reason: str) -> None:
         """Have what a caller did noted in a run, if there is one; of like refusals the first."""
         # They are told apart by both, so both are bounded.
@@ -202,7 +209,8 @@ class Driver:
         self._turns.note(event, now=self.now())
 
     def _ask(
-        self, event: FailureReported | LimitsReset | TokenCreated | TokenRevoked
+        self,
+        event: FailureReported | LimitsReset | TokenCreated | TokenRevoked | Steering | ForgetAsked,
     ) -> asyncio.Future[Any]:
         self.submit(event)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -220,8 +228,9 @@ class Driver:
         return future
 
     def stop(self, error: CoordinatorError) -> None:
-        """Decide nothing any more, and end every session with an error."""
+        """Decide nothing any more, and end every session and watch with an error."""
         self._turns.stop(error)
+        self.journal.runs.watches.end(error)
 
     async def run(self) -> None:
         """Handle events until cancelled. Raises what no write can heal, as ``LostLeadership``."""

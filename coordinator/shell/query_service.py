@@ -5,12 +5,12 @@ Readers are answered from what is journaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import RunState
-from coordinator.errors import UnknownRun
+from coordinator.errors import InvalidRequest, UnknownRun
 from coordinator.shell.driver import Driver
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
@@ -64,6 +64,34 @@ class QueryService:
         if state.verdict is None:
             raise UnknownRun(request.run_id, "that has ended")
         return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
+
+    async def WatchEvents(
+        self, request: query_pb2.WatchEventsRequest, context: object = None
+    ) -> AsyncIterator[query_pb2.WatchEventsResponse]:
+        """Yield what is decided on a run. Raises ``InvalidRequest`` or ``LimitReached``.
+
+        A reader takes what there is when it is ready for more, so none is waited for.
+        """
+        state, _ = self._find(request.run_id, request.generation)
+        runs, key, after = self._driver.journal.runs, state.key, request.after_sequence
+        if after > state.events_count:
+            allowed = f"0 to {state.events_count}, the latest event of this run"
+            raise InvalidRequest("after_sequence", str(after), allowed)
+        with runs.watches.open(key, most=self._driver.limits.watches_max) as watch:
+            while (found := runs.states.get(key)) is not None:
+                if found.events_count > after:
+                    asked = query_pb2.ListEventsRequest(after_sequence=after)
+                    page = events_page(asked, found, now=self._driver.now())
+                    sequences = [event.sequence for event in page.events]
+                    missed = (sequences[-1] if sequences else found.events_count) - after
+                    after += missed
+                    if sequences:
+                        missed -= len(sequences)
+                        yield query_pb2.WatchEventsResponse(events=page.events, missed=missed)
+                elif found.verdict is not None:
+                    return
+                else:
+                    await watch.news()
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)

@@ -26,7 +26,14 @@ FAILURES_BYTES_MAX = 1024 * 1024
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 _CONCLUDED = "concluded"
 # What needs an answer before long.
-_ASKED = ev.SessionOpened | ev.LimitsReset | ev.TokenCreated | ev.TokenRevoked
+_ASKED = (
+    ev.SessionOpened
+    | ev.LimitsReset
+    | ev.TokenCreated
+    | ev.TokenRevoked
+    | ev.Steering
+    | ev.ForgetAsked
+)
 _ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
 

@@ -7,9 +7,13 @@ from coordinator.core.events import TokenCreated
 from coordinator.errors import InvalidRequest
 from coordinator.wire.session import run_id_of
 from drumbeat.access.token import Role
+from drumbeat.format import one_line
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2
 
+# Of why an operator wants something, and of the id of a request.
+REASON_CHARACTERS_MAX = 256
+REQUEST_ID_CHARACTERS_MAX = 64
 # Beyond any use; without a ttl a token is valid until it is revoked.
 TTL_MAX_S = 10 * 365.25 * 24 * 3600.0
 
@@ -47,6 +51,22 @@ def token_created(
         ttl_s=ttl_s,
         caller=caller,
     )
+
+
+def reason_of(given: str) -> str:
+    """Read why an operator wants something, as one line. Raises ``InvalidRequest``."""
+    if len(given) > REASON_CHARACTERS_MAX:
+        allowed = f"at most {REASON_CHARACTERS_MAX} characters"
+        raise InvalidRequest("reason", f"{len(given)} characters", allowed)
+    return one_line(given, REASON_CHARACTERS_MAX)
+
+
+def call_id_of(given: str) -> str:
+    """Read what tells a request from others. Raises ``InvalidRequest``."""
+    if len(given) > REQUEST_ID_CHARACTERS_MAX:
+        allowed = f"at most {REQUEST_ID_CHARACTERS_MAX} characters"
+        raise InvalidRequest("request_id", f"{len(given)} characters", allowed)
+    return given
 
 
 def token_message(token: KeptToken, *, now: float) -> control_pb2.Token:

@@ -353,3 +353,139 @@ class RetireAuthorityResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
 
 Global___RetireAuthorityResponse: typing_extensions.TypeAlias = RetireAuthorityResponse
+
+@typing.final
+class StopRunRequest(google.protobuf.message.Message):
+    """Asks for the end of a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    reason: builtins.str
+    """Why, in words, for its events and its agents; at most 256 characters."""
+    request_id: builtins.str
+    """Made up by the caller for this request and its repetitions; at most 64 characters."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+
+Global___StopRunRequest: typing_extensions.TypeAlias = StopRunRequest
+
+@typing.final
+class StopRunResponse(google.protobuf.message.Message):
+    """It ends."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether it ends because of this request: not if it did before, or has ended."""
+    outcome: builtins.str
+    """What happens now, in words."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+
+Global___StopRunResponse: typing_extensions.TypeAlias = StopRunResponse
+
+@typing.final
+class RestartRunRequest(google.protobuf.message.Message):
+    """Asks for another round."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    reason: builtins.str
+    """As in `StopRunRequest`."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+
+Global___RestartRunRequest: typing_extensions.TypeAlias = RestartRunRequest
+
+@typing.final
+class RestartRunResponse(google.protobuf.message.Message):
+    """There is another round soon."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether it begins because of this request."""
+    outcome: builtins.str
+    """What happens now, in words."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+
+Global___RestartRunResponse: typing_extensions.TypeAlias = RestartRunResponse
+
+@typing.final
+class ForgetRunRequest(google.protobuf.message.Message):
+    """Asks to forget an ended run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+
+Global___ForgetRunRequest: typing_extensions.TypeAlias = ForgetRunRequest
+
+@typing.final
+class ForgetRunResponse(google.protobuf.message.Message):
+    """It is forgotten."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether it is because of this request."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new"]) -> None: ...
+
+Global___ForgetRunResponse: typing_extensions.TypeAlias = ForgetRunResponse

@@ -70,6 +70,21 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityResponse.FromString,
                 _registered_method=True)
+        self.StopRun = channel.unary_unary(
+                '/drumbeat.v1.ControlService/StopRun',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.StopRunRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.StopRunResponse.FromString,
+                _registered_method=True)
+        self.RestartRun = channel.unary_unary(
+                '/drumbeat.v1.ControlService/RestartRun',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.RestartRunRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.RestartRunResponse.FromString,
+                _registered_method=True)
+        self.ForgetRun = channel.unary_unary(
+                '/drumbeat.v1.ControlService/ForgetRun',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -133,6 +148,34 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StopRun(self, request, context):
+        """Ends a run in order: its workers are stopped, and its agents end with the verdict
+        `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run that ends
+        or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartRun(self, request, context):
+        """Ends the round that runs, and begins another one with the agents that are there. No restart
+        is charged. Answers once it is journaled. A run without a round stays as it is. Harmless if
+        repeated with the same request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it
+        ends or has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetRun(self, request, context):
+        """Removes an ended run, and all runs before that had its id. Answers once it is journaled.
+        NOT_FOUND: there is no such run. FAILED_PRECONDITION: it lives, or agents that have to hear
+        its verdict are still connected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -170,6 +213,21 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.RetireAuthority,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.RetireAuthorityResponse.SerializeToString,
+            ),
+            'StopRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopRun,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.StopRunRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.StopRunResponse.SerializeToString,
+            ),
+            'RestartRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartRun,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.RestartRunRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.RestartRunResponse.SerializeToString,
+            ),
+            'ForgetRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetRun,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -362,6 +420,87 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/RetireAuthority',
             drumbeat_dot_v1_dot_control__pb2.RetireAuthorityRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.RetireAuthorityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/StopRun',
+            drumbeat_dot_v1_dot_control__pb2.StopRunRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.StopRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/RestartRun',
+            drumbeat_dot_v1_dot_control__pb2.RestartRunRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.RestartRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/ForgetRun',
+            drumbeat_dot_v1_dot_control__pb2.ForgetRunRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.ForgetRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

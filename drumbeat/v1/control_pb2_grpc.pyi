@@ -137,7 +137,55 @@ _ControlServiceRetireAuthorityType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType]):
+_ControlServiceStopRunType = typing_extensions.TypeVar(
+    '_ControlServiceStopRunType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StopRunRequest,
+        drumbeat.v1.control_pb2.StopRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StopRunRequest,
+        drumbeat.v1.control_pb2.StopRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StopRunRequest,
+        drumbeat.v1.control_pb2.StopRunResponse,
+    ],
+)
+
+_ControlServiceRestartRunType = typing_extensions.TypeVar(
+    '_ControlServiceRestartRunType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RestartRunRequest,
+        drumbeat.v1.control_pb2.RestartRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RestartRunRequest,
+        drumbeat.v1.control_pb2.RestartRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RestartRunRequest,
+        drumbeat.v1.control_pb2.RestartRunResponse,
+    ],
+)
+
+_ControlServiceForgetRunType = typing_extensions.TypeVar(
+    '_ControlServiceForgetRunType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ForgetRunRequest,
+        drumbeat.v1.control_pb2.ForgetRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ForgetRunRequest,
+        drumbeat.v1.control_pb2.ForgetRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ForgetRunRequest,
+        drumbeat.v1.control_pb2.ForgetRunResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType]):
     """What operators may change."""
 
     @typing.overload
@@ -170,6 +218,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
             drumbeat.v1.control_pb2.RetireAuthorityRequest,
             drumbeat.v1.control_pb2.RetireAuthorityResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.StopRunRequest,
+            drumbeat.v1.control_pb2.StopRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RestartRunRequest,
+            drumbeat.v1.control_pb2.RestartRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.ForgetRunRequest,
+            drumbeat.v1.control_pb2.ForgetRunResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -201,6 +261,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.RetireAuthorityRequest,
             drumbeat.v1.control_pb2.RetireAuthorityResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.StopRunRequest,
+            drumbeat.v1.control_pb2.StopRunResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RestartRunRequest,
+            drumbeat.v1.control_pb2.RestartRunResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.ForgetRunRequest,
+            drumbeat.v1.control_pb2.ForgetRunResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -240,6 +312,25 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     is connected stays connected. FAILED_PRECONDITION: as above.
     """
 
+    StopRun: _ControlServiceStopRunType
+    """Ends a run in order: its workers are stopped, and its agents end with the verdict
+    `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run that ends
+    or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
+    """
+
+    RestartRun: _ControlServiceRestartRunType
+    """Ends the round that runs, and begins another one with the agents that are there. No restart
+    is charged. Answers once it is journaled. A run without a round stays as it is. Harmless if
+    repeated with the same request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it
+    ends or has ended.
+    """
+
+    ForgetRun: _ControlServiceForgetRunType
+    """Removes an ended run, and all runs before that had its id. Answers once it is journaled.
+    NOT_FOUND: there is no such run. FAILED_PRECONDITION: it lives, or agents that have to hear
+    its verdict are still connected.
+    """
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
@@ -268,6 +359,18 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.RetireAuthorityRequest,
         drumbeat.v1.control_pb2.RetireAuthorityResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StopRunRequest,
+        drumbeat.v1.control_pb2.StopRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RestartRunRequest,
+        drumbeat.v1.control_pb2.RestartRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ForgetRunRequest,
+        drumbeat.v1.control_pb2.ForgetRunResponse,
     ],
 ]
 
@@ -343,6 +446,40 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.control_pb2.RetireAuthorityResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RetireAuthorityResponse]]:
         """Ends the overlap: callers that trust an older authority only are not served any more. What
         is connected stays connected. FAILED_PRECONDITION: as above.
+        """
+
+    @abc.abstractmethod
+    def StopRun(
+        self,
+        request: drumbeat.v1.control_pb2.StopRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.StopRunResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.StopRunResponse]]:
+        """Ends a run in order: its workers are stopped, and its agents end with the verdict
+        `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run that ends
+        or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
+        """
+
+    @abc.abstractmethod
+    def RestartRun(
+        self,
+        request: drumbeat.v1.control_pb2.RestartRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.RestartRunResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RestartRunResponse]]:
+        """Ends the round that runs, and begins another one with the agents that are there. No restart
+        is charged. Answers once it is journaled. A run without a round stays as it is. Harmless if
+        repeated with the same request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it
+        ends or has ended.
+        """
+
+    @abc.abstractmethod
+    def ForgetRun(
+        self,
+        request: drumbeat.v1.control_pb2.ForgetRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.ForgetRunResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.ForgetRunResponse]]:
+        """Removes an ended run, and all runs before that had its id. Answers once it is journaled.
+        NOT_FOUND: there is no such run. FAILED_PRECONDITION: it lives, or agents that have to hear
+        its verdict are still connected.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -88,6 +88,8 @@ class _VerdictCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """All agents had left, and another came with other settings."""
     VERDICT_CAUSE_INTERNAL: _VerdictCause.ValueType  # 7
     """An error of the coordinator itself."""
+    VERDICT_CAUSE_STOPPED: _VerdictCause.ValueType  # 8
+    """An operator stopped it; the reason says who and why. Agents end with a code of its own."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
     """Why a run ended."""
@@ -108,6 +110,8 @@ VERDICT_CAUSE_SUPERSEDED: VerdictCause.ValueType  # 6
 """All agents had left, and another came with other settings."""
 VERDICT_CAUSE_INTERNAL: VerdictCause.ValueType  # 7
 """An error of the coordinator itself."""
+VERDICT_CAUSE_STOPPED: VerdictCause.ValueType  # 8
+"""An operator stopped it; the reason says who and why. Agents end with a code of its own."""
 Global___VerdictCause: typing_extensions.TypeAlias = VerdictCause
 
 @typing.final

@@ -113,6 +113,14 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A caller was refused that wanted something of this run."""
     RUN_EVENT_KIND_TOKEN_CHANGED: _RunEventKind.ValueType  # 13
     """A token that is bound to this run was created or revoked."""
+    RUN_EVENT_KIND_STOP_ASKED: _RunEventKind.ValueType  # 14
+    """A caller asked for the end of the run."""
+    RUN_EVENT_KIND_RESTART_ASKED: _RunEventKind.ValueType  # 15
+    """A caller asked for another round."""
+    RUN_EVENT_KIND_RUN_STOPPING: _RunEventKind.ValueType  # 16
+    """The run ends because it was asked to; its workers are being stopped."""
+    RUN_EVENT_KIND_RUN_STOPPED: _RunEventKind.ValueType  # 17
+    """The run has ended because it was asked to."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
@@ -149,6 +157,14 @@ RUN_EVENT_KIND_ACCESS_REFUSED: RunEventKind.ValueType  # 12
 """A caller was refused that wanted something of this run."""
 RUN_EVENT_KIND_TOKEN_CHANGED: RunEventKind.ValueType  # 13
 """A token that is bound to this run was created or revoked."""
+RUN_EVENT_KIND_STOP_ASKED: RunEventKind.ValueType  # 14
+"""A caller asked for the end of the run."""
+RUN_EVENT_KIND_RESTART_ASKED: RunEventKind.ValueType  # 15
+"""A caller asked for another round."""
+RUN_EVENT_KIND_RUN_STOPPING: RunEventKind.ValueType  # 16
+"""The run ends because it was asked to; its workers are being stopped."""
+RUN_EVENT_KIND_RUN_STOPPED: RunEventKind.ValueType  # 17
+"""The run has ended because it was asked to."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41
@@ -727,3 +743,55 @@ class Seat(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "rank_first", b"rank_first", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size"]) -> None: ...
 
 Global___Seat: typing_extensions.TypeAlias = Seat
+
+@typing.final
+class WatchEventsRequest(google.protobuf.message.Message):
+    """Asks to be told of the events of a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    after_sequence: builtins.int
+    """Only events after this one; 0: all."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        after_sequence: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_sequence", b"after_sequence", "generation", b"generation", "run_id", b"run_id"]) -> None: ...
+
+Global___WatchEventsRequest: typing_extensions.TypeAlias = WatchEventsRequest
+
+@typing.final
+class WatchEventsResponse(google.protobuf.message.Message):
+    """Events of a run, those that have not been told before."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    MISSED_FIELD_NUMBER: builtins.int
+    missed: builtins.int
+    """How many that should have come before or between these are forgotten: the reader was too
+    slow, or began too late.
+    """
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunEvent]:
+        """By sequence, at least one."""
+
+    def __init__(
+        self,
+        *,
+        events: collections.abc.Iterable[Global___RunEvent] | None = ...,
+        missed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["events", b"events", "missed", b"missed"]) -> None: ...
+
+Global___WatchEventsResponse: typing_extensions.TypeAlias = WatchEventsResponse

@@ -65,6 +65,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetReportRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetReportResponse.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/drumbeat.v1.QueryService/WatchEvents',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -114,6 +119,16 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """Tells what is decided on a run as soon as it is journaled, and first what is known already.
+        Ends with OK once the run has ended and all is told, and with UNAVAILABLE when the
+        coordinator stops: go on with `after_sequence` of the last event. INVALID_ARGUMENT: the run
+        has had no such event yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -141,6 +156,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetReport,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetReportRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetReportResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -284,6 +304,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetReport',
             drumbeat_dot_v1_dot_query__pb2.GetReportRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/WatchEvents',
+            drumbeat_dot_v1_dot_query__pb2.WatchEventsRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.WatchEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

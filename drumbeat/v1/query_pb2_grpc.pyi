@@ -105,7 +105,23 @@ _QueryServiceGetReportType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType]):
+_QueryServiceWatchEventsType = typing_extensions.TypeVar(
+    '_QueryServiceWatchEventsType',
+    grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchEventsRequest,
+        drumbeat.v1.query_pb2.WatchEventsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchEventsRequest,
+        drumbeat.v1.query_pb2.WatchEventsResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchEventsRequest,
+        drumbeat.v1.query_pb2.WatchEventsResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -136,6 +152,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetReportRequest,
             drumbeat.v1.query_pb2.GetReportResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchEventsRequest,
+            drumbeat.v1.query_pb2.WatchEventsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -160,6 +180,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetReportRequest,
             drumbeat.v1.query_pb2.GetReportResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchEventsRequest,
+            drumbeat.v1.query_pb2.WatchEventsResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetRun: _QueryServiceGetRunType
@@ -183,6 +207,13 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     a part. At most some 1.2 MiB. NOT_FOUND also while the run has not ended.
     """
 
+    WatchEvents: _QueryServiceWatchEventsType
+    """Tells what is decided on a run as soon as it is journaled, and first what is known already.
+    Ends with OK once the run has ended and all is told, and with UNAVAILABLE when the
+    coordinator stops: go on with `after_sequence` of the last event. INVALID_ARGUMENT: the run
+    has had no such event yet.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -203,6 +234,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetReportRequest,
         drumbeat.v1.query_pb2.GetReportResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchEventsRequest,
+        drumbeat.v1.query_pb2.WatchEventsResponse,
     ],
 ]
 
@@ -259,6 +294,18 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.query_pb2.GetReportResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetReportResponse]]:
         """Returns how a run ended, with the whole failure report, of which `Exit` may hold only
         a part. At most some 1.2 MiB. NOT_FOUND also while the run has not ended.
+        """
+
+    @abc.abstractmethod
+    def WatchEvents(
+        self,
+        request: drumbeat.v1.query_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchEventsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchEventsResponse]]:
+        """Tells what is decided on a run as soon as it is journaled, and first what is known already.
+        Ends with OK once the run has ended and all is told, and with UNAVAILABLE when the
+        coordinator stops: go on with `after_sequence` of the last event. INVALID_ARGUMENT: the run
+        has had no such event yet.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -76,7 +76,7 @@ def tell(story: Story, ranks: dict[str, Rank], name: str) -> None:
 def hear(story: Story, ranks: dict[str, Rank], name: str) -> None:
     """Deliver a beat with what the rank's page says."""
     if story.state().notice is not None and (said := ranks[name].report()) is not None:
-        story.beat(name, notice=said)
+        story.beat(name, more={"notice": said})
 
 
 NAMES = st.sampled_from("abc")
@@ -94,7 +94,7 @@ def test_all_ranks_save_at_the_step_that_counted(
         rank.train()
     for name in before:
         ranks[name].train()
-    story.beat("b", leaving=GOING)
+    story.beat("b", more={"leaving": GOING})
     for what, name in acts:
         if what == "train":
             ranks[name].train()

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from coordinator.core import effects as fx
+from coordinator.core.events import RestartAsked, StopAsked
 from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import GroupState, Verdict, VerdictCause
 from coordinator.core.policy import Policy
@@ -31,6 +32,7 @@ from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.records import RunEnded
 from coordinator.core.run.state import Phase as RunPhase
 from tests.support.journal import fold
+from tests.support.operator import ask
 from tests.support.run_promises import Promises
 from tests.support.world import RUN, Story, StoryAgent, a_spec
 
@@ -218,6 +220,14 @@ class RunMachine(RuleBasedStateMachine):
         if RUN in self.story.registry.runs:
             self.story.reset_limits()
             assert not self.story.state().limits
+
+    @rule(is_stop=st.booleans(), call=st.sampled_from(["", "1", "2"]))
+    def steer(self, is_stop: bool, call: str) -> None:
+        if RUN in self.story.registry.runs:
+            kind = StopAsked if is_stop else RestartAsked
+            before = self.story.state().restarts_used
+            ask(self.story, kind, call_id=call)
+            assert self.story.state().restarts_used == before
 
     @rule(name=NAMES, age=st.floats(0, 5), is_stopped=st.booleans())
     def record(self, name: str, age: float, is_stopped: bool) -> None:

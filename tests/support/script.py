@@ -6,6 +6,7 @@
     crash a (its record is still on its way) | again a (sends its last record)
     at a step=40 scope=all-reduce (where its workers stand) | hang a scope=all-reduce limit=60
     observe a longest=2.5 samples=40 section=save | reset-limits
+    stop why | restart why | forget (the operator asks for it)
     enter a b | complete a b (in process; they obey at once, but enter when told here)
     interrupt a worker=1 kind=EXCEPTION | terminate a worker=0 message=gone
     break a | back a | leave a | silent a
@@ -21,6 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
+from coordinator.core.events import ForgetAsked, RestartAsked, StopAsked
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
@@ -33,6 +35,7 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from tests.support.inprocess.rules import active_max
+from tests.support.operator import ask
 from tests.support.world import RUN, START, Story, a_spec
 
 if TYPE_CHECKING:
@@ -86,6 +89,11 @@ class Script:
                 self._observe(names, options)
             case "reset-limits":
                 self._say(f"{self.story.reset_limits()} limits forgotten")
+            case "stop" | "restart" | "forget":
+                told = {"stop": StopAsked, "restart": RestartAsked, "forget": ForgetAsked}[verb]
+                fields: dict[str, Any] = {"reason": " ".join(names)} if names else {}
+                answer = ask(self.story, told, **fields)
+                self._say(answer.outcome if isinstance(answer, fx.Steered) else str(answer))
             case "inprocess":
                 self._inprocess(options)
             case "record":

@@ -34,7 +34,6 @@ from coordinator.core.model import (
 )
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Observation
-from coordinator.core.progress.notice import Leaving, NoticeReport
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.registry import Registry
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
@@ -113,8 +112,7 @@ class StoryAgent:
     inprocess: InprocessHost | None = None
     directive: InprocessDirective | None = None
     began_at: float | None = None  # unless it says no uptime
-    leaving: Leaving | None = None
-    notice: NoticeReport | None = None
+    more: dict[str, Any] = field(default_factory=dict)  # that its beats say
 
     def beat(self) -> Beat:
         """Return its whole state."""
@@ -130,8 +128,7 @@ class StoryAgent:
             inprocess=self.inprocess.report() if self.inprocess is not None else None,
             failure=self.failure,
             workers_done=self.workers_done,
-            leaving=self.leaving,
-            notice=self.notice,
+            **self.more,
         )
 
     def iterates(self) -> InprocessHost:

@@ -65,6 +65,39 @@ def event_document(event: query_pb2.RunEvent) -> Document:
     }
 
 
+def verdict_document(verdict: failure_pb2.Verdict) -> Document:
+    """Return how a run ended, with the causes."""
+    return {
+        "reason": verdict.reason,
+        "earlier": list(verdict.report.earlier),
+        "root_causes": [_failure(record) for record in verdict.report.root_causes],
+    }
+
+
+def _failure(record: failure_pb2.FailureRecord) -> Document:
+    hang = record.hang if record.HasField("hang") else None
+    return {
+        "rank": record.worker.rank,
+        "local_rank": record.worker.local_rank,
+        "host": record.host,
+        "name": record.name,
+        "pid": record.pid or None,
+        "exit_code": record.exit_code,
+        "signal_name": record.signal_name or None,
+        "hang": _hang(hang) if hang else None,
+        "hang_s": seconds_of(hang.elapsed) if hang else None,
+        "explanation": record.explanation,
+        "message": record.message,
+        "evidence": hang.evidence if hang else "",
+        "traceback": record.traceback,
+        "stderr_tail": record.stderr_tail,
+    }
+
+
+def _hang(hang: failure_pb2.Hang) -> str:
+    return " ".join(filter(None, (_word(failure_pb2.HangKind, hang.kind), hang.scope)))
+
+
 def _agent(agent: query_pb2.Agent) -> Document:
     is_seated = agent.HasField("seat")
     known = {worker.local_rank: worker for worker in agent.workers}

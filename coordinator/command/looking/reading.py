@@ -78,6 +78,13 @@ class Reader:
         """Return the last of them."""
         return self.events(run, max(0, run.event_sequence - EVENTS_SHOWN))[-EVENTS_SHOWN:]
 
+    def watch(self, run: pb.Run, after: int) -> Any:
+        """Return the stream of what is decided on a run after that."""
+        request = pb.WatchEventsRequest(
+            run_id=run.run_id, generation=run.generation, after_sequence=after
+        )
+        return self._stub.WatchEvents(request, metadata=self._metadata)
+
     def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._stub, method)
         return call(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)

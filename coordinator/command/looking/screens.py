@@ -6,9 +6,11 @@ Whatever agents said is written out so that it can't act on a terminal.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Of workers in one text; of more the most telling are shown. `-o json` has all.
 ROWS_MAX = 64
+# So that the lines of events that come later are below those before.
+_EVENT_WIDTHS = (5, 14, 5, 21, 2, 6)
 _PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
 _REASON_CHARACTERS_MAX = 1_000
 _NOTHING = "-"
@@ -59,6 +63,16 @@ def text_of(*parts: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
+def show_live(statuses: Iterable[Document]) -> Document:
+    """Show each in the place of the one before, on a screen of its own; return the last."""
+    last: Document = {}
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for last in statuses:
+            live.update(status_screen(last), refresh=True)
+    return last
+
+
 def runs_screen(runs: Sequence[Document]) -> RenderableType:
     """Show all runs, a line each."""
     rows = [
@@ -90,12 +104,14 @@ def status_screen(status: Document) -> RenderableType:
     return Group(*parts)
 
 
-def events_screen(events: Iterable[Document], *, has_heads: bool = True) -> RenderableType:
-    """Show decisions, a line each."""
+def events_screen(
+    events: Iterable[Document], *, has_heads: bool = True, now: float | None = None
+) -> RenderableType:
+    """Show decisions, a line each; with ``now``, seconds of the epoch, when they were taken."""
     rows = [
         (
             str(event["sequence"]),
-            _ago(event["age_s"]),
+            _ago(event["age_s"]) if now is None else _clock(now - event["age_s"]),
             _number(event["round_id"]),
             event["kind"],
             event["caller"] or "",
@@ -103,8 +119,25 @@ def events_screen(events: Iterable[Document], *, has_heads: bool = True) -> Rend
         )
         for event in events
     ]
-    heads = ("EVENT", "AGE", "ROUND", "WHAT", "BY", "REASON") if has_heads else ("",) * 6
-    return _table(heads, rows, styled=3)
+    heads = ("EVENT", "AGE" if now is None else "WHEN", "ROUND", "WHAT", "BY", "REASON")
+    return _table(heads, rows, styled=3, has_heads=has_heads, widths=_EVENT_WIDTHS)
+
+
+def explanation_screen(explanation: Document) -> RenderableType:
+    """Show why a run is as it is."""
+    parts = [
+        Text(_line(line, _REASON_CHARACTERS_MAX), style="bold") for line in explanation["what"]
+    ]
+    for head, name in (
+        ("Root cause", "root_cause"),
+        ("Done", "done"),
+        ("Cost", "cost"),
+        ("To try", "advice"),
+    ):
+        if lines := explanation[name]:
+            parts += [Text(), Text(f"{head}:", style="bold")]
+            parts += [Text(f"  {_line(line, _REASON_CHARACTERS_MAX)}") for line in lines]
+    return Group(*parts)
 
 
 def _head(status: Document) -> list[Text]:
@@ -163,13 +196,21 @@ def _most_telling(rows: list[tuple[Document, Document]]) -> list[tuple[Document,
     return [rows[index] for index in sorted(sorted(range(len(rows)), key=key)[:ROWS_MAX])]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, styled: int) -> RenderableType:
+def _table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    styled: int,
+    has_heads: bool = True,
+    widths: Sequence[int] = (),
+) -> RenderableType:
     """Return aligned columns. No cell is empty, so that scripts can count them."""
-    has_heads = any(heads)
     table = Table(box=None, pad_edge=False, show_header=has_heads, header_style="bold")
     for number, head in enumerate(heads):
         is_last = number == len(heads) - 1
-        table.add_column(head, no_wrap=not is_last, overflow="fold" if is_last else "ellipsis")
+        overflow: Any = "fold" if is_last else "ellipsis"
+        width = widths[number] if widths else None
+        table.add_column(head, no_wrap=not is_last, overflow=overflow, min_width=width)
     for row in rows:
         most = [CELL_CHARACTERS_MAX] * (len(row) - 1) + [_REASON_CHARACTERS_MAX]
         cells = [Text(_line(cell, room)) for cell, room in zip(row, most, strict=True)]
@@ -193,6 +234,11 @@ def _scope(worker: Document) -> str:
         return ""
     age_s = worker["scope_age_s"]
     return worker["scope"] if age_s is None else f"{worker['scope']} for {_ago(age_s)}"
+
+
+def _clock(instant: float) -> str:
+    """Return an instant on this host's clock."""
+    return time.strftime("%m-%dT%H:%M:%S", time.localtime(instant))
 
 
 def _number(value: int | None) -> str:

@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from coordinator.command.calls import failure_of
-from coordinator.command.looking.documents import run_document, status_document
+from coordinator.command.looking.documents import (
+    event_document,
+    run_document,
+    status_document,
+    verdict_document,
+)
+from coordinator.command.looking.explanation import explanation
+from coordinator.command.looking.following import Patience, follow
+from coordinator.command.looking.live import looks
 from coordinator.command.looking.reading import Reader, channel_of
-from coordinator.command.requests import Looking, ShowStatus
+from coordinator.command.requests import ExplainRun, Looking, ShowEvents, ShowStatus, WatchRun
 from drumbeat.access.redaction import without_tokens
+from drumbeat.format import count
+from drumbeat.mapping import seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from coordinator.command.looking.documents import Document
+    from drumbeat.v1 import query_pb2
+
+EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 
 
 def show(asked: Looking) -> int:
     """Show what is asked for; return the exit code. Raises ``CallFailed``."""
     try:
-        _VERBS[type(asked)](asked)
+        VERBS[type(asked)](asked)
         sys.stdout.flush()
     except BrokenPipeError:  # what reads it has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # how one ends what follows
+        return EXIT_INTERRUPTED
     except grpc.RpcError as error:
         raise failure_of(asked, error) from error
     return 0
@@ -49,6 +66,69 @@ def _status(asked: ShowStatus) -> None:
     write(screens.text_of(screen))
 
 
+def _events(asked: ShowEvents) -> None:
+    with channel_of(asked) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        run = reader.run(asked.run_id)
+        known = reader.events(run)
+    within_s = math.inf if asked.since is None else asked.since
+    _write_events(
+        asked, [event for event in known if seconds_of(event.age) <= within_s], has_heads=True
+    )
+    if not asked.follow:
+        return
+    patience = Patience()
+    patience.reached()
+    after = known[-1].sequence if known else 0
+    for response in follow(asked, run, after, patience):
+        if response.missed:
+            told = f"{count(response.missed, 'event')} not shown: they came too fast"
+            print(f"coordinator: {told}", file=sys.stderr)
+        _write_events(asked, response.events, has_heads=False)
+
+
+def _write_events(
+    asked: ShowEvents, events: Iterable[query_pb2.RunEvent], *, has_heads: bool
+) -> None:
+    documents = [event_document(event) for event in events]
+    if asked.output == "json":
+        write("".join(f"{json.dumps(document)}\n" for document in documents))
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.events_screen(documents, has_heads=has_heads, now=time.time())))
+
+
+def _why(asked: ExplainRun) -> None:
+    with channel_of(asked) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        run = reader.run(asked.run_id)
+        status = status_document(run, reader.agents(run), reader.events(run))
+    verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
+    found = explanation(status, verdict)
+    if asked.output == "json":
+        write_json(found)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.explanation_screen(found)))
+
+
+def _watch(asked: WatchRun) -> None:
+    if asked.output == "json":
+        for status in looks(asked):
+            write_json(status)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    if sys.stdout.isatty():
+        last = screens.show_live(looks(asked))
+        write(screens.text_of(screens.status_screen(last)))  # what it came to, when all is gone
+        return
+    for status in looks(asked):
+        write(screens.text_of(screens.status_screen(status)) + "\n")
+
+
 def read_status(reader: Reader, run_id: str) -> Document:
     """Return what there is to see of a run."""
     run = reader.run(run_id)
@@ -67,4 +147,9 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-_VERBS: dict[type[Looking], Callable[[Any], None]] = {ShowStatus: _status}
+VERBS: dict[type[Looking], Callable[[Any], None]] = {
+    ShowStatus: _status,
+    ShowEvents: _events,
+    ExplainRun: _why,
+    WatchRun: _watch,
+}

@@ -95,7 +95,7 @@ def make_verdict(
     ``done`` are the workers of each participant that had ended well before.
     """
     report = None
-    if state.round is not None and cause is not VerdictCause.SUCCEEDED:
+    if state.round is not None and cause not in (VerdictCause.SUCCEEDED, VerdictCause.STOPPED):
         ends = (entry.reason for entry in state.history if entry.decision == "round ended")
         report = make_report(
             known_failures(state, members),

@@ -8,7 +8,7 @@ from itertools import chain, count
 
 from coordinator import errors
 from coordinator.core.events import SessionOpened
-from coordinator.core.model import DURATION_MAX_S, AgentIdentity, Beat, RunSpec
+from coordinator.core.model import DURATION_MAX_S, AgentIdentity, Beat, RunSpec, VerdictCause
 from coordinator.core.policy import Policy
 from coordinator.core.run.state import RunState
 
@@ -90,6 +90,8 @@ def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     verdict = state.verdict if state is not None else None
     why = "after this agent began, and another one of that name runs now"
     if verdict is not None:
+        why = f"it was {verdict.reason}"
+    if verdict is not None and verdict.cause is not VerdictCause.STOPPED:
         why = f"it {'succeeded' if verdict.is_success else 'failed'}: {verdict.reason}"
     return errors.RunClosed(run_id, why)
 

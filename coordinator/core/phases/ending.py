@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.failures.verdict import known_failures
-from coordinator.core.model import Beat
+from coordinator.core.model import Beat, VerdictCause
 from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.run import reasons
 from coordinator.core.run.records import MembersForgotten, RoundEnd, RoundEnded, RunEnded
 
 
 class Ending(RunPhase):
-    """The run has failed; waits for live workers to stop and for failure records to arrive."""
+    """The run has failed or was stopped; waits for workers to stop and for failure records."""
 
     def __init__(self, run: RunContext, *, now: float) -> None:
         super().__init__(run, now=now)
@@ -37,13 +37,15 @@ class Ending(RunPhase):
         """Give the verdict once all is said, or take the failure back: with another round."""
         state, current = self.state, self.state.round
         assert current is not None, "a run without a round fails at once"
-        if self._lost_before is not None:
+        if self._lost_before is not None and not state.stop_reason:
             lost = reasons.round_lost(current, [self._lost_before])
             reason = f"{lost}, not heard since before this: {state.reason}"
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         if (self._unfinished or self.run.silent.charged) and judged_at < self._until:
             self.review_at = self._until
             return None
+        if state.failing_cause is VerdictCause.STOPPED or self._lost_before is not None:
+            return self.run.ended(VerdictCause.STOPPED, state.stop_reason, now=now)
         causes = root_causes(known_failures(state, self.members), current.round_id)
         reason = reasons.run_failed(state.reason, causes, state.where)
         return self.run.ended(state.failing_cause, reason, now=now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.core.model import VerdictCause
 from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.phases.ranks import next_order
 from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Rendezvous, Wait, close_round
@@ -32,6 +33,8 @@ class Gathering(RunPhase):
 
     def review(self, *, now: float, judged_at: float) -> RoundStarted | RunEnded | None:
         """Close the round if it can, with its leader's port."""
+        if self.state.stop_reason:
+            return self.run.ended(VerdictCause.STOPPED, self.state.stop_reason, now=now)
         if self._progress_at is not None and judged_at >= self._progress_at:
             self._progress_at = None
             self.run.tell_all()

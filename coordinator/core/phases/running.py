@@ -117,15 +117,24 @@ class Running(RunPhase):
             self.run.silent.note(current, self.members, since=self._failed_since, charged=0)
             where, cause = self._where(judged_at), VerdictCause.START_IMPOSSIBLE
             return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
-        if self._lost:
-            reason = reasons.round_lost(current, self._lost)
-            return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
+        if self._lost or state.stop_reason or state.restart_reason:
+            return self._broken_off(now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)
         if state.succeeded:
             self._review_barrier(judged_at)
             return None
         return self._review_scale_up(now, judged_at)
+
+    def _broken_off(self, now: float) -> Transition:
+        """End the round for a loss, or as an operator wants it: the run with it, or for another."""
+        if stop := self.state.stop_reason:
+            return EndingStarted(reason=stop, at_s=now, cause=VerdictCause.STOPPED)
+        if self._lost:
+            reason = reasons.round_lost(self._round, self._lost)
+            return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
+        reason = self.state.restart_reason
+        return RoundEnded(cause=RoundEnd.RESTART_ASKED, reason=reason, at_s=now)
 
     def _review_until(self, until: float) -> None:
         self.review_at = until if self.review_at is None else min(until, self.review_at)

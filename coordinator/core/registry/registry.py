@@ -19,6 +19,9 @@ from coordinator.core.run.records import CallKind, RunCreated
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 
+# Calls whose repetition is recognized. Later, or after a restart, they find no run.
+FORGETS_KNOWN_MAX = 64
+
 
 class Registry:
     """The core of a coordinator. Routes events to runs; a run never sees another."""
@@ -29,6 +32,7 @@ class Registry:
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self.tokens = Tokens(policy)
         self._failures_bytes = 0  # of all runs
+        self._forgets: dict[str, None] = {}  # ids of the latest calls that made runs forgotten
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
         most = policy.refusals_heard_max
@@ -57,6 +61,8 @@ class Registry:
                 keys = list(self.runs)
             case ev.RunRead():
                 keys = [event.run_id]
+            case ev.ForgetAsked():
+                return self._forget_asked(event)
             case _:
                 return self._route(event, now)
         for key in keys:
@@ -107,7 +113,7 @@ class Registry:
                 return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
-            case ev.LimitsReset() | ev.CallNoted():
+            case ev.LimitsReset() | ev.CallNoted() | ev.StopAsked() | ev.RestartAsked():
                 return self._to_latest(event, now)
             case ev.TokenCreated() | ev.TokenRevoked():
                 return self._change_token(event, now)
@@ -135,13 +141,39 @@ class Registry:
                 effects += self._to_latest(noted, now)
         return effects
 
-    def _to_latest(self, event: ev.LimitsReset | ev.CallNoted, now: float) -> list[fx.Effect]:
+    def _to_latest(
+        self, event: ev.LimitsReset | ev.CallNoted | ev.Steering, now: float
+    ) -> list[fx.Effect]:
         """Deliver what is meant for the latest run of an id."""
         if (runs := self._generations.get(event.run_id)) is not None:
             return self._deliver(runs[-1], event, now)
         if isinstance(event, ev.LimitsReset):
             return [fx.Answer(request_id=event.request_id, result=None)]
+        if isinstance(event, ev.Steering):
+            return [fx.Answer(request_id=event.request_id, result=errors.UnknownRun(event.run_id))]
         return []
+
+    def _forget_asked(self, event: ev.ForgetAsked) -> list[fx.Effect]:
+        """Forget all runs of an id, unless the latest lives."""
+        run_id, call_id = event.run_id, event.call_id
+        runs = self._generations.get(run_id)
+        effects: list[fx.Effect] = []
+        result: fx.Steered | errors.CoordinatorError
+        if call_id and call_id in self._forgets:
+            result = fx.Steered(outcome="it is forgotten", is_new=False)
+        elif runs is None:
+            result = errors.UnknownRun(run_id)
+        elif (phase := runs[-1].state.phase) is not Phase.ENDED:
+            advice = f"`coordinator stop {run_id}` ends it"
+            result = errors.WrongPhase(run_id, f"lives, in the phase {phase}", advice)
+        elif runs[-1].members.connected:
+            advice = "ask again once they are gone"
+            result = errors.WrongPhase(run_id, "still tells its agents how it ended", advice)
+        else:
+            effects += [self._forget(run.state.key) for run in list(runs)]
+            self._forgets = dict.fromkeys([*list(self._forgets)[-FORGETS_KNOWN_MAX + 1 :], call_id])
+            result = fx.Steered(outcome="it is forgotten")
+        return [*effects, fx.Answer(request_id=event.request_id, result=result)]
 
     def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""

@@ -131,10 +131,10 @@ class CoordinatorHistory:
                 text = reason
             case "round started":
                 text = f"round {decided.round_id}: {reason}"
-            case "run failing":
+            case "run failing" | "run stopping":
                 self._failing[run_id] = reason
                 text = f"stopping: {reason}"
-            case "run failed" | "run succeeded" if run_id in self._failing:
+            case "run failed" | "run succeeded" | "run stopped" if run_id in self._failing:
                 news = reason.removeprefix(self._failing.pop(run_id)).removeprefix("; ")
                 text = f"{decision}: {news}" if news else decision
         # An id that was made up for lack of a name says nothing.

@@ -20,6 +20,7 @@ class RoundEnd(StrEnum):
     WORKER_FAILED = "WORKER_FAILED"
     AGENT_LOST = "AGENT_LOST"
     AGENT_JOINED = "AGENT_JOINED"
+    RESTART_ASKED = "RESTART_ASKED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +138,19 @@ class CallKind(StrEnum):
     LIMITS_RESET = "limits reset"
     ACCESS_REFUSED = "access refused"
     TOKEN_CHANGED = "token changed"  # noqa: S105 - no secret
+    STOP_ASKED = "stop asked"
+    RESTART_ASKED = "restart asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallNoted:
-    """A caller did what concerns the run and changes nothing in it, or was refused it."""
+    """A caller did what concerns the run, asked it for something, or was refused it."""
 
     kind: CallKind
     reason: str
     caller: str  # the id of a token or the name in a certificate
     at_s: float = 0.0
+    call_id: str = ""  # of what asks the run for something: repeated, it changes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

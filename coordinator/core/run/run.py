@@ -19,6 +19,7 @@ from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import differ
 from coordinator.core.run import records as rec
 from coordinator.core.run.state import Phase, RunState
+from coordinator.core.run.steering import restarted, stopped
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from drumbeat.format import count
 
@@ -106,6 +107,8 @@ class Run(RunContext):
                 told = f"{count(forgotten, 'limit')} forgotten"
                 self._note(rec.CallKind.LIMITS_RESET, told, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
+            case ev.StopAsked() | ev.RestartAsked():
+                self._on_steering(event, now)
             case ev.CallNoted():
                 self._note(event.kind, event.reason, event.caller, now)
             case ev.DeadlineReached():
@@ -115,6 +118,31 @@ class Run(RunContext):
                 self.members.expect(list(self.members.missed), until=until)
             case _:
                 assert_never(event)
+
+    def _on_steering(self, event: ev.Steering, now: float) -> None:
+        """Note what an operator wants; the phase's review does it, now or after a restart."""
+        is_stop = isinstance(event, ev.StopAsked)
+        result = stopped(self.state) if is_stop else self._restarted()
+        if event.call_id and event.call_id in self.state.calls:
+            result = fx.Steered(outcome="it was asked before", is_new=False)
+        if isinstance(result, fx.Steered) and result.is_new:
+            kind = rec.CallKind.STOP_ASKED if is_stop else rec.CallKind.RESTART_ASKED
+            noted = rec.CallNoted(
+                kind=kind,
+                reason=event.reason,
+                caller=event.caller,
+                at_s=now,
+                call_id=event.call_id,
+            )
+            self.decide(noted)
+        self.effects.append(fx.Answer(request_id=event.request_id, result=result))
+
+    def _restarted(self) -> fx.Steered | CoordinatorError:
+        """Return what asking for another round leads to. Linear in members."""
+        members, round_id = self.members, self.state.round_id
+        beats = (presence.beat for presence in members.presences.values())
+        has_begun = bool(members.missed) or any(beat.round_id == round_id for beat in beats)
+        return restarted(self.state, has_begun=has_begun)
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
         if error := refusal(self.state, event, self.policy, workers=self._workers):

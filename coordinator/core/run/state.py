@@ -39,6 +39,8 @@ TRANSITION_HISTORY_MAX = 20
 # Addresses of earlier rounds that no round may have again. Workers of a round
 # long past are gone; those of the latest ones may still look for their rank 0.
 MASTERS_SPENT_MAX = 64
+# Calls to a run whose repetition is recognized: far more than are on their way at once.
+CALLS_KNOWN_MAX = 64
 
 
 class Phase(StrEnum):
@@ -51,6 +53,8 @@ class Phase(StrEnum):
     ENDING = "ENDING"
     ENDED = "ENDED"  # has a verdict; waits for nothing
 
+
+_END = {VerdictCause.SUCCEEDED: "run succeeded", VerdictCause.STOPPED: "run stopped"}
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.GATHERING: frozenset({Phase.RUNNING, Phase.ENDED}),
@@ -122,6 +126,9 @@ class RunState:
     events_count: int = 0
     verdict: Verdict | None = None
     ended_at: float | None = None
+    calls: list[str] = field(default_factory=list)  # ids of the latest that asked for something
+    stop_reason: str = ""  # why it shall end; empty: nobody asked for that
+    restart_reason: str = ""  # why the round that runs shall end for another; empty as above
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -262,13 +269,13 @@ class RunState:
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
         self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
-        self.where = NOWHERE
+        self.where, self.restart_reason = NOWHERE, ""
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
-        self.where, self.notice = record.where, None
+        self.where, self.notice, self.restart_reason = record.where, None, ""
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
             self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
@@ -276,13 +283,14 @@ class RunState:
         else:
             self._enter(Phase.ENDING, record.reason)
             self.failing_cause = record.cause
-            self._note(record.at_s, "run failing", record.reason)
+            is_stopped = record.cause is VerdictCause.STOPPED
+            self._note(record.at_s, "run stopping" if is_stopped else "run failing", record.reason)
 
     def _end(self, verdict: Verdict, at_s: float) -> None:
         """Take the verdict, and let go of what only a run that lives needs."""
         self._enter(Phase.ENDED, verdict.reason)
         self.verdict, self.ended_at = verdict, at_s
-        self._note(at_s, "run succeeded" if verdict.is_success else "run failed", verdict.reason)
+        self._note(at_s, _END.get(verdict.cause, "run failed"), verdict.reason)
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
         self.masters_spent, self.where, self.notice = [], NOWHERE, None
@@ -355,7 +363,14 @@ class RunState:
 
     def _note_call(self, record: rec.CallNoted) -> None:
         """Note what a caller did; of what was refused a part of the history only."""
-        self._note(record.at_s, record.kind.value, record.reason, record.caller)
+        reason = record.reason or "no reason is given"
+        self._note(record.at_s, record.kind.value, reason, record.caller)
+        if record.call_id:
+            self.calls = [*self.calls[-CALLS_KNOWN_MAX + 1 :], record.call_id]
+        if record.kind is rec.CallKind.STOP_ASKED and self.phase is not Phase.ENDED:
+            self.stop_reason = self.stop_reason or asked(record)
+        elif record.kind is rec.CallKind.RESTART_ASKED and self.phase is Phase.RUNNING:
+            self.restart_reason = asked(record)
         if record.kind is rec.CallKind.ACCESS_REFUSED:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
 
@@ -380,6 +395,13 @@ class RunState:
         self.history.append(entry)
         if len(self.history) > self.history_max:
             del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
+
+
+def asked(record: rec.CallNoted) -> str:
+    """Say who asked for something, and why if that was said."""
+    what = "stopped" if record.kind is rec.CallKind.STOP_ASKED else "restarted"
+    who = f"{what} by {record.caller[:CALLER_CHARACTERS_MAX] or 'the operator'}"
+    return f"{who}: {record.reason}" if record.reason else who
 
 
 def key_of(run_id: str, generation: int) -> str:

@@ -152,3 +152,36 @@ def test_other_commands_do_not_load_the_tables() -> None:
     names = "sys, coordinator.command.calls, coordinator.command.cli"
     code = f"import {names}; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_events_are_shown_with_when_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        await (await client.agent().join()).run()
+        heads, first, second = (await look(client, capsys, "events run")).out.splitlines()
+        assert heads.split() == ["EVENT", "WHEN", "ROUND", "WHAT", "BY", "REASON"]
+        assert [line.split()[3] for line in (first, second)] == ["agent_admitted", "round_started"]
+        assert first.index("agent_admitted") == second.index("round_started") == heads.index("WHAT")
+        lines = (await look(client, capsys, "events run -o json --since 1h")).out.splitlines()
+        assert [json.loads(line)["sequence"] for line in lines] == [1, 2]
+        bad = await look(client, capsys, "events run --since tomorrow")
+        assert (bad.code, "'tomorrow' is not a duration" in bad.err) == (2, True)
+        nothing = await look(client, capsys, "events")
+        assert (nothing.code, "Missing argument 'RUN'" in nothing.err) == (2, True)
+
+
+async def test_why_says_it_in_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with coordinator(tmp_path) as client:
+        agent = await client.agent().join()
+        await agent.run()
+        assert await client.report(agent.failure(1, message="Oops: \x1b[2J")) == [True]
+        await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0, failures_written=1)
+        await agent.desired("exit")
+        code, out, _ = await look(client, capsys, "why run")
+        assert (code, out.splitlines()[0][:14]) == (0, "Run run failed")
+        heads = [line for line in out.splitlines() if line.endswith(":") and line[0] != " "]
+        assert heads == ["Root cause:", "Done:", "Cost:", "To try:"]
+        assert "  Rank 0 on alice exited with 1.\n  It said: Oops: \\x1b[2J\n" in out
+        document = (await look(client, capsys, "why run -o json")).document
+        assert document["root_cause"][0] == "Rank 0 on alice exited with 1."

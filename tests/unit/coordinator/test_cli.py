@@ -12,6 +12,7 @@ import structlog
 from coordinator.access.certificate_roles import parse_roles
 from coordinator.command import cli, requests
 from coordinator.command.calls import CALLS
+from coordinator.command.looking.verbs import VERBS
 from coordinator.command.requests import Request, ResetLimits
 from coordinator.config import CoordinatorConfig
 from coordinator.errors import CallFailed, CommandFailed, PortInUse
@@ -241,7 +242,7 @@ def test_each_command_of_operators_asks_for_its_own(line: str, expected: Request
 
 
 def test_every_command_of_operators_has_its_call() -> None:
-    assert set(requests.COMMANDS.values()) == set(CALLS)
+    assert set(requests.COMMANDS.values()) == {*CALLS, *VERBS}
 
 
 @pytest.mark.parametrize("command", requests.COMMANDS)

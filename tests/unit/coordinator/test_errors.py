@@ -91,7 +91,14 @@ REFUSALS = [
     ),
 ]
 # To operators' commands; no agent hears of them.
-ANSWERS = [(errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'")]
+ANSWERS = [
+    (errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'"),
+    (
+        errors.WrongPhase("r", "lives", "stop it"),
+        "FAILED_PRECONDITION",
+        "run 'r' lives; stop it",
+    ),
+]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),

@@ -14,7 +14,7 @@ GOING = Leaving(reason="got SIGTERM, its host will go away", time_left_s=20.0)
 def a_preempted_story(size: int = 3) -> Story:
     """Return a run of which agent b will go away."""
     story = a_running_story(size, agents_min=size - 1, agents_max=size)
-    story.beat("b", leaving=GOING)
+    story.beat("b", more={"leaving": GOING})
     return story
 
 
@@ -23,7 +23,7 @@ def report(story: Story, name: str, **fields: object) -> list[fx.Effect]:
     notice = story.state().notice
     assert notice is not None
     known = {"notice_id": notice.notice_id, "chosen": notice.chosen, **fields}
-    return story.beat(name, notice=NoticeReport(**known))  # type: ignore[arg-type]
+    return story.beat(name, more={"notice": NoticeReport(**known)})  # type: ignore[arg-type]
 
 
 def choose(story: Story, *asked: int) -> int:
@@ -48,7 +48,7 @@ def test_all_hosts_are_told_of_one_that_goes_away() -> None:
     assert (notice.notice_id, notice.kind, notice.chosen) == (1, "PREEMPTION", None)
     assert notice.reason == "b got SIGTERM, its host will go away"
     assert {each.time_left_s for each in told.values()} == {20.0}
-    assert story.beat("b", leaving=GOING) == [], "said again, it changes nothing"
+    assert story.beat("b", more={"leaving": GOING}) == [], "said again, it changes nothing"
 
 
 def test_the_step_is_after_the_latest_of_any_rank_with_a_margin() -> None:
@@ -84,7 +84,8 @@ def test_what_is_said_of_an_earlier_choice_counts_no_more() -> None:
     first = choose(story, 10, 10, 10)
     report(story, "c", asked=first, is_missed=True)
     for name in "abc":
-        story.beat(name, notice=NoticeReport(notice_id=1, chosen=first, is_saved=True))
+        said = NoticeReport(notice_id=1, chosen=first, is_saved=True)
+        story.beat(name, more={"notice": said})
     assert story.state().notice is not None
 
 
@@ -97,7 +98,7 @@ def test_once_all_have_saved_it_is_over_and_the_host_may_leave() -> None:
     report(story, "c", asked=step, is_saved=True)
     assert why_over(story) == f"all have saved, at step {step} or right after"
     assert {each.is_over for each in story.of(fx.TellNotice)} == {True}
-    story.beat("b", leaving=GOING)
+    story.beat("b", more={"leaving": GOING})
     assert [each.is_over for each in story.of(fx.TellNotice)] == [True], "perhaps it was not told"
     story.leave("b")
     (ended,) = story.records(RoundEnded)
@@ -151,7 +152,7 @@ def test_a_round_that_ends_takes_its_notice_along_and_ids_are_not_used_again() -
     story.leave("c")
     assert story.state().notice is None
     story.obey_all()
-    story.beat("b", leaving=GOING)
+    story.beat("b", more={"leaving": GOING})
     notice = story.state().notice
     assert notice is not None
     assert notice.notice_id == 2

@@ -1,0 +1,174 @@
+"""Pure. Why a run is as it is, in sentences, from its documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from drumbeat.durations import format_duration
+from drumbeat.format import count, one_line
+
+Document = dict[str, Any]
+
+# Beyond a usual stall of a host, and half a usual lease.
+SILENCE_S = 2.5
+_NAMES_MAX = 5
+_STARTED = "round_started"
+_STEPS_SHOWN = 5  # the latest decisions that are told
+_STEPS = frozenset(
+    {
+        "agent_removed",
+        "round_started",
+        "round_ended",
+        "iteration_interrupted",
+        "run_failing",
+        "run_stopping",
+    }
+)
+_HOW = {"succeeded": "succeeded", "stopped": "was stopped"}
+_ADVICE = {
+    "agents_missing": "start the agents that are missing, or lower --nnodes; with a longer "
+    "--join-timeout the run waits longer",
+    "start_impossible": "correct the command or install its program on that host, then start again",
+    "port_missing": "free ports on the host of group rank 0, or give another --master-port",
+    "superseded": "use another --run-id if both jobs are wanted",
+    "internal": "this is an error of the coordinator: its log has the details",
+}
+
+
+def explanation(status: Document, verdict: Document | None) -> Document:
+    """Return what is to be said of a run; each part is a list of sentences.
+
+    ``status`` has all events that are known, ``verdict`` is that of a run that has ended.
+    """
+    causes = verdict["root_causes"] if verdict else []
+    return {
+        "run_id": status["run_id"],
+        "phase": status["phase"],
+        "what": list(_what(status)),
+        "root_cause": list(_root_cause(status, causes)),
+        "done": list(_done(status["events"])),
+        "cost": list(_cost(status)),
+        "advice": list(dict.fromkeys(_advice(status, causes))),
+    }
+
+
+def _what(status: Document) -> Iterator[str]:
+    name, reason = status["run_id"], status["reason"]
+    match status["phase"]:
+        case "ended":
+            how = _HOW.get(status["cause"], "failed")
+            yield f"Run {name} {how} {_ago(status['ended_age_s'])}: {reason}."
+        case "gathering":
+            yield f"Run {name} waits for its next round: {reason}."
+        case "ending":
+            yield f"Run {name} has failed and its workers are being stopped: {reason}."
+        case _:
+            yield f"Run {name} is in round {status['round_id']}: {reason}."
+    if status["phase"] == "ended":
+        return
+    if status["behind"]:
+        yield f"Behind the others: {status['behind']}."
+    away = [agent["name"] for agent in status["agents"] if not agent["is_connected"]]
+    if away:
+        yield f"Not connected: {_names(away)}."
+    silent = [
+        f"{agent['name']} ({format_duration(agent['silence_s'])})"
+        for agent in status["agents"]
+        if agent["is_connected"] and (agent["silence_s"] or 0.0) > SILENCE_S
+    ]
+    if silent:
+        yield f"Silent: {_names(silent)}."
+
+
+def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
+    if len(causes) > 1:
+        yield f"One of {len(causes)}, too close in time to be told apart:"
+    for cause in causes:
+        yield f"{_who(cause)} {_how(cause)}."
+        if cause["explanation"]:
+            yield f"Likely why: {one_line(cause['explanation'])}"
+        if cause["message"]:
+            yield f"It said: {one_line(cause['message'].strip().splitlines()[-1])}"
+        elif cause["stderr_tail"].strip():
+            last = cause["stderr_tail"].strip().splitlines()[-1]
+            yield f"Last line of its standard error: {one_line(last)}"
+        if cause["evidence"]:
+            yield f"Seen: {one_line(cause['evidence'])}"
+    if causes or status["cause"] in _HOW:
+        return
+    for event in reversed(status["events"]):
+        if event["kind"] in ("round_ended", "run_failing", "run_failed", "iteration_interrupted"):
+            yield f"Latest, {_ago(event['age_s'])}: {event['reason']}."
+            return
+
+
+def _done(events: Sequence[Document]) -> Iterator[str]:
+    told = [event for event in events if event["kind"] in _STEPS or event["caller"]]
+    if len(told) > _STEPS_SHOWN:
+        yield f"{count(len(told) - _STEPS_SHOWN, 'decision')} before that: `coordinator events`."
+    for event in told[-_STEPS_SHOWN:]:
+        who = f" (asked for by {event['caller']})" if event["caller"] else ""
+        what = event["kind"].replace("_", " ")
+        yield f"{_ago(event['age_s'])}, {what}{who}: {event['reason']}."
+
+
+def _cost(status: Document) -> Iterator[str]:
+    used = f"{status['restarts_used']} of {count(status['restarts_max'], 'restart')} used"
+    if status["restarts_in_process"]:
+        used += f", {status['restarts_in_process']} more in process"
+    yield f"{used}."
+    steps = [event for event in status["events"] if event["kind"] in ("round_ended", _STARTED)]
+    pauses = [
+        before["age_s"] - after["age_s"]
+        for before, after in pairwise(steps)
+        if before["kind"] == "round_ended" and after["kind"] == _STARTED
+    ]
+    if pauses:
+        between = format_duration(sum(pauses))
+        yield f"{between} without a round, {count(len(pauses), 'time')}, as far as it is known."
+
+
+def _advice(status: Document, causes: Sequence[Document]) -> Iterator[str]:
+    name = status["run_id"]
+    if status["cause"] in _ADVICE:
+        yield _ADVICE[status["cause"]]
+    for cause in causes:
+        if cause["hang"]:
+            yield f"see where {_who(cause)} stood: its stacks are in the report of its agents"
+        elif cause["signal_name"] == "SIGKILL":
+            yield f"look for lack of memory or for an operator's kill on {cause['host']}"
+        elif cause["traceback"]:
+            yield "the traceback is in the report of its agents"
+    is_over = status["restarts_used"] >= status["restarts_max"]
+    if causes and status["cause"] == "worker_failed" and is_over:
+        yield "correct the cause and start again; --max-restarts gives a run more tries"
+    if any(event["kind"] == "access_refused" for event in status["events"]):
+        yield f"callers were refused: `coordinator events {name}` names them"
+    if status["behind"] and status["phase"] == "running":
+        yield f"look at {status['behind'].partition(' at step')[0]} first"
+    if status["phase"] == "gathering":
+        yield "see on the hosts that are missing whether `agent join` runs and what it logs"
+
+
+def _who(cause: Document) -> str:
+    pid = f", pid {cause['pid']}" if cause["pid"] else ""
+    return f"Rank {cause['rank']} on {cause['name'] or cause['host']}{pid}"
+
+
+def _how(cause: Document) -> str:
+    if cause["hang"]:
+        return f"hung ({cause['hang']}) and was ended after {format_duration(cause['hang_s'])}"
+    if cause["signal_name"]:
+        return f"was ended by {cause['signal_name']}"
+    return f"exited with {cause['exit_code']}"
+
+
+def _ago(seconds: float | None) -> str:
+    return f"{format_duration(seconds or 0.001)} ago"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more

@@ -1,0 +1,36 @@
+"""Pure. What an operator's wish leads to, by the phase that the run is in."""
+
+from __future__ import annotations
+
+from coordinator.core.effects import Steered
+from coordinator.core.run.state import Phase, RunState
+from coordinator.errors import WrongPhase
+
+
+def stopped(state: RunState) -> Steered:
+    """Return what asking a run to stop leads to; nothing is done if that is not new."""
+    if state.verdict is not None:
+        return Steered(outcome=f"it has ended already: {state.verdict.reason}", is_new=False)
+    if state.stop_reason:
+        return Steered(outcome=f"it ends already: {state.stop_reason}", is_new=False)
+    return Steered(outcome="it ends; its workers are being stopped")
+
+
+def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
+    """Return what asking a run to restart leads to; nothing is done if that is not new.
+
+    ``has_begun``: whether an agent has begun the round. Of two operators at once one is enough.
+    """
+    if state.verdict is not None:
+        advice = "started again, its agents begin a new run of that name"
+        return WrongPhase(state.run_id, f"has ended: {state.verdict.reason}", advice)
+    if state.phase is Phase.ENDING or state.stop_reason:
+        why = state.stop_reason or state.reason
+        return WrongPhase(state.run_id, f"is about to end: {why}", "it gets no other round")
+    if state.phase is Phase.GATHERING:
+        return Steered(outcome="its next round starts as soon as it can", is_new=False)
+    if state.restart_reason:
+        return Steered(outcome=f"it restarts already: {state.restart_reason}", is_new=False)
+    if not has_begun:
+        return Steered(outcome=f"its round {state.round_id} starts just now", is_new=False)
+    return Steered(outcome="its next round starts now; no restart is charged")

@@ -1,0 +1,174 @@
+"""Events that are told as soon as they are journaled, and a reader that resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from coordinator.command import cli, requests
+from coordinator.command.looking import following, live
+from coordinator.command.looking.following import Patience
+from coordinator.config import CoordinatorConfig, Limits
+from coordinator.core.policy import Policy
+from coordinator.errors import CallFailed, Unavailable
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.journal.watches import Watches
+from coordinator.shell.server import serving
+from drumbeat.v1 import query_pb2, session_pb2
+from tests.support.status import kind
+from tests.support.waiting import wait_until
+from tests.support.wire import DEADLINE_S, Client, FakeAgent, Refused, coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SUCCEEDED = session_pb2.GROUP_STATE_SUCCEEDED
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    async with coordinator(tmp_path, policy=Policy(history_max=4)) as client:
+        yield client
+
+
+def watch(client: Client, after: int = 0) -> Any:
+    request = query_pb2.WatchEventsRequest(run_id="run", after_sequence=after)
+    return client.runs.WatchEvents(request, timeout=DEADLINE_S)
+
+
+async def kinds(call: Any) -> list[str]:
+    return [kind(event) for event in (await call.read()).events]
+
+
+async def finish(agent: FakeAgent) -> None:
+    await agent.say(SUCCEEDED, workers_alive=0, workers_done=1)
+    await agent.desired("exit")
+
+
+async def refused(call: Any) -> Refused:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call.read()
+    return Refused.of(error.value)
+
+
+async def test_a_watch_tells_what_was_and_is_decided_and_ends_with_the_run(client: Client) -> None:
+    agent = await client.agent().join()
+    await agent.run()
+    call = watch(client)
+    assert await kinds(call) == ["agent admitted", "round started"]
+    later = watch(client, after=2)
+    await finish(agent)
+    assert await kinds(call) == await kinds(later) == ["run succeeded"]
+    assert await call.read() is await later.read() is grpc.aio.EOF
+    assert await watch(client, after=3).read() is grpc.aio.EOF
+
+
+async def test_what_was_forgotten_is_counted(client: Client) -> None:
+    for number in range(6):
+        await client.agent(incarnation=str(number), host=str(number)).join()
+    response = await watch(client).read()
+    last = response.events[-1].sequence
+    assert (len(response.events), response.missed) == (4, last - 4)
+
+
+async def test_a_watch_that_can_not_be_is_refused(client: Client) -> None:
+    assert (await refused(watch(client))).reason == "UNKNOWN_RUN"
+    await client.agent().join()
+    beyond = await refused(watch(client, after=1_000))
+    assert (beyond.reason, beyond.detail.violation.field) == ("INVALID", "after_sequence")
+
+
+async def test_one_watch_too_many_is_refused(tmp_path: Path) -> None:
+    async with coordinator(tmp_path, limits=Limits(watches_max=1)) as client:
+        await client.agent().join()
+        call = watch(client)
+        await kinds(call)
+        assert (await refused(watch(client))).detail.limit.name == "watches_max"
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call.read()
+
+
+async def test_a_coordinator_that_stops_ends_its_watches() -> None:
+    watches = Watches()
+    with watches.open("a", most=1) as before:
+        watches.end(Unavailable("it is stopping"))
+        with pytest.raises(Unavailable):
+            await before.news()
+    with watches.open("a", most=1) as after, pytest.raises(Unavailable):
+        await after.news()
+
+
+async def test_following_goes_on_with_the_next_coordinator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "RETRY_MOST_S", 0.2)
+    config = CoordinatorConfig(port=0, insecure=True)
+    async with serving(config, SqliteJournal(tmp_path)) as (port, driver), Client(port) as client:
+        await (await client.agent(incarnation="a").join()).run()
+        line = f"events run --follow -o json --insecure --coordinator 127.0.0.1:{port}"
+        done = asyncio.create_task(asyncio.to_thread(cli.main, line.split()))
+        await wait_until(lambda: driver.journal.runs.watches._count, DEADLINE_S)
+    again = replace(config, port=port)
+    async with serving(again, SqliteJournal(tmp_path)), Client(port) as client:
+        agent = await client.agent(incarnation="a").join()
+        agent.fence.round_id = 0
+        await agent.run()
+        await finish(agent)
+        async with asyncio.timeout(DEADLINE_S):
+            assert await done == 0
+    out, err = capsys.readouterr()
+    events = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert [event["sequence"] for event in events] == [1, 2, 3]
+    assert events[-1]["kind"] == "run_succeeded"
+    assert "waiting for it" in err
+
+
+async def test_a_status_is_shown_until_the_run_has_ended(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "SHARE", 1e-9)  # it is the event that lets it look again
+    agent = await client.agent().join()
+    await agent.run()
+    looked = threading.Event()
+
+    def look() -> list[str]:
+        phases = []
+        access: dict[str, Any] = {"coordinator": f"127.0.0.1:{client.port}", "insecure": True}
+        for status in live.looks(requests.WatchRun(run_id="run", **access)):
+            phases.append(status["phase"])
+            looked.set()
+        return phases
+
+    done = asyncio.create_task(asyncio.to_thread(look))
+    await asyncio.to_thread(looked.wait, DEADLINE_S)
+    await finish(agent)
+    async with asyncio.timeout(DEADLINE_S):
+        phases = await done
+    assert (phases[0], phases[-1]) == ("running", "ended")
+    line = f"watch run --insecure --coordinator 127.0.0.1:{client.port}"
+    assert await asyncio.to_thread(cli.main, line.split()) == 0
+    assert "run run is ended" in capsys.readouterr().out
+
+
+def test_who_was_never_reached_is_not_waited_for() -> None:
+    slept: list[float] = []
+    patience = Patience(slept.append)
+    away, refusal = CallFailed("away", 3), CallFailed("no", 2)
+    with pytest.raises(CallFailed):
+        patience.wait(away)
+    patience.reached()
+    for _ in range(6):
+        patience.wait(away)
+    assert slept == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    with pytest.raises(CallFailed):
+        patience.wait(refusal)

@@ -1,0 +1,129 @@
+"""Why a run is as it is, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.command.looking.documents import status_document, verdict_document
+from coordinator.command.looking.explanation import explanation
+from drumbeat.mapping import duration
+from drumbeat.v1 import failure_pb2
+from drumbeat.v1 import query_pb2 as pb
+
+
+def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "") -> pb.RunEvent:
+    return pb.RunEvent(
+        sequence=sequence,
+        age=duration(age_s),
+        kind=pb.RunEventKind.Value(f"RUN_EVENT_KIND_{kind}"),
+        reason=reason,
+        caller=caller,
+    )
+
+
+def explain(run: pb.Run, *agents: pb.Agent, events: Any = ()) -> dict[str, Any]:
+    verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
+    return explanation(status_document(run, agents, events), verdict)
+
+
+def test_a_failed_run_is_explained_by_its_root_cause() -> None:
+    cause = failure_pb2.FailureRecord(
+        host="gpu3",
+        pid=17,
+        exit_code=-9,
+        signal_name="SIGKILL",
+        worker=failure_pb2.WorkerRanks(rank=5),
+        explanation="the kernel ran out of memory",
+        stderr_tail="one\nlast\x1b[2J\n",
+    )
+    report = failure_pb2.FailureReport(root_causes=[cause])
+    run = pb.Run(
+        run_id="mt5",
+        phase=pb.RUN_PHASE_ENDED,
+        cause=failure_pb2.VERDICT_CAUSE_WORKER_FAILED,
+        reason="round 1 failed",
+        ended_age=duration(120),
+        restarts_used=1,
+        restarts_max=1,
+        verdict=failure_pb2.Verdict(report=report),
+    )
+    events = [
+        event(1, 400, "ROUND_STARTED", "2 agents"),
+        event(2, 310, "ROUND_ENDED", "round 0 failed"),
+        event(3, 300, "ROUND_STARTED", "2 agents", caller="t1"),
+        event(4, 120, "RUN_FAILED", "round 1 failed"),
+    ]
+    assert explain(run, events=events) == {
+        "run_id": "mt5",
+        "phase": "ended",
+        "what": ["Run mt5 failed 2 min ago: round 1 failed."],
+        "root_cause": [
+            "Rank 5 on gpu3, pid 17 was ended by SIGKILL.",
+            "Likely why: the kernel ran out of memory",
+            "Last line of its standard error: last\\x1b[2J",
+        ],
+        "done": [
+            "6 min 40 s ago, round started: 2 agents.",
+            "5 min 10 s ago, round ended: round 0 failed.",
+            "5 min ago, round started (asked for by t1): 2 agents.",
+        ],
+        "cost": [
+            "1 of 1 restart used.",
+            "10 s without a round, 1 time, as far as it is known.",
+        ],
+        "advice": [
+            "look for lack of memory or for an operator's kill on gpu3",
+            "correct the cause and start again; --max-restarts gives a run more tries",
+        ],
+    }
+
+
+def test_of_a_run_that_goes_on_it_is_said_who_is_waited_for() -> None:
+    agents = [
+        pb.Agent(
+            name=name,
+            is_connected=name != "c",
+            silence=duration(4 if name == "b" else 0),
+            local_world_size=1,
+            seat=pb.Seat(group_rank=rank, rank_first=rank),
+            workers=[failure_pb2.WorkerProgress(step=40 - 10 * (name == "b"))],
+        )
+        for rank, name in enumerate("abc")
+    ]
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING, round_id=2, reason="3 agents")
+    events = [event(9, 60, "ROUND_ENDED", "round 1 lost c")]
+    found = explain(run, *agents, events=events)
+    assert found["what"] == [
+        "Run r is in round 2: 3 agents.",
+        "Behind the others: rank 1 on b at step 30.",
+        "Not connected: c.",
+        "Silent: b (4 s).",
+    ]
+    assert found["root_cause"] == ["Latest, 1 min ago: round 1 lost c."]
+    assert found["advice"] == ["look at rank 1 on b first"]
+
+
+def test_a_hang_and_a_run_without_agents_have_their_advice() -> None:
+    hang = failure_pb2.Hang(
+        kind=failure_pb2.HANG_KIND_TIMER, scope="save", elapsed=duration(61), evidence="state S"
+    )
+    report = failure_pb2.FailureReport(root_causes=[failure_pb2.FailureRecord(hang=hang, host="h")])
+    failed = pb.Run(
+        run_id="r",
+        phase=pb.RUN_PHASE_ENDED,
+        cause=failure_pb2.VERDICT_CAUSE_AGENTS_MISSING,
+        verdict=failure_pb2.Verdict(report=report),
+    )
+    found = explain(failed)
+    assert found["root_cause"][0] == "Rank 0 on h hung (timer save) and was ended after 1 min 1 s."
+    assert "start the agents that are missing" in found["advice"][0]
+    waiting = pb.Run(run_id="r", phase=pb.RUN_PHASE_GATHERING, reason="1 of 2 agents is there")
+    assert explain(waiting)["what"] == ["Run r waits for its next round: 1 of 2 agents is there."]
+
+
+def test_a_run_that_was_stopped_has_not_failed() -> None:
+    cause, age = failure_pb2.VERDICT_CAUSE_STOPPED, duration(60)
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_ENDED, cause=cause, reason="by t1", ended_age=age)
+    found = explain(run, events=[event(1, 70, "ROUND_ENDED", "round 0 failed")])
+    assert found["what"] == ["Run r was stopped 1 min ago: by t1."]
+    assert found["root_cause"] == []
