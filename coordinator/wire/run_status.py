@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from coordinator.core.model import AgentIdentity, Round, Seat
@@ -94,16 +95,30 @@ def runs_page(
 def agents_page(
     request: query_pb2.ListAgentsRequest, state: RunState, run: AnyRun | None, *, now: float
 ) -> query_pb2.ListAgentsResponse:
-    """Write a page of a run's agents. Raises ``InvalidRequest``. Linear in agents."""
-    after, ranks = _position(request.page_token), state.group_ranks()
-    rows = sorted((ranks.get(i, _STANDBY_RANK), i) for i in state.members)
-    rows, is_full = [row for row in rows if row > after], request.view == query_pb2.VIEW_FULL
+    """Write a page of a run's agents. Raises ``InvalidRequest``.
+
+    Linear in the page, and in standbys where it comes to them.
+    """
+    after, is_full = _position(request.page_token), request.view == query_pb2.VIEW_FULL
+    rows = _agent_rows(state, after)
     found = _page(rows, lambda row: _agent(state, run, row[1], is_full, now), request.page_size)
     response = query_pb2.ListAgentsResponse(agents=found)
     if len(found) < len(rows):
         rank, incarnation = rows[len(found) - 1]
         response.next_page_token = f"{rank}:{incarnation}"
     return response
+
+
+def _agent_rows(state: RunState, after: tuple[int, str]) -> list[tuple[int, str]]:
+    """Return rank and incarnation of agents behind a row, in order, more than a page has if any."""
+    # Seats are in order of ranks, and none has a rank below its index.
+    seats = islice(state.seats.items(), max(0, after[0]), None) if after[0] < _STANDBY_RANK else ()
+    seated = ((seat.group_rank, i) for i, seat in seats if i in state.members)
+    rows = list(islice((row for row in seated if row > after), PAGE_SIZE_MAX + 1))
+    if len(rows) <= PAGE_SIZE_MAX:
+        standbys = ((_STANDBY_RANK, i) for i in state.members if i not in state.seats)
+        rows += sorted(row for row in standbys if row > after)
+    return rows
 
 
 def events_page(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Of one call. A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
 # Agents in one answer: what the coordinator writes within some 10 ms, and others wait no longer.
-AGENTS_PER_CALL = 250
+AGENTS_PER_CALL = 100
 EVENTS_SHOWN = 10  # the latest, in a status
 
 
