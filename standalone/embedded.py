@@ -22,7 +22,7 @@ from coordinator.journal.journal import Journal
 from coordinator.shell.driver import Driver
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
-from drumbeat.v1 import failure_pb2, query_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -68,6 +68,10 @@ class EmbeddedConnection:
     async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
+
+    async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
+        """Deliver stacks."""
+        await self._sessions.report_stacks(request)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""

@@ -118,6 +118,10 @@ class Identity:
     term: int = 0
 
 
+FEATURES = ("stacks",)
+"""What this agent can do beyond the first version of the protocol."""
+
+
 def incarnation_of(key: bytes) -> str:
     """Return the incarnation that a key proves."""
     return hashlib.sha256(key).hexdigest()[:32]
@@ -139,6 +143,7 @@ def hello_message(
     return session_pb2.Hello(
         run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec),
         version=VERSION,
+        features=FEATURES,
         labels=dict(label.split("=", 1) for label in config.labels),
         term=identity.term,
         incarnation_key=identity.incarnation_key,

@@ -95,6 +95,15 @@ class GrpcConnection:
         stub = session_pb2_grpc.AgentServiceStub(self._channel)
         await _converse(stub.ReportFailures(metadata=self._metadata), requests, take)
 
+    async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
+        """Call ``AgentService.ReportStacks``."""
+        assert self._channel is not None, "within a session"
+        stub = session_pb2_grpc.AgentServiceStub(self._channel)
+        try:
+            await stub.ReportStacks(request, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _transport_error(error) from error
+
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``."""
         assert self._channel is not None, "within a session"

@@ -19,6 +19,7 @@ from agent.core.notice import Notice, NoticeKind
 from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Spool
+from agent.session.stack_answers import StackAnswers
 from agent.session.transport import Connect, Connection, Reports, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
@@ -79,6 +80,7 @@ class Session:
         self._opening, self._attempt, self._beat = opening, opening.attempt, opening.beat
         self._config, self._identity, self._watchdog = config, identity, watchdog
         self._on_event = on_event
+        self._stacks = StackAnswers(config.run_id, identity, watchdog)
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
@@ -160,7 +162,7 @@ class Session:
             await asyncio.get_running_loop().create_future()
 
         stream = connection.open(self._requests(), partial(self._take, connection))
-        await until_one_ends(stream, deliver(), show_all())
+        await until_one_ends(stream, deliver(), show_all(), self._stacks.run(connection))
 
     def _take(self, connection: Connection, response: session_pb2.Directive) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""
@@ -183,6 +185,8 @@ class Session:
                 self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
             case "inprocess" | "notice":
                 self._take_for_workers(response)
+            case "collect":
+                self._stacks.asked(response.collect)
             case "authorities":
                 connection.trust(response.authorities.keys)
             case _:

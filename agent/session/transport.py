@@ -45,6 +45,9 @@ class Connection(Protocol):
     async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Do the same with ``AgentService.ReportFailures``."""
 
+    async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
+        """Call ``AgentService.ReportStacks``. Raises ``TransportError``."""
+
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``. Raises ``TransportError``."""
 

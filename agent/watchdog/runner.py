@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from textwrap import indent
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -60,6 +60,7 @@ class _Worker:
     hang: Hang | None = None
     signalled: msg.Signal | None = None
     signalled_at: float = 0.0
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)  # its stacks come one way
 
     def is_ended_by_hang(self, exit_code: int) -> bool:
         """Whether it ended because of the hang that was found, and not long after it."""
@@ -72,6 +73,15 @@ class _Worker:
         is_default = is_own and signum in (signal.SIGTERM, signal.SIGKILL)
         is_recent = time.monotonic() - self.signalled_at < BLAMED_WITHIN_S
         return is_recent and (is_default or exit_code != 0)
+
+
+class StacksTaken(NamedTuple):
+    """The stacks of a worker, or why there are none."""
+
+    local_rank: int
+    pid: int = 0
+    stacks: str = ""
+    problem: str = ""
 
 
 class Watchdog:
@@ -237,6 +247,36 @@ class Watchdog:
         """Take what the run has learned."""
         self._feed(msg.LimitsLearned(limits=limits))
 
+    async def stacks_now(
+        self, round_id: int, local_ranks: Iterable[int], timeout_s: float
+    ) -> list[StacksTaken]:
+        """Return the stacks of workers of a round, all looked at together; they go on."""
+        keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
+        return await asyncio.gather(*(self._stacks_of(key, timeout_s) for key in keys))
+
+    async def _stacks_of(self, key: WorkerKey, timeout_s: float) -> StacksTaken:
+        if (worker := self._workers.get(key)) is None:
+            return StacksTaken(key.local_rank, problem="this host has no such worker, or no board")
+        async with worker.looking:
+            if not worker.is_watched:
+                return StacksTaken(key.local_rank, problem="it does not run")
+            pid, snapshot = worker.pid, worker.board.read() or Snapshot()
+            try:
+                evidence = await take_evidence(
+                    pid,
+                    worker.board.stacks_fd,
+                    owner_pid=snapshot.owner_pid,
+                    stack_signal=snapshot.stack_signal,
+                    timeout_s=timeout_s,
+                )
+            except Exception as error:
+                # In any case: the others answer, and this one may be asked again.
+                log.exception("stacks not taken", **_place(key))
+                evidence = Evidence(notes=f"no stacks: {describe(error)}")
+        stacks = self._redact(evidence.stacks)
+        problem = "" if stacks else self._redact(evidence.notes)
+        return StacksTaken(key.local_rank, pid=pid, stacks=stacks, problem=problem)
+
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
         self.ended()
@@ -339,13 +379,14 @@ class Watchdog:
     async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
         try:
-            evidence = await take_evidence(
-                effect.pid or worker.pid,
-                worker.board.stacks_fd,
-                owner_pid=snapshot.owner_pid,
-                stack_signal=snapshot.stack_signal,
-                timeout_s=effect.timeout_s,
-            )
+            async with worker.looking:
+                evidence = await take_evidence(
+                    effect.pid or worker.pid,
+                    worker.board.stacks_fd,
+                    owner_pid=snapshot.owner_pid,
+                    stack_signal=snapshot.stack_signal,
+                    timeout_s=effect.timeout_s,
+                )
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))

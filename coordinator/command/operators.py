@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events, why, watch):
+    for command in (reset_limits, token, authority, status, events, why, watch, stacks):
         root.add_command(command)
     for command in (stop, restart, forget):
         root.add_command(command)
@@ -342,3 +342,25 @@ def watch(ctx: click.Context, /, **params: Any) -> Request:
     coordinator.
     """
     return _made(requests.WatchRun, ctx, params)
+
+
+@_command(
+    None,
+    "stacks",
+    """\b
+Examples:
+  coordinator stacks mt5
+  coordinator stacks mt5 --rank 17
+  coordinator stacks mt5 -o json | jq '.groups[-1].ranks'
+""",
+    requests.ShowStacks,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def stacks(ctx: click.Context, /, **params: Any) -> Request:
+    """Show where the workers of a run are now: their Python stacks, grouped by equal ones.
+
+    Nothing is stopped. Workers have stacks to show once they have used the SDK, e.g. called
+    worker_sdk.heartbeat; those that can't answer are named with the reason.
+    """
+    return _made(requests.ShowStacks, ctx, params)

@@ -51,6 +51,32 @@ _REASON = Setting(
 )
 
 
+def _ranks(given: Any) -> tuple[int, ...]:
+    if not isinstance(given, str):
+        return tuple(given)
+    found: list[int] = []
+    for part in given.split(","):
+        if not (match := _RANK_OR_RANGE.fullmatch(part)):
+            raise ValueError
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < first + _RANKS_MAX - len(found):
+            raise ValueError
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))
+
+
+_RANK_OR_RANGE = re.compile(r" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", re.ASCII)
+_RANKS_MAX = 10_000
+_RANKS = settings.Kind(
+    f"ranks and ranges of them, {_RANKS_MAX} at most, e.g. 17 or 0,8-15",
+    _ranks,
+    _ranks,
+    lambda ranks: ",".join(map(str, ranks)),
+    "RANKS",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request(AccessSettings):
     """What all of them are told: where the coordinator is, and who asks."""
@@ -211,6 +237,21 @@ class WatchRun(Looking):
     run_id: str  # an argument
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowStacks(Looking):
+    """``coordinator stacks``."""
+
+    run_id: str  # an argument
+    rank: tuple[int, ...] = setting(
+        (),
+        _RANKS,
+        "Options",
+        "Only the workers of these ranks, e.g. 17 or 0,8-15.",
+        shown_default="all",
+        has_variable=False,  # DRUMBEAT_RANK may come to be that of workers
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -226,6 +267,7 @@ COMMANDS: dict[str, type[Request]] = {
     "events": ShowEvents,
     "why": ExplainRun,
     "watch": WatchRun,
+    "stacks": ShowStacks,
 }
 
 

@@ -97,6 +97,24 @@ class TellNotice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackRequest:
+    """Asks for the stacks of some workers of a round, as they are now."""
+
+    request_id: str
+    round_id: int
+    local_ranks: tuple[int, ...]
+    time_left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Tell an agent all that it is asked at present; the shell does, not the core."""
+
+    session_id: str
+    stacks: tuple[StackRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
     """End a session with an error."""
 
@@ -141,6 +159,6 @@ class Decided:
 
 
 Kept = Persist | Forget | KeepToken
-ToWorkers = Instruct | TellNotice
+ToWorkers = Instruct | TellNotice | Collect
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

@@ -22,6 +22,7 @@ class SessionOpened:
     uptime_s: float | None = None
     version: str = ""  # for readers, as the labels
     labels: dict[str, str] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

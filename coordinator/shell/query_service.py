@@ -5,16 +5,24 @@ Readers are answered from what is journaled.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
 
 from coordinator.access.caller import TRUSTED, Caller
+from coordinator.core.progress.stack_gathering import asked_of
 from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.run.state import RunState
-from coordinator.errors import InvalidRequest, UnknownRun
+from coordinator.core.run.state import Phase, RunState
+from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
 from coordinator.shell.driver import Driver
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
+from coordinator.wire.stacks import answer_message
 from drumbeat.v1 import query_pb2
+
+# A reader of stacks that takes longer than this is left: what it has not taken waits here.
+STACKS_READ_WITHIN_S = 30
 
 
 class QueryService:
@@ -92,6 +100,28 @@ class QueryService:
                     return
                 else:
                     await watch.news()
+
+    async def GetStacks(self, request: query_pb2.GetStacksRequest, context: Any) -> None:
+        """Write the stacks of a run's workers. Raises ``LimitReached`` too."""
+        state, _ = self._find(request.run_id, 0)
+        if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
+            raise UnknownRun(request.run_id, "that has workers at present")
+        members = ((i, seat, state.members.get(i)) for i, seat in state.round.seats.items())
+        seats = (
+            (i, who.name, who.host, seat.rank_first, who.local_world_size)
+            for i, seat, who in members
+            if who is not None
+        )
+        asked, round_id = asked_of(seats, request.ranks), state.round.round_id
+        try:
+            async with (
+                asyncio.timeout(STACKS_READ_WITHIN_S),
+                aclosing(self._driver.stacks.ask(request.run_id, round_id, asked)) as answers,
+            ):
+                async for answer in answers:
+                    await context.write(answer_message(answer))
+        except TimeoutError:
+            raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)

@@ -311,8 +311,14 @@ def _add_services(
     server: grpc.aio.Server, driver: Driver, control: Any, status: health.aio.HealthServicer
 ) -> None:
     sessions = Sessions(driver)
+
+    async def report_stacks(request: Any, context: Context) -> Any:
+        return await sessions.report_stacks(request, caller_of(context))
+
     agents: Any = SimpleNamespace(
-        OpenSession=_stream(sessions.open), ReportFailures=_stream(sessions.report)
+        OpenSession=_stream(sessions.open),
+        ReportFailures=_stream(sessions.report),
+        ReportStacks=report_stacks,
     )
     queries: Any = QueryService(driver, caller_of)
     session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)

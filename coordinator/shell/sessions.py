@@ -19,6 +19,7 @@ from coordinator.errors import CoordinatorError, Deposed, InvalidRequest, Unauth
 from coordinator.shell.driver import Driver
 from coordinator.wire import session as wire
 from coordinator.wire.failure import failure_reported
+from coordinator.wire.stacks import read_found
 from drumbeat.mapping import OnProblem
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
@@ -71,6 +72,17 @@ class Sessions:
         pending: _Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
         reading = self._read_records(requests, pending, caller)
         await until_one_ends(_acknowledge(pending, send), reading)
+
+    async def report_stacks(
+        self, request: session_pb2.ReportStacksRequest, caller: Caller = TRUSTED
+    ) -> session_pb2.ReportStacksResponse:
+        """Hand an agent's answer to whom it is for. Raises ``CoordinatorError``."""
+        run_id = wire.run_id_of("fence.run_id", request.fence.run_id)
+        incarnation = request.fence.incarnation
+        self._check(caller, run_id, incarnation, request.incarnation_key)
+        found = read_found(request)
+        is_taken = self._driver.stacks.take(run_id, incarnation, request.request_id, found)
+        return session_pb2.ReportStacksResponse(is_taken=is_taken)
 
     async def _hello(
         self, requests: AsyncIterator[session_pb2.AgentReport], caller: Caller

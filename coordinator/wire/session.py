@@ -20,7 +20,7 @@ from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
 from coordinator.core.progress.notice import Leaving, NoticeKind, NoticeReport, PendingNotice
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from coordinator.wire import failure as failures
-from coordinator.wire import inprocess
+from coordinator.wire import inprocess, stacks
 from drumbeat import VERSION
 from drumbeat.format import one_line
 from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
@@ -32,6 +32,7 @@ HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
 LABELS_MAX = 64
+FEATURES_MAX = 64
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -111,6 +112,7 @@ def session_opened(
             uptime_s=failures.read_uptime_s(message),
             version=one_line(hello.version, most),
             labels=labels,
+            features=frozenset(hello.features[:FEATURES_MAX]),
         )
     except InvalidField as problem:
         raise refusal_of(problem) from None
@@ -281,6 +283,8 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             kind = {"notice": told}
         case fx.Instruct(directive=directive):
             kind = {"inprocess": inprocess.directive_message(directive)}
+        case fx.Collect():
+            kind = {"collect": stacks.collect_message(effect)}
     return session_pb2.Directive(run_id=run_id, **kind)
 
 

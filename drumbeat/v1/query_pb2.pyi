@@ -795,3 +795,55 @@ class WatchEventsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["events", b"events", "missed", b"missed"]) -> None: ...
 
 Global___WatchEventsResponse: typing_extensions.TypeAlias = WatchEventsResponse
+
+@typing.final
+class GetStacksRequest(google.protobuf.message.Message):
+    """Asks for the stacks of workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the workers asked for; empty: all. Those that the round does not have are left out."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ranks", b"ranks", "run_id", b"run_id"]) -> None: ...
+
+Global___GetStacksRequest: typing_extensions.TypeAlias = GetStacksRequest
+
+@typing.final
+class GetStacksResponse(google.protobuf.message.Message):
+    """The stacks of the workers of one agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name of the agent."""
+    host: builtins.str
+    """Its host."""
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.session_pb2.WorkerStacks]:
+        """Those asked for, by rank."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        workers: collections.abc.Iterable[drumbeat.v1.session_pb2.WorkerStacks] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "name", b"name", "workers", b"workers"]) -> None: ...
+
+Global___GetStacksResponse: typing_extensions.TypeAlias = GetStacksResponse

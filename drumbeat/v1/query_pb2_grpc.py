@@ -70,6 +70,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsResponse.FromString,
                 _registered_method=True)
+        self.GetStacks = channel.unary_stream(
+                '/drumbeat.v1.QueryService/GetStacks',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetStacksRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStacksResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -129,6 +134,16 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStacks(self, request, context):
+        """Returns the Python stacks of a run's workers as they are now, an answer for each agent as it
+        arrives. Workers are asked by their agents and go on. Ends once all have answered, after
+        4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
+        round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -161,6 +176,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'GetStacks': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetStacks,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStacksRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetStacksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -331,6 +351,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/WatchEvents',
             drumbeat_dot_v1_dot_query__pb2.WatchEventsRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetStacks',
+            drumbeat_dot_v1_dot_query__pb2.GetStacksRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetStacksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -121,7 +121,23 @@ _QueryServiceWatchEventsType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType]):
+_QueryServiceGetStacksType = typing_extensions.TypeVar(
+    '_QueryServiceGetStacksType',
+    grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -156,6 +172,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.WatchEventsRequest,
             drumbeat.v1.query_pb2.WatchEventsResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.GetStacksRequest,
+            drumbeat.v1.query_pb2.GetStacksResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -183,6 +203,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.WatchEventsRequest,
             drumbeat.v1.query_pb2.WatchEventsResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.GetStacksRequest,
+            drumbeat.v1.query_pb2.GetStacksResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -214,6 +238,13 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     has had no such event yet.
     """
 
+    GetStacks: _QueryServiceGetStacksType
+    """Returns the Python stacks of a run's workers as they are now, an answer for each agent as it
+    arrives. Workers are asked by their agents and go on. Ends once all have answered, after
+    4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
+    round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -238,6 +269,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         drumbeat.v1.query_pb2.WatchEventsRequest,
         drumbeat.v1.query_pb2.WatchEventsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.GetStacksRequest,
+        drumbeat.v1.query_pb2.GetStacksResponse,
     ],
 ]
 
@@ -306,6 +341,18 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         Ends with OK once the run has ended and all is told, and with UNAVAILABLE when the
         coordinator stops: go on with `after_sequence` of the last event. INVALID_ARGUMENT: the run
         has had no such event yet.
+        """
+
+    @abc.abstractmethod
+    def GetStacks(
+        self,
+        request: drumbeat.v1.query_pb2.GetStacksRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.GetStacksResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.GetStacksResponse]]:
+        """Returns the Python stacks of a run's workers as they are now, an answer for each agent as it
+        arrives. Workers are asked by their agents and go on. Ends once all have answered, after
+        4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
+        round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

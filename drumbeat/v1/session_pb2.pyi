@@ -535,6 +535,7 @@ class Directive(google.protobuf.message.Message):
     LIMITS_FIELD_NUMBER: builtins.int
     INPROCESS_FIELD_NUMBER: builtins.int
     AUTHORITIES_FIELD_NUMBER: builtins.int
+    COLLECT_FIELD_NUMBER: builtins.int
     NOTICE_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run that it speaks of; empty if it is about the session alone."""
@@ -563,6 +564,10 @@ class Directive(google.protobuf.message.Message):
         """Whom the agent trusts to be the coordinator from now on."""
 
     @property
+    def collect(self) -> Global___Collect:
+        """What of the workers is asked for at present."""
+
+    @property
     def notice(self) -> Global___Notice:
         """What training is told of a change to come."""
 
@@ -576,11 +581,12 @@ class Directive(google.protobuf.message.Message):
         limits: Global___LearnedLimits | None = ...,
         inprocess: drumbeat.v1.inprocess_pb2.InprocessDirective | None = ...,
         authorities: Global___Authorities | None = ...,
+        collect: Global___Collect | None = ...,
         notice: Global___Notice | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "notice"] | None: ...
+    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice"] | None: ...
 
 Global___Directive: typing_extensions.TypeAlias = Directive
 
@@ -1072,3 +1078,147 @@ class ReportFailuresResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "kept", b"kept", "sequence", b"sequence"]) -> None: ...
 
 Global___ReportFailuresResponse: typing_extensions.TypeAlias = ReportFailuresResponse
+
+@typing.final
+class Collect(google.protobuf.message.Message):
+    """All that is asked for of an agent's workers at present; the agent answers each request once. Only
+    sent to agents with the feature `stacks`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STACKS_FIELD_NUMBER: builtins.int
+    @property
+    def stacks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StackRequest]:
+        """At most 8."""
+
+    def __init__(
+        self,
+        *,
+        stacks: collections.abc.Iterable[Global___StackRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["stacks", b"stacks"]) -> None: ...
+
+Global___Collect: typing_extensions.TypeAlias = Collect
+
+@typing.final
+class StackRequest(google.protobuf.message.Message):
+    """Asks for the Python stacks of workers as they are now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    LOCAL_RANKS_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    """To be repeated in the answer."""
+    round_id: builtins.int
+    """Only workers of this round count."""
+    @property
+    def local_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Local ranks of those asked for."""
+
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the answer is waited for, from the sending of this on."""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        round_id: builtins.int = ...,
+        local_ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["local_ranks", b"local_ranks", "request_id", b"request_id", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
+
+Global___StackRequest: typing_extensions.TypeAlias = StackRequest
+
+@typing.final
+class ReportStacksRequest(google.protobuf.message.Message):
+    """An agent's answer to a `StackRequest`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FENCE_FIELD_NUMBER: builtins.int
+    INCARNATION_KEY_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
+    incarnation_key: builtins.bytes
+    """What proves the incarnation; see `Hello.incarnation_key`."""
+    request_id: builtins.str
+    """That of the request."""
+    @property
+    def fence(self) -> drumbeat.v1.common_pb2.Fence:
+        """Run, round and incarnation."""
+
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___WorkerStacks]:
+        """What was found of each worker that was asked for. At most 512 KiB together: stacks are cut."""
+
+    def __init__(
+        self,
+        *,
+        fence: drumbeat.v1.common_pb2.Fence | None = ...,
+        incarnation_key: builtins.bytes = ...,
+        request_id: builtins.str = ...,
+        workers: collections.abc.Iterable[Global___WorkerStacks] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["fence", b"fence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fence", b"fence", "incarnation_key", b"incarnation_key", "request_id", b"request_id", "workers", b"workers"]) -> None: ...
+
+Global___ReportStacksRequest: typing_extensions.TypeAlias = ReportStacksRequest
+
+@typing.final
+class WorkerStacks(google.protobuf.message.Message):
+    """The stacks of one worker, or why there are none."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    STACKS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    local_rank: builtins.int
+    """The worker."""
+    pid: builtins.int
+    """Its process."""
+    stacks: builtins.str
+    """The stacks of its threads as Python's fault handler writes them, the first thread first."""
+    problem: builtins.str
+    """Why there are none; empty if there are."""
+    rank: builtins.int
+    """Its rank. Only set for readers, by the coordinator."""
+    def __init__(
+        self,
+        *,
+        local_rank: builtins.int = ...,
+        pid: builtins.int = ...,
+        stacks: builtins.str = ...,
+        problem: builtins.str = ...,
+        rank: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["local_rank", b"local_rank", "pid", b"pid", "problem", b"problem", "rank", b"rank", "stacks", b"stacks"]) -> None: ...
+
+Global___WorkerStacks: typing_extensions.TypeAlias = WorkerStacks
+
+@typing.final
+class ReportStacksResponse(google.protobuf.message.Message):
+    """The answer was received."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_TAKEN_FIELD_NUMBER: builtins.int
+    is_taken: builtins.bool
+    """Whether it was waited for."""
+    def __init__(
+        self,
+        *,
+        is_taken: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_taken", b"is_taken"]) -> None: ...
+
+Global___ReportStacksResponse: typing_extensions.TypeAlias = ReportStacksResponse

@@ -45,6 +45,11 @@ class AgentServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresResponse.FromString,
                 _registered_method=True)
+        self.ReportStacks = channel.unary_unary(
+                '/drumbeat.v1.AgentService/ReportStacks',
+                request_serializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -87,6 +92,17 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportStacks(self, request, context):
+        """Answers one `StackRequest` of a `Collect` with the stacks of this agent's workers, in a call
+        of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
+        nobody waits for any more is dropped, and so is all but the first of an agent.
+
+        INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,6 +115,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ReportFailures,
                     request_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresResponse.SerializeToString,
+            ),
+            'ReportStacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportStacks,
+                    request_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -156,6 +177,33 @@ class AgentService(object):
             '/drumbeat.v1.AgentService/ReportFailures',
             drumbeat_dot_v1_dot_session__pb2.ReportFailuresRequest.SerializeToString,
             drumbeat_dot_v1_dot_session__pb2.ReportFailuresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.AgentService/ReportStacks',
+            drumbeat_dot_v1_dot_session__pb2.ReportStacksRequest.SerializeToString,
+            drumbeat_dot_v1_dot_session__pb2.ReportStacksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,7 +57,23 @@ _AgentServiceReportFailuresType = typing_extensions.TypeVar(
     ],
 )
 
-class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType]):
+_AgentServiceReportStacksType = typing_extensions.TypeVar(
+    '_AgentServiceReportStacksType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.session_pb2.ReportStacksRequest,
+        drumbeat.v1.session_pb2.ReportStacksResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.session_pb2.ReportStacksRequest,
+        drumbeat.v1.session_pb2.ReportStacksResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.session_pb2.ReportStacksRequest,
+        drumbeat.v1.session_pb2.ReportStacksResponse,
+    ],
+)
+
+class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType, _AgentServiceReportStacksType]):
     """For agents alone: their sessions, and what went wrong with their workers."""
 
     @typing.overload
@@ -70,6 +86,10 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
             drumbeat.v1.session_pb2.ReportFailuresRequest,
             drumbeat.v1.session_pb2.ReportFailuresResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.session_pb2.ReportStacksRequest,
+            drumbeat.v1.session_pb2.ReportStacksResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -81,6 +101,10 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
         grpc.aio.StreamStreamMultiCallable[
             drumbeat.v1.session_pb2.ReportFailuresRequest,
             drumbeat.v1.session_pb2.ReportFailuresResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.session_pb2.ReportStacksRequest,
+            drumbeat.v1.session_pb2.ReportStacksResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -114,6 +138,14 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
     RESOURCE_EXHAUSTED: a record is over the size limit. UNAVAILABLE: later again.
     """
 
+    ReportStacks: _AgentServiceReportStacksType
+    """Answers one `StackRequest` of a `Collect` with the stacks of this agent's workers, in a call
+    of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
+    nobody waits for any more is dropped, and so is all but the first of an agent.
+
+    INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
+    """
+
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.StreamStreamMultiCallable[
         drumbeat.v1.session_pb2.AgentReport,
@@ -122,6 +154,10 @@ AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.StreamStreamMultiCallable[
         drumbeat.v1.session_pb2.ReportFailuresRequest,
         drumbeat.v1.session_pb2.ReportFailuresResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.session_pb2.ReportStacksRequest,
+        drumbeat.v1.session_pb2.ReportStacksResponse,
     ],
 ]
 
@@ -166,6 +202,19 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
 
         INVALID_ARGUMENT: a record is malformed; the agent drops it and says so.
         RESOURCE_EXHAUSTED: a record is over the size limit. UNAVAILABLE: later again.
+        """
+
+    @abc.abstractmethod
+    def ReportStacks(
+        self,
+        request: drumbeat.v1.session_pb2.ReportStacksRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.session_pb2.ReportStacksResponse, collections.abc.Awaitable[drumbeat.v1.session_pb2.ReportStacksResponse]]:
+        """Answers one `StackRequest` of a `Collect` with the stacks of this agent's workers, in a call
+        of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
+        nobody waits for any more is dropped, and so is all but the first of an agent.
+
+        INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -166,6 +166,12 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
             )
             await context.write(answer)
 
+    async def ReportStacks(  # noqa: N802 - gRPC gives the name
+        self, _request: session_pb2.ReportStacksRequest, context: Context
+    ) -> session_pb2.ReportStacksResponse:
+        await self._check(context)
+        return session_pb2.ReportStacksResponse()
+
     async def _check(self, context: Context) -> None:
         shown = dict(context.invocation_metadata() or ()).get("authorization")
         if self.tokens and shown not in {f"Bearer {token.text()}" for token in self.tokens}:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.access.calls import call_channel
+from coordinator.command.looking.stacks import Worker
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     import grpc
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 10.0
 # Agents in one answer: what the coordinator writes within some 10 ms, and others wait no longer.
 AGENTS_PER_CALL = 100
+STACKS_TIMEOUT_S = 30.0  # 4 of them the agents have; the rest is for large answers
 EVENTS_SHOWN = 10  # the latest, in a status
 
 
@@ -88,6 +91,28 @@ class Reader:
     def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._stub, method)
         return call(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+
+
+def read_stacks(
+    channel: grpc.Channel, metadata: Metadata, run_id: str, ranks: Sequence[int]
+) -> list[Worker]:
+    """Return the stacks of workers of a run, by rank. Raises ``grpc.RpcError``."""
+    request = pb.GetStacksRequest(run_id=run_id, ranks=ranks)
+    stub = query_pb2_grpc.QueryServiceStub(channel)
+    found = [
+        Worker(
+            rank=each.rank,
+            local_rank=each.local_rank,
+            name=answer.name,
+            host=answer.host,
+            pid=each.pid,
+            stacks=each.stacks,
+            problem=each.problem,
+        )
+        for answer in stub.GetStacks(request, timeout=STACKS_TIMEOUT_S, metadata=metadata)
+        for each in answer.workers
+    ]
+    return sorted(found, key=lambda each: each.rank)
 
 
 def channel_of(asked: Request) -> AbstractContextManager[tuple[grpc.Channel, Metadata]]:

@@ -120,7 +120,8 @@ def events_screen(
         for event in events
     ]
     heads = ("EVENT", "AGE" if now is None else "WHEN", "ROUND", "WHAT", "BY", "REASON")
-    return _table(heads, rows, styled=3, has_heads=has_heads, widths=_EVENT_WIDTHS)
+    widths = _EVENT_WIDTHS if now is not None else ()
+    return _table(heads, rows, styled=3, has_heads=has_heads, widths=widths)
 
 
 def explanation_screen(explanation: Document) -> RenderableType:

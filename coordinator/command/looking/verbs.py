@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from coordinator.command.calls import failure_of
+from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import (
     event_document,
     run_document,
@@ -21,8 +22,15 @@ from coordinator.command.looking.documents import (
 from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
 from coordinator.command.looking.live import looks
-from coordinator.command.looking.reading import Reader, channel_of
-from coordinator.command.requests import ExplainRun, Looking, ShowEvents, ShowStatus, WatchRun
+from coordinator.command.looking.reading import Reader, channel_of, read_stacks
+from coordinator.command.requests import (
+    ExplainRun,
+    Looking,
+    ShowEvents,
+    ShowStacks,
+    ShowStatus,
+    WatchRun,
+)
 from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 from drumbeat.mapping import seconds_of
@@ -147,9 +155,19 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+def _stacks(asked: ShowStacks) -> None:
+    with channel_of(asked) as (channel, metadata):
+        answers = read_stacks(channel, metadata, asked.run_id, asked.rank)
+    if asked.output == "json":
+        write_json(stacks.document(asked.run_id, answers))
+    else:
+        write(stacks.text(answers))
+
+
 VERBS: dict[type[Looking], Callable[[Any], None]] = {
     ShowStatus: _status,
     ShowEvents: _events,
     ExplainRun: _why,
     WatchRun: _watch,
+    ShowStacks: _stacks,
 }

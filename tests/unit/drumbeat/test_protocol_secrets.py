@@ -34,6 +34,7 @@ SECRETS = {
     # Goes from an agent to the coordinator, which keeps and tells only what it is the hash of.
     "Hello.incarnation_key",
     "ReportFailuresRequest.incarnation_key",
+    "ReportStacksRequest.incarnation_key",
     # Goes to an administrator once, in answer to the request that makes the token.
     "CreateTokenResponse.text",
 }

@@ -1,0 +1,128 @@
+"""Shell. Asks the agents of a round for the stacks of their workers, and gathers what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coordinator.core import effects as fx
+from coordinator.core.events import SessionOpened
+from coordinator.core.progress.stack_gathering import Answer, Asked, Found, StackGathering
+from coordinator.errors import LimitReached
+
+FEATURE = "stacks"  # of agents that answer
+QUESTIONS_MAX = 4  # at once, of all runs
+ANSWER_WITHIN_S = 4.0
+ASKED_AT_ONCE_MAX = 250
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    session_id: str
+    put: Callable[[fx.Collect], None]
+    version: str
+    can_answer: bool
+
+
+@dataclass(slots=True)
+class _Question:
+    run_id: str
+    round_id: int
+    deadline: float
+    gathering: StackGathering
+    answers: asyncio.Queue[Answer] = field(default_factory=asyncio.Queue)
+
+
+class StackQuestions:
+    """What is asked at present, and the sessions through which it is. Nothing of it is kept."""
+
+    def __init__(self, answer_within_s: float = ANSWER_WITHIN_S) -> None:
+        self._within_s = answer_within_s
+        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._questions: dict[str, _Question] = {}
+
+    def joined(self, opened: SessionOpened, put: Callable[[fx.Collect], None]) -> None:
+        """Take a session in. One that replaces another is asked what that was asked."""
+        can_answer = FEATURE in opened.features
+        session = _Session(opened.session_id, put, opened.version, can_answer)
+        self._sessions[opened.run_id, opened.agent.incarnation] = session
+        self._tell(opened.run_id, opened.agent.incarnation)
+
+    def left(self, opened: SessionOpened) -> None:
+        """Let go of a session that ended."""
+        key = opened.run_id, opened.agent.incarnation
+        if key in self._sessions and self._sessions[key].session_id == opened.session_id:
+            del self._sessions[key]
+
+    async def ask(
+        self, run_id: str, round_id: int, asked: Mapping[str, Asked]
+    ) -> AsyncGenerator[Answer, None]:
+        """Yield an answer for each agent, as they come. Raises ``LimitReached``."""
+        if len(self._questions) >= QUESTIONS_MAX:
+            raise LimitReached("stack_questions_max", QUESTIONS_MAX)
+        deadline = asyncio.get_running_loop().time() + self._within_s
+        question = _Question(run_id, round_id, deadline, StackGathering(dict(asked)))
+        self._questions[request_id := uuid.uuid4().hex] = question
+        gathering, answers = question.gathering, question.answers
+        try:
+            for number, incarnation in enumerate(asked, 1):
+                if number % ASKED_AT_ONCE_MAX == 0:
+                    await asyncio.sleep(0)  # the others have their turn
+                if why := self._why_not(run_id, incarnation):
+                    _put(answers, gathering.given_up(incarnation, why))
+                else:
+                    self._tell(run_id, incarnation)
+            for _ in asked:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        answer = await answers.get()
+                except TimeoutError:
+                    why = f"its agent has not answered within {self._within_s:g} s"
+                    for incarnation in list(gathering.waiting):
+                        _put(answers, gathering.given_up(incarnation, why))
+                    answer = answers.get_nowait()
+                yield answer
+        finally:
+            del self._questions[request_id]
+
+    def take(self, run_id: str, incarnation: str, request_id: str, found: Iterable[Found]) -> bool:
+        """Take an agent's answer in; return whether it was waited for."""
+        question = self._questions.get(request_id)
+        if question is None or question.run_id != run_id:
+            return False
+        answer = question.gathering.answered(incarnation, found)
+        _put(question.answers, answer)
+        return answer is not None
+
+    def _why_not(self, run_id: str, incarnation: str) -> str:
+        session = self._sessions.get((run_id, incarnation))
+        if session is None:
+            return "its agent is not connected"
+        if not session.can_answer:
+            return f"its agent is of version {session.version or '?'}, which gives no stacks"
+        return ""
+
+    def _tell(self, run_id: str, incarnation: str) -> None:
+        """Tell an agent all that it is asked, if it is asked anything."""
+        if self._why_not(run_id, incarnation):
+            return
+        now, session = asyncio.get_running_loop().time(), self._sessions[run_id, incarnation]
+        requests = tuple(
+            fx.StackRequest(
+                request_id=request_id,
+                round_id=question.round_id,
+                local_ranks=tuple(question.gathering.waiting[incarnation].ranks),
+                time_left_s=max(0.0, question.deadline - now),
+            )
+            for request_id, question in self._questions.items()
+            if question.run_id == run_id and incarnation in question.gathering.waiting
+        )
+        if requests:
+            session.put(fx.Collect(session_id=session.session_id, stacks=requests))
+
+
+def _put(answers: asyncio.Queue[Answer], answer: Answer | None) -> None:
+    if answer is not None:
+        answers.put_nowait(answer)

@@ -1,0 +1,85 @@
+"""Stacks of a run's workers, asked of its agents over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from drumbeat.v1 import query_pb2, session_pb2
+from tests.support.waiting import MS
+from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKERS = 250
+STACK = "Thread 0x1 (most recent call first):\n" + '  File "/home/u/train.py", line 8 in f\n' * 20
+
+
+async def stacks(client: Client, *ranks: int) -> list[query_pb2.GetStacksResponse]:
+    request = query_pb2.GetStacksRequest(run_id="run", ranks=ranks)
+    return [answer async for answer in client.runs.GetStacks(request, timeout=DEADLINE_S)]
+
+
+async def answer(client: Client, agent: FakeAgent) -> session_pb2.ReportStacksRequest:
+    """Answer the next question as an agent does."""
+    while (directive := await agent.read()).WhichOneof("kind") != "collect":
+        pass
+    (asked,) = directive.collect.stacks
+    told = session_pb2.ReportStacksRequest(
+        fence=agent.fence, incarnation_key=agent.key, request_id=asked.request_id
+    )
+    for local_rank in asked.local_ranks:
+        told.workers.add(local_rank=local_rank, pid=100 + local_rank, stacks=STACK)
+    assert (await client.sessions.ReportStacks(told)).is_taken
+    return told
+
+
+async def test_a_thousand_ranks_answer_within_five_seconds(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        agents = [
+            await client.agent(
+                host=f"h{i}", local_world_size=WORKERS, spec=spec(4, 4), features=["stacks"]
+            ).join()
+            for i in range(4)
+        ]
+        await asyncio.gather(*(agent.run() for agent in agents))
+        began = time.monotonic()
+        asking = asyncio.create_task(stacks(client))
+        told = await asyncio.gather(*(answer(client, agent) for agent in agents))
+        found = [worker for each in await asking for worker in each.workers]
+        assert time.monotonic() - began < 5_000 * MS
+        assert sorted(worker.rank for worker in found) == list(range(4 * WORKERS))
+        assert {worker.stacks for worker in found} == {STACK}
+
+        # What comes once more, or late, changes nothing.
+        assert not (await client.sessions.ReportStacks(told[0])).is_taken
+
+
+async def test_agents_that_cannot_be_asked_are_named_at_once(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        agents = [
+            await client.agent(host=host, spec=spec(2, 2), version="0.0.9").join()
+            for host in ("old", "new")
+        ]
+        await asyncio.gather(*(agent.run() for agent in agents))
+        (found,) = await stacks(client, 0)
+        (worker,) = found.workers
+        assert (found.host, worker.rank, worker.stacks) == (found.name, 0, "")
+        assert worker.problem == "its agent is of version 0.0.9, which gives no stacks"
+        assert await stacks(client, 99) == []
+
+
+async def test_a_run_without_a_round_has_no_stacks(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        await client.agent(spec=spec(2, 2)).join()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stacks(client)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "there is no run 'run' that has workers at present" in (
+            refused.value.details() or ""
+        )

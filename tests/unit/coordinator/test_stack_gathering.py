@@ -1,0 +1,153 @@
+"""Asking agents for stacks: each is answered for once, and all of it is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.core.events import SessionOpened
+from coordinator.core.model import Beat, GroupState
+from coordinator.core.progress.stack_gathering import Answer, Found, StackGathering, asked_of
+from coordinator.errors import LimitReached
+from coordinator.shell.stacks import QUESTIONS_MAX, StackQuestions
+from tests.support.waiting import MS
+from tests.support.world import a_spec, an_agent
+
+if TYPE_CHECKING:
+    from coordinator.core import effects as fx
+
+SEATS = [("a", "gpu0", "h0", 0, 2), ("b", "gpu1", "h1", 2, 2)]
+
+
+def found(local_rank: int, stacks: str = "here") -> Found:
+    return Found(local_rank=local_rank, pid=7, stacks=stacks)
+
+
+def test_only_agents_of_the_ranks_asked_for_are_asked() -> None:
+    assert {i: dict(each.ranks) for i, each in asked_of(SEATS, []).items()} == {
+        "a": {0: 0, 1: 1},
+        "b": {0: 2, 1: 3},
+    }
+    assert {i: dict(each.ranks) for i, each in asked_of(SEATS, [3, 99]).items()} == {"b": {1: 3}}
+
+
+def test_an_answer_has_each_worker_asked_for_and_no_other() -> None:
+    gathering = StackGathering(asked_of(SEATS, []))
+    answer = gathering.answered("b", [found(1), found(7), found(1, "again")])
+    assert answer is not None
+    assert [(each.rank, each.stacks) for each in answer.workers] == [(2, ""), (3, "again")]
+    assert answer.workers[0].problem
+    assert gathering.answered("b", [found(0)]) is None, "once"
+    assert gathering.given_up("b", "late") is None
+    assert gathering.answered("stranger", [found(0)]) is None
+    assert list(gathering.waiting) == ["a"]
+
+
+def test_stacks_beyond_the_limit_are_left_out_with_the_reason() -> None:
+    gathering = StackGathering(asked_of(SEATS, []), bytes_max=10)
+    answer = gathering.answered("a", [found(0, "x" * 8), found(1, "y" * 8)])
+    assert answer is not None
+    first, second = answer.workers
+    assert (first.stacks, first.problem) == ("x" * 8, "")
+    assert (second.stacks, second.pid) == ("", 7)
+    assert "left out" in second.problem
+
+
+class Agent:
+    """An agent's session; ``heard`` are the questions it was told of."""
+
+    def __init__(self, questions: StackQuestions, name: str, *, is_old: bool = False) -> None:
+        self.heard: list[fx.Collect] = []
+        self.opened = opened(name, is_old=is_old)
+        self._questions = questions
+        questions.joined(self.opened, self.heard.append)
+
+    def answer(self, stacks: str = "here") -> bool:
+        request = self.heard[-1].stacks[-1]
+        several = [found(local_rank, stacks) for local_rank in request.local_ranks]
+        return self._questions.take(
+            "run", self.opened.agent.incarnation, request.request_id, several
+        )
+
+
+def opened(name: str, *, is_old: bool = False) -> SessionOpened:
+    return SessionOpened(
+        session_id=uuid.uuid4().hex,
+        run_id="run",
+        spec=a_spec(1, 4),
+        agent=an_agent(name, incarnation=name),
+        beat=Beat(state=GroupState.IDLE),
+        features=frozenset() if is_old else frozenset({"stacks"}),
+    )
+
+
+async def ask(questions: StackQuestions, count: int) -> list[Answer]:
+    seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(count)]
+    async with aclosing(questions.ask("run", 0, asked_of(seats, []))) as answers:
+        return [answer async for answer in answers]
+
+
+async def test_who_cannot_answer_is_named_with_the_reason_at_once() -> None:
+    questions = StackQuestions(answer_within_s=10_000 * MS)
+    new, old = Agent(questions, "0"), Agent(questions, "1", is_old=True)
+    asking = asyncio.create_task(ask(questions, 3))
+    await asyncio.sleep(0)
+    assert not old.heard
+    assert new.answer()
+    told = {each.agent.name: each.workers[0] for each in await asking}
+    assert told["gpu0"].stacks == "here"
+    assert "which gives no stacks" in told["gpu1"].problem
+    assert told["gpu2"].problem == "its agent is not connected"
+
+
+async def test_one_that_says_nothing_is_not_waited_for_longer_than_the_limit() -> None:
+    questions = StackQuestions(answer_within_s=50 * MS)
+    quick, silent = Agent(questions, "0"), Agent(questions, "1")
+    asking = asyncio.create_task(ask(questions, 2))
+    await asyncio.sleep(0)
+    assert quick.answer()
+    told = {each.agent.name: each.workers[0] for each in await asking}
+    assert told["gpu0"].stacks == "here"
+    assert "has not answered within" in told["gpu1"].problem
+    assert not silent.answer(), "nobody waits for it any more"
+
+
+async def test_an_agent_that_comes_back_is_asked_again() -> None:
+    questions = StackQuestions(answer_within_s=10_000 * MS)
+    before = Agent(questions, "0")
+    asking = asyncio.create_task(ask(questions, 1))
+    await asyncio.sleep(0)
+    again = Agent(questions, "0")
+    questions.left(before.opened)
+    assert again.answer()
+    assert (await asking)[0].workers[0].stacks == "here"
+    assert not again.answer()
+
+
+async def test_an_answer_of_another_run_is_not_taken() -> None:
+    questions = StackQuestions(answer_within_s=10_000 * MS)
+    agent = Agent(questions, "0")
+    asking = asyncio.create_task(ask(questions, 1))
+    await asyncio.sleep(0)
+    request_id = agent.heard[-1].stacks[0].request_id
+    assert not questions.take("other", "0", request_id, [found(0)])
+    assert agent.answer()
+    await asking
+
+
+async def test_so_many_are_asked_at_once_and_no_more() -> None:
+    questions = StackQuestions(answer_within_s=10_000 * MS)
+    agent = Agent(questions, "0")
+    several = [asyncio.create_task(ask(questions, 1)) for _ in range(QUESTIONS_MAX)]
+    await asyncio.sleep(0)
+    assert len(agent.heard[-1].stacks) == QUESTIONS_MAX, "the latest says all"
+    with pytest.raises(LimitReached):
+        await ask(questions, 1)
+    for task in several:
+        task.cancel()
+    await asyncio.gather(*several, return_exceptions=True)
+    assert len(await ask(questions, 0)) == 0, "their places are free again"
