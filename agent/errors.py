@@ -168,6 +168,14 @@ class RunStopped(_OfRun):
     text = "run {0!r} was {1}"
 
 
+class AgentDrained(AgentError):
+    """The operator made this agent leave, which goes on without it; nothing is wrong with it."""
+
+    exit_code = 0
+    text = "this agent left its run, {0}"
+    hint = "started again it stands by until `coordinator undrain` lets it in"
+
+
 class CoordinatorUnreachable(AgentError):
     """The coordinator did not answer once within the join timeout."""
 

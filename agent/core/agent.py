@@ -209,10 +209,13 @@ class AgentCore:
         if isinstance(state, Exit):
             if state.is_released and self.ending is None:
                 reason = "its workers succeeded, and it waited long enough for the others"
+                if state.is_drained:
+                    reason = state.reason
                 self._effects.append(fx.SendGoodbye(reason=reason))
             if state.is_stopped:
                 self._end_with(errors.RunStopped(self._run_id, state.reason))
-                return
+            elif state.is_drained:
+                self._end_with(errors.AgentDrained(state.reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report))
         elif self._leaving is not None and not isinstance(state, Stop):

@@ -156,6 +156,7 @@ class Exit:
     report: FailureReport | None = None
     is_released: bool = False
     is_stopped: bool = False  # the operator ended the run
+    is_drained: bool = False  # or wants this agent to leave it
 
 
 DesiredState = Standby | Assignment | Stop | Exit

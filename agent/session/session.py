@@ -275,7 +275,12 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
             is_stopped=is_stopped,
         )
     if kind == "release":
-        return Exit(is_success=True, reason=message.release.reason, is_released=True)
+        return Exit(
+            is_success=True,
+            reason=message.release.reason,
+            is_released=True,
+            is_drained=message.release.is_drained,
+        )
     return None if kind is None else _STATES[kind].read(getattr(message, kind))
 
 

@@ -153,6 +153,8 @@ class History:
                 self._say_decision(decision, "restarting", desired.reason)
             case Stop():
                 self._say_decision(self._budget_spent(), "stopping", desired.reason)
+            case Exit(is_drained=True):
+                self._say("drained", f"leaving: {reason}", "debug")  # it ends with that
             case Exit(is_released=True):
                 self._say("released", f"done, not waiting for the others any more: {reason}")
             case Exit(is_success=True):

@@ -13,7 +13,9 @@ import grpc
 from coordinator.access.calls import call_channel
 from coordinator.command.requests import (
     CreateToken,
+    DrainAgent,
     ForgetRun,
+    ListDrains,
     ListTokens,
     Request,
     ResetLimits,
@@ -23,6 +25,7 @@ from coordinator.command.requests import (
     RotateAuthority,
     ShowAuthority,
     StopRun,
+    UndrainAgent,
 )
 from coordinator.errors import CallFailed
 from drumbeat.command.table import short, table
@@ -137,6 +140,35 @@ def _forget_run(asked: ForgetRun, call: Call) -> str:
     return f"coordinator: run {asked.run_id}: it is forgotten"
 
 
+def _drain_agent(asked: DrainAgent, call: Call) -> str:
+    request = control_pb2.DrainAgentRequest(
+        name=asked.name,
+        run_id=asked.run_id or "",
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+    )
+    return f"coordinator: {asked.name}: {call('DrainAgent', request).outcome}"
+
+
+def _undrain_agent(asked: UndrainAgent, call: Call) -> str:
+    request = control_pb2.UndrainAgentRequest(
+        name=asked.name,
+        run_id=asked.run_id or "",
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+    )
+    return f"coordinator: {asked.name}: {call('UndrainAgent', request).outcome}"
+
+
+def _list_drains(_asked: ListDrains, call: Call) -> str:
+    drains = call("ListDrains", control_pb2.ListDrainsRequest()).drains
+    rows = [
+        (each.name, each.run_id, short(round(seconds_of(each.age))), each.caller, each.reason)
+        for each in drains
+    ]
+    return table(("NAME", "RUN", "AGE", "BY", "REASON"), rows)
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -148,6 +180,9 @@ CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
     StopRun: _stop_run,
     RestartRun: _restart_run,
     ForgetRun: _forget_run,
+    DrainAgent: _drain_agent,
+    UndrainAgent: _undrain_agent,
+    ListDrains: _list_drains,
 }
 
 

@@ -26,7 +26,7 @@ def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
     for command in (reset_limits, token, authority, status, events, why, watch, stacks):
         root.add_command(command)
-    for command in (stop, restart, forget):
+    for command in (stop, restart, forget, drain, undrain, drains):
         root.add_command(command)
 
 
@@ -122,6 +122,62 @@ def forget(ctx: click.Context, /, **params: Any) -> Request:
     Its verdict and its events are gone then. One that lives is refused: stop it first.
     """
     return _made(requests.ForgetRun, ctx, params)
+
+
+@_command(
+    None,
+    "drain",
+    """\b
+Examples:
+  coordinator drain gpu7 --reason "memory errors"
+  coordinator drain gpu7 --run-id mt5
+""",
+    requests.DrainAgent,
+)
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def drain(ctx: click.Context, /, **params: Any) -> Request:
+    """Make agents leave their runs, and keep them out of rounds.
+
+    NAME is an agent's or a host's. Its workers are stopped, a standby or a smaller round goes on,
+    and no restart is charged; a run that has too few agents left waits for others. The agents end
+    with exit code 0. Those of that name or host that are started later stand by until `undrain`.
+    """
+    return _made(requests.DrainAgent, ctx, params)
+
+
+@_command(
+    None,
+    "undrain",
+    """\b
+Examples:
+  coordinator undrain gpu7
+""",
+    requests.UndrainAgent,
+)
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def undrain(ctx: click.Context, /, **params: Any) -> Request:
+    """Let agents take part in rounds again.
+
+    NAME and --run-id are those of the drain. Who stands by for it joins its run at once.
+    """
+    return _made(requests.UndrainAgent, ctx, params)
+
+
+@_command(
+    None,
+    "drains",
+    """\b
+Examples:
+  coordinator drains
+""",
+    requests.ListDrains,
+)
+@click.pass_context
+def drains(ctx: click.Context, /, **params: Any) -> Request:
+    """List who is kept out of rounds, since when, by whom and why."""
+    return _made(requests.ListDrains, ctx, params)
 
 
 @click.group(no_args_is_help=False)

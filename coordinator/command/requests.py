@@ -41,6 +41,14 @@ _TTL = settings.Kind(
     f"1 second to {_TTL_MAX_DAYS} days, e.g. 90m, 12h, 30d", _ttl, _ttl, short_duration, "DURATION"
 )
 _RUN_ID = text("a name", len)
+_ONLY_RUN = Setting(
+    None,
+    _RUN_ID,
+    "Options",
+    "The only run that it is about.",
+    shown_default="all runs",
+    has_variable=False,
+)
 _REASON = Setting(
     None,
     printable(256),
@@ -118,6 +126,29 @@ class ForgetRun(Request):
     """``coordinator forget``."""
 
     run_id: str  # an argument
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainAgent(Request):
+    """``coordinator drain``."""
+
+    name: str  # an argument
+    run_id: str | None = declare(_ONLY_RUN)
+    reason: str | None = declare(_REASON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndrainAgent(Request):
+    """``coordinator undrain``."""
+
+    name: str  # an argument
+    run_id: str | None = declare(_ONLY_RUN)
+    reason: str | None = declare(_REASON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListDrains(Request):
+    """``coordinator drains``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +288,9 @@ COMMANDS: dict[str, type[Request]] = {
     "stop": StopRun,
     "restart": RestartRun,
     "forget": ForgetRun,
+    "drain": DrainAgent,
+    "undrain": UndrainAgent,
+    "drains": ListDrains,
     "token create": CreateToken,
     "token list": ListTokens,
     "token revoke": RevokeToken,

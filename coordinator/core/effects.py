@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.access.token_table import KeptToken
-from coordinator.core.model import Desired, Pace
+from coordinator.core.model import Desired, KeptDrain, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.notice import PendingNotice
 from coordinator.core.run.records import Record
@@ -34,6 +34,14 @@ class KeepToken:
 
     token_id: str
     token: KeptToken | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepDrain:
+    """Journal a drain; ``is_kept`` is false: remove it."""
+
+    drain: KeptDrain
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +166,13 @@ class Decided:
     round_id: int | None = None
 
 
+<<<<<<< HEAD
 Kept = Persist | Forget | KeepToken
 ToWorkers = Instruct | TellNotice | Collect
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
+=======
+Kept = Persist | Forget | KeepToken | KeepDrain
+# Sent in this order.
+Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct | Collect
+>>>>>>> main
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

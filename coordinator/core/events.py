@@ -140,6 +140,22 @@ class ForgetAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """The operator wants agents of a name or on a host to leave, or lets them in again.
+
+    Answered as above; to runs it comes as well, once the table has changed.
+    """
+
+    name: str
+    request_id: int
+    run_id: str = ""  # empty: in all runs
+    is_lifted: bool = False
+    call_id: str = ""
+    reason: str = ""
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSuperseded:
     """Its id begins a new run; this one has no members any more."""
 
@@ -169,5 +185,5 @@ SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 Steering = StopAsked | RestartAsked
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 FromOutside = ToRun | TokenCreated | TokenRevoked
-CoreEvent = ToRun | RunSuperseded | DeadlineReached | OutageEnded
-Event = FromOutside | ForgetAsked | DeadlineReached | OutageEnded | RunRead
+CoreEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded
+Event = FromOutside | ForgetAsked | DrainAsked | DeadlineReached | OutageEnded | RunRead

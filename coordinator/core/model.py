@@ -58,6 +58,24 @@ class AgentIdentity:
             object.__setattr__(self, "name", self.host)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDrain:
+    """Agents of this name, or on the host of this name, take no part in rounds."""
+
+    name: str
+    run_id: str = ""  # of this run only; empty: of all
+    reason: str = ""
+    caller: str = ""
+    at_s: float = 0.0
+    is_lifted: bool = False  # it holds no more
+    calls: tuple[str, ...] = ()  # ids of the latest that changed it
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others."""
+        return self.run_id, self.name
+
+
 class GroupState(StrEnum):
     """What an agent's worker group does. The values are those of the protocol."""
 
@@ -309,6 +327,7 @@ class Release:
     """Desired: end with success; the others train on."""
 
     reason: str
+    is_drained: bool = False  # the operator wants it to leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

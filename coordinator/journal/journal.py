@@ -13,6 +13,7 @@ import msgspec
 
 from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
+from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import FailuresCounted, RunCreated, weight
 from coordinator.core.run.state import RunState, key_of
 from coordinator.journal.watches import Watches
@@ -109,10 +110,11 @@ class Journal:
     def __init__(self) -> None:
         self.runs = JournaledRuns()
         self.tokens = TokenTable()
+        self.drains: dict[tuple[str, str], KeptDrain] = {}
 
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         """Return what to write for these effects, all or none."""
-        tokens = [effect for effect in effects if isinstance(effect, fx.KeepToken)]
+        tokens = [effect for effect in effects if isinstance(effect, fx.KeepToken | fx.KeepDrain)]
         return [*self.runs.changes(effects), *tokens]
 
     def take(self, changes: Sequence[Change]) -> None:
@@ -121,6 +123,10 @@ class Journal:
         for change in changes:
             if isinstance(change, fx.KeepToken):
                 self.tokens.put(change.token_id, change.token)
+            elif isinstance(change, fx.KeepDrain):
+                self.drains.pop(change.drain.key, None)
+                if change.is_kept:
+                    self.drains[change.drain.key] = change.drain
 
     async def load(self) -> float:
         """Read everything; return what to add to the monotonic clock so that it never goes back."""

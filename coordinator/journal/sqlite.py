@@ -23,7 +23,8 @@ import structlog
 
 from coordinator import errors
 from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.core.effects import Effect, Forget, KeepToken, Persist
+from coordinator.core.effects import Effect, Forget, KeepDrain, KeepToken, Persist
+from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
 from coordinator.journal.journal import Change, Compact, Journal, JournaledRuns
@@ -76,6 +77,11 @@ PRAGMA user_version={SCHEMA_VERSION};
 _TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token_id TEXT PRIMARY KEY, body BLOB NOT NULL)"
 _KEEP = "INSERT INTO tokens VALUES (?, ?) ON CONFLICT DO UPDATE SET body = excluded.body"
 _DROP = "DELETE FROM tokens WHERE token_id = ?"
+# As above.
+_DRAINS = """CREATE TABLE IF NOT EXISTS drains (run_id TEXT NOT NULL, name TEXT NOT NULL,
+    body BLOB NOT NULL, PRIMARY KEY (run_id, name))"""
+_KEEP_DRAIN = "INSERT OR REPLACE INTO drains VALUES (?, ?, ?)"
+_DROP_DRAIN = "DELETE FROM drains WHERE run_id = ? AND name = ?"
 # The number None stands for the next one.
 _INSERT = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
 _ERASE = "DELETE FROM records WHERE run_id = ?"
@@ -149,6 +155,17 @@ class SqliteFile:
             raise self._corrupt(f"tokens under the ids of others: {strays}")
         return table
 
+    def load_drains(self) -> dict[tuple[str, str], KeptDrain]:
+        """Return every drain, in the order of their last changes. Raises ``CommandFailed``."""
+        query = "SELECT body FROM drains ORDER BY rowid"
+        try:
+            with self._errors():
+                rows = self._database.execute(query)
+                drains = [msgspec.json.decode(body, type=KeptDrain) for (body,) in rows]
+        except (ValueError, TypeError, msgspec.MsgspecError) as error:
+            raise self._corrupt(f"{type(error).__name__}: {error}") from error
+        return {drain.key: drain for drain in drains}
+
     def write(self, changes: Sequence[Change], *, now: float) -> None:
         """Make the changes durable, all or none; ``now`` is the coordinator's clock.
 
@@ -168,6 +185,11 @@ class SqliteFile:
                     case KeepToken(token_id=token_id, token=token):
                         body = msgspec.json.encode(token)
                         self._database.execute(_KEEP, (token_id, body))
+                    case KeepDrain(drain=drain, is_kept=True):
+                        body = msgspec.json.encode(drain)
+                        self._database.execute(_KEEP_DRAIN, (*drain.key, body))
+                    case KeepDrain(drain=drain):
+                        self._database.execute(_DROP_DRAIN, drain.key)
                     case Compact(state):
                         self._compact(state)
             self._database.execute(_REMEMBER, ("clock", str(now)))
@@ -212,6 +234,7 @@ class SqliteFile:
             raise self._corrupt(why)
         with database:
             database.execute(_TOKENS)
+            database.execute(_DRAINS)
             database.execute(_REMEMBER, ("owner", self._owner))
 
     def _corrupt(self, why: str) -> errors.JournalCorrupt:
@@ -264,6 +287,7 @@ class SqliteJournal(Journal):
         """Read everything; return the offset of the clock."""
         self.runs = await self._call(self._file.load)
         self.tokens = await self._call(self._file.load_tokens)
+        self.drains = await self._call(self._file.load_drains)
         return await self._call(self._file.clock_offset)
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:

@@ -21,7 +21,14 @@ from coordinator.core.events import (
 )
 from coordinator.errors import NoOwnAuthority, UnknownRun
 from coordinator.shell.driver import Driver
-from coordinator.wire.control import call_id_of, reason_of, token_created, token_message
+from coordinator.wire.control import (
+    call_id_of,
+    drain_asked,
+    drain_message,
+    reason_of,
+    token_created,
+    token_message,
+)
 from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.v1 import control_pb2 as pb
 
@@ -156,6 +163,46 @@ class ControlService:
             )
             done = await self._driver.steer(event)
             return pb.ForgetRunResponse(is_new=done.is_new)
+
+    async def DrainAgent(
+        self, request: pb.DrainAgentRequest, context: object = None
+    ) -> pb.DrainAgentResponse:
+        """Make agents leave, once that is journaled. Raises as above, or ``LimitReached``."""
+        done = await self._drain("DrainAgent", request, context, is_lifted=False)
+        return pb.DrainAgentResponse(is_new=done.is_new, outcome=done.outcome)
+
+    async def UndrainAgent(
+        self, request: pb.UndrainAgentRequest, context: object = None
+    ) -> pb.UndrainAgentResponse:
+        """Let agents in again, once that is journaled. Raises ``InvalidRequest``."""
+        done = await self._drain("UndrainAgent", request, context, is_lifted=True)
+        return pb.UndrainAgentResponse(is_new=done.is_new, outcome=done.outcome)
+
+    async def ListDrains(
+        self, request: pb.ListDrainsRequest, context: object = None
+    ) -> pb.ListDrainsResponse:
+        """Return all drains that hold, as they are journaled."""
+        with self._audit.call("ListDrains", self._caller_of(context).name):
+            now = self._driver.now()
+            shown = [drain_message(drain, now=now) for drain in self._driver.drains]
+            return pb.ListDrainsResponse(drains=shown)
+
+    async def _drain(
+        self,
+        method: str,
+        request: pb.DrainAgentRequest | pb.UndrainAgentRequest,
+        context: object,
+        *,
+        is_lifted: bool,
+    ) -> Steered:
+        caller = self._caller_of(context).name
+        with self._audit.call(method, caller, request.run_id) as details:
+            number = next(self._request_ids)
+            event = drain_asked(request, request_id=number, is_lifted=is_lifted, caller=caller)
+            details |= {"agent.name": event.name}
+            if event.reason:
+                details["why"] = event.reason
+            return await self._driver.steer(event)
 
     async def _steer(
         self,

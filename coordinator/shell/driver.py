@@ -15,6 +15,7 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import (
     CallNoted,
+    DrainAsked,
     Event,
     FailureReported,
     ForgetAsked,
@@ -24,6 +25,7 @@ from coordinator.core.events import (
     TokenCreated,
     TokenRevoked,
 )
+from coordinator.core.model import KeptDrain
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.records import CallKind
@@ -141,6 +143,11 @@ class Driver:
         """The tokens as they are journaled."""
         return self.journal.tokens
 
+    @property
+    def drains(self) -> list[KeptDrain]:
+        """The drains that hold, as they are journaled."""
+        return [drain for drain in self.journal.drains.values() if not drain.is_lifted]
+
     def now(self) -> float:
         """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
         return time.monotonic() + self._clock_offset
@@ -149,6 +156,7 @@ class Driver:
         """Take over what the journal holds. Raises ``CommandFailed``."""
         self._clock_offset = await self.journal.load()
         self.registry.tokens.restore(self.tokens.tokens.values())
+        self.registry.drains.restore(self.journal.drains.values())
         keys = self.journal.runs.states
         states = [state for key in keys if (state := self._read_run(key)) is not None]
         now = self.now()
@@ -200,7 +208,7 @@ class Driver:
         token: KeptToken = await self._ask(event)
         return token
 
-    async def steer(self, event: Steering | ForgetAsked) -> fx.Steered:
+    async def steer(self, event: Steering | ForgetAsked | DrainAsked) -> fx.Steered:
         """Do what the operator wants; return once that is journaled. Raises as ``submit``."""
         result: fx.Steered = await self._ask(event)
         return result
@@ -214,7 +222,13 @@ class Driver:
 
     def _ask(
         self,
-        event: FailureReported | LimitsReset | TokenCreated | TokenRevoked | Steering | ForgetAsked,
+        event: FailureReported
+        | LimitsReset
+        | TokenCreated
+        | TokenRevoked
+        | Steering
+        | DrainAsked
+        | ForgetAsked,
     ) -> asyncio.Future[Any]:
         self.submit(event)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -33,6 +33,7 @@ _ASKED = (
     | ev.TokenRevoked
     | ev.Steering
     | ev.ForgetAsked
+    | ev.DrainAsked
 )
 _ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
@@ -192,7 +193,7 @@ class Turns:
         """Hand effects on, all that is to be kept of them being durable."""
         for effect in effects:
             match effect:
-                case fx.Persist() | fx.Forget():
+                case fx.Persist() | fx.Forget() | fx.KeepDrain():
                     pass
                 case fx.KeepToken(token=token):
                     if token is not None and token.revoked_at is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coordinator.access.token_table import KeptToken
-from coordinator.core.events import TokenCreated
+from coordinator.core.events import DrainAsked, TokenCreated
+from coordinator.core.model import KeptDrain
 from coordinator.errors import InvalidRequest
 from coordinator.wire.session import run_id_of
 from drumbeat.access.token import Role
@@ -14,6 +15,7 @@ from drumbeat.v1 import control_pb2
 # Of why an operator wants something, and of the id of a request.
 REASON_CHARACTERS_MAX = 256
 REQUEST_ID_CHARACTERS_MAX = 64
+NAME_CHARACTERS_MAX = 256
 # Beyond any use; without a ttl a token is valid until it is revoked.
 TTL_MAX_S = 10 * 365.25 * 24 * 3600.0
 
@@ -67,6 +69,40 @@ def call_id_of(given: str) -> str:
         allowed = f"at most {REQUEST_ID_CHARACTERS_MAX} characters"
         raise InvalidRequest("request_id", f"{len(given)} characters", allowed)
     return given
+
+
+def drain_asked(
+    request: control_pb2.DrainAgentRequest | control_pb2.UndrainAgentRequest,
+    *,
+    request_id: int,
+    is_lifted: bool,
+    caller: str,
+) -> DrainAsked:
+    """Read who shall leave, or may come in again. Raises ``InvalidRequest``."""
+    name = request.name
+    if not 1 <= len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
+        allowed = f"1 to {NAME_CHARACTERS_MAX} printable characters"
+        raise InvalidRequest("name", name[:NAME_CHARACTERS_MAX], allowed)
+    return DrainAsked(
+        name=name,
+        run_id=run_id_of("run_id", request.run_id) if request.run_id else "",
+        request_id=request_id,
+        is_lifted=is_lifted,
+        call_id=call_id_of(request.request_id),
+        reason=reason_of(request.reason),
+        caller=caller,
+    )
+
+
+def drain_message(drain: KeptDrain, *, now: float) -> control_pb2.Drain:
+    """Write what is known of a drain."""
+    return control_pb2.Drain(
+        name=drain.name,
+        run_id=drain.run_id,
+        reason=drain.reason,
+        caller=drain.caller,
+        age=duration(max(0.0, now - drain.at_s)),
+    )
 
 
 def token_message(token: KeptToken, *, now: float) -> control_pb2.Token:

@@ -298,8 +298,8 @@ def desired_message(desired: fx.Direct) -> session_pb2.DesiredState:
             kind = {"run": _assignment(assignment)}
         case model.Stop(reason=reason):
             kind = {"stop": session_pb2.Stop(reason=reason)}
-        case model.Release(reason=reason):
-            kind = {"release": session_pb2.Release(reason=reason)}
+        case model.Release(reason=reason, is_drained=is_drained):
+            kind = {"release": session_pb2.Release(reason=reason, is_drained=is_drained)}
         case model.Exit() as state:
             kind = {"exit": _exit(state)}
     return session_pb2.DesiredState(master_port_spent=desired.master_port_spent, **kind)

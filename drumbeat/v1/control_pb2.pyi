@@ -489,3 +489,176 @@ class ForgetRunResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_new", b"is_new"]) -> None: ...
 
 Global___ForgetRunResponse: typing_extensions.TypeAlias = ForgetRunResponse
+
+@typing.final
+class DrainAgentRequest(google.protobuf.message.Message):
+    """Asks for agents to leave."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """An agent's name or a host's; 1 to 256 characters."""
+    run_id: builtins.str
+    """The only run to leave; empty: all, those to come included."""
+    reason: builtins.str
+    """As in `StopRunRequest`."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+
+Global___DrainAgentRequest: typing_extensions.TypeAlias = DrainAgentRequest
+
+@typing.final
+class DrainAgentResponse(google.protobuf.message.Message):
+    """They leave."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether they do because of this request."""
+    outcome: builtins.str
+    """What happens now, in words."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+
+Global___DrainAgentResponse: typing_extensions.TypeAlias = DrainAgentResponse
+
+@typing.final
+class UndrainAgentRequest(google.protobuf.message.Message):
+    """Asks to let agents in again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """As in `DrainAgentRequest`."""
+    run_id: builtins.str
+    """As the drain has it."""
+    reason: builtins.str
+    """As in `StopRunRequest`."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+
+Global___UndrainAgentRequest: typing_extensions.TypeAlias = UndrainAgentRequest
+
+@typing.final
+class UndrainAgentResponse(google.protobuf.message.Message):
+    """They may come in."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether they may because of this request."""
+    outcome: builtins.str
+    """What happens now, in words."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+
+Global___UndrainAgentResponse: typing_extensions.TypeAlias = UndrainAgentResponse
+
+@typing.final
+class ListDrainsRequest(google.protobuf.message.Message):
+    """Asks for all drains."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListDrainsRequest: typing_extensions.TypeAlias = ListDrainsRequest
+
+@typing.final
+class ListDrainsResponse(google.protobuf.message.Message):
+    """All that hold."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DRAINS_FIELD_NUMBER: builtins.int
+    @property
+    def drains(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Drain]:
+        """They, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        drains: collections.abc.Iterable[Global___Drain] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drains", b"drains"]) -> None: ...
+
+Global___ListDrainsResponse: typing_extensions.TypeAlias = ListDrainsResponse
+
+@typing.final
+class Drain(google.protobuf.message.Message):
+    """Agents that take no part in rounds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    CALLER_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Of an agent or a host."""
+    run_id: builtins.str
+    """The only run that it is for; empty: all."""
+    reason: builtins.str
+    """Why, in words."""
+    caller: builtins.str
+    """Who drained: the id of a token or the name in a certificate."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        caller: builtins.str = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "caller", b"caller", "name", b"name", "reason", b"reason", "run_id", b"run_id"]) -> None: ...
+
+Global___Drain: typing_extensions.TypeAlias = Drain

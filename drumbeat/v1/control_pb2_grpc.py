@@ -85,6 +85,21 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunResponse.FromString,
                 _registered_method=True)
+        self.DrainAgent = channel.unary_unary(
+                '/drumbeat.v1.ControlService/DrainAgent',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.DrainAgentRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.DrainAgentResponse.FromString,
+                _registered_method=True)
+        self.UndrainAgent = channel.unary_unary(
+                '/drumbeat.v1.ControlService/UndrainAgent',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.UndrainAgentRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.UndrainAgentResponse.FromString,
+                _registered_method=True)
+        self.ListDrains = channel.unary_unary(
+                '/drumbeat.v1.ControlService/ListDrains',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -176,6 +191,31 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainAgent(self, request, context):
+        """Makes agents leave their runs: those of this name, and all on the host of this name. Their
+        workers are stopped, and a standby or a smaller round goes on; no restart is charged. Agents
+        of that name or host that come later stand by, until `UndrainAgent`. Answers once it is
+        journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainAgent(self, request, context):
+        """Lifts a drain: who stands by for it takes part again. Answers once it is journaled. Harmless
+        if repeated, and if there is no such drain.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDrains(self, request, context):
+        """Lists the drains that hold, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -228,6 +268,21 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ForgetRun,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.ForgetRunResponse.SerializeToString,
+            ),
+            'DrainAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainAgent,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.DrainAgentRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.DrainAgentResponse.SerializeToString,
+            ),
+            'UndrainAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainAgent,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.UndrainAgentRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.UndrainAgentResponse.SerializeToString,
+            ),
+            'ListDrains': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDrains,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -501,6 +556,87 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/ForgetRun',
             drumbeat_dot_v1_dot_control__pb2.ForgetRunRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.ForgetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/DrainAgent',
+            drumbeat_dot_v1_dot_control__pb2.DrainAgentRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.DrainAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/UndrainAgent',
+            drumbeat_dot_v1_dot_control__pb2.UndrainAgentRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.UndrainAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDrains(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/ListDrains',
+            drumbeat_dot_v1_dot_control__pb2.ListDrainsRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.ListDrainsResponse.FromString,
             options,
             channel_credentials,
             insecure,

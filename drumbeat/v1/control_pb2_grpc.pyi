@@ -185,7 +185,55 @@ _ControlServiceForgetRunType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType]):
+_ControlServiceDrainAgentType = typing_extensions.TypeVar(
+    '_ControlServiceDrainAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.DrainAgentRequest,
+        drumbeat.v1.control_pb2.DrainAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.DrainAgentRequest,
+        drumbeat.v1.control_pb2.DrainAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.DrainAgentRequest,
+        drumbeat.v1.control_pb2.DrainAgentResponse,
+    ],
+)
+
+_ControlServiceUndrainAgentType = typing_extensions.TypeVar(
+    '_ControlServiceUndrainAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.UndrainAgentRequest,
+        drumbeat.v1.control_pb2.UndrainAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.UndrainAgentRequest,
+        drumbeat.v1.control_pb2.UndrainAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.UndrainAgentRequest,
+        drumbeat.v1.control_pb2.UndrainAgentResponse,
+    ],
+)
+
+_ControlServiceListDrainsType = typing_extensions.TypeVar(
+    '_ControlServiceListDrainsType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListDrainsRequest,
+        drumbeat.v1.control_pb2.ListDrainsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListDrainsRequest,
+        drumbeat.v1.control_pb2.ListDrainsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListDrainsRequest,
+        drumbeat.v1.control_pb2.ListDrainsResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType]):
     """What operators may change."""
 
     @typing.overload
@@ -230,6 +278,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
             drumbeat.v1.control_pb2.ForgetRunRequest,
             drumbeat.v1.control_pb2.ForgetRunResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.DrainAgentRequest,
+            drumbeat.v1.control_pb2.DrainAgentResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.UndrainAgentRequest,
+            drumbeat.v1.control_pb2.UndrainAgentResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.ListDrainsRequest,
+            drumbeat.v1.control_pb2.ListDrainsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -273,6 +333,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.ForgetRunRequest,
             drumbeat.v1.control_pb2.ForgetRunResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.DrainAgentRequest,
+            drumbeat.v1.control_pb2.DrainAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.UndrainAgentRequest,
+            drumbeat.v1.control_pb2.UndrainAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.ListDrainsRequest,
+            drumbeat.v1.control_pb2.ListDrainsResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -331,6 +403,21 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     its verdict are still connected.
     """
 
+    DrainAgent: _ControlServiceDrainAgentType
+    """Makes agents leave their runs: those of this name, and all on the host of this name. Their
+    workers are stopped, and a standby or a smaller round goes on; no restart is charged. Agents
+    of that name or host that come later stand by, until `UndrainAgent`. Answers once it is
+    journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
+    """
+
+    UndrainAgent: _ControlServiceUndrainAgentType
+    """Lifts a drain: who stands by for it takes part again. Answers once it is journaled. Harmless
+    if repeated, and if there is no such drain.
+    """
+
+    ListDrains: _ControlServiceListDrainsType
+    """Lists the drains that hold, oldest first."""
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
@@ -371,6 +458,18 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ForgetRunRequest,
         drumbeat.v1.control_pb2.ForgetRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.DrainAgentRequest,
+        drumbeat.v1.control_pb2.DrainAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.UndrainAgentRequest,
+        drumbeat.v1.control_pb2.UndrainAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.ListDrainsRequest,
+        drumbeat.v1.control_pb2.ListDrainsResponse,
     ],
 ]
 
@@ -481,5 +580,35 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         NOT_FOUND: there is no such run. FAILED_PRECONDITION: it lives, or agents that have to hear
         its verdict are still connected.
         """
+
+    @abc.abstractmethod
+    def DrainAgent(
+        self,
+        request: drumbeat.v1.control_pb2.DrainAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.DrainAgentResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.DrainAgentResponse]]:
+        """Makes agents leave their runs: those of this name, and all on the host of this name. Their
+        workers are stopped, and a standby or a smaller round goes on; no restart is charged. Agents
+        of that name or host that come later stand by, until `UndrainAgent`. Answers once it is
+        journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
+        """
+
+    @abc.abstractmethod
+    def UndrainAgent(
+        self,
+        request: drumbeat.v1.control_pb2.UndrainAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.UndrainAgentResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.UndrainAgentResponse]]:
+        """Lifts a drain: who stands by for it takes part again. Answers once it is journaled. Harmless
+        if repeated, and if there is no such drain.
+        """
+
+    @abc.abstractmethod
+    def ListDrains(
+        self,
+        request: drumbeat.v1.control_pb2.ListDrainsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.ListDrainsResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.ListDrainsResponse]]:
+        """Lists the drains that hold, oldest first."""
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -121,6 +121,10 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """The run ends because it was asked to; its workers are being stopped."""
     RUN_EVENT_KIND_RUN_STOPPED: _RunEventKind.ValueType  # 17
     """The run has ended because it was asked to."""
+    RUN_EVENT_KIND_AGENT_DRAINED: _RunEventKind.ValueType  # 18
+    """A caller made an agent leave, and keeps it out of rounds."""
+    RUN_EVENT_KIND_AGENT_UNDRAINED: _RunEventKind.ValueType  # 19
+    """A caller let an agent in again that had waited for that."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
@@ -165,6 +169,10 @@ RUN_EVENT_KIND_RUN_STOPPING: RunEventKind.ValueType  # 16
 """The run ends because it was asked to; its workers are being stopped."""
 RUN_EVENT_KIND_RUN_STOPPED: RunEventKind.ValueType  # 17
 """The run has ended because it was asked to."""
+RUN_EVENT_KIND_AGENT_DRAINED: RunEventKind.ValueType  # 18
+"""A caller made an agent leave, and keeps it out of rounds."""
+RUN_EVENT_KIND_AGENT_UNDRAINED: RunEventKind.ValueType  # 19
+"""A caller let an agent in again that had waited for that."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41

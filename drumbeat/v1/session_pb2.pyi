@@ -964,14 +964,20 @@ class Release(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REASON_FIELD_NUMBER: builtins.int
+    IS_DRAINED_FIELD_NUMBER: builtins.int
     reason: builtins.str
     """Why, in words: how long it waited, and for which agents."""
+    is_drained: builtins.bool
+    """Whether the operator wants it to leave: its workers are stopped, whatever they do. Agents
+    that do not know this leave as well.
+    """
     def __init__(
         self,
         *,
         reason: builtins.str = ...,
+        is_drained: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_drained", b"is_drained", "reason", b"reason"]) -> None: ...
 
 Global___Release: typing_extensions.TypeAlias = Release
 

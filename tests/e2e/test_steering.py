@@ -26,3 +26,22 @@ def test_a_job_that_is_stopped_ends_everywhere_with_who_and_why(cluster: Cluster
         assert ": wrong data" in agent.stderr
     forget = job.coordinator.operate("forget", job.run_id)
     assert forget.wait() == 0
+
+
+def test_one_of_three_is_drained_and_the_others_train_on(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "2:3", "--nproc-per-node", "1", "--last-call", "1h")
+    agents = job.join_in_order(("--name", "a"), ("--name", "b"), ("--name", "c"))
+    workers = job.server.wait_for(3)
+    drain = job.coordinator.operate("drain", "b", "--reason", "memory errors")
+    assert drain.wait() == 0
+    assert agents[1].wait() == 0
+    assert "this agent left its run, drained by " in agents[1].stderr
+    for worker in workers:
+        worker.wait_gone()
+    for worker in job.server.wait_for(2):
+        worker.ask("say trains on")
+        worker.order("exit 0")
+    assert [agents[0].wait(), agents[2].wait()] == [0, 0]
+    assert job.state().run.restart_count == 0
+    listed = job.coordinator.operate("drains")
+    assert "memory errors" in listed.stdout

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from coordinator.core import effects as fx
-from coordinator.core.events import RestartAsked, StopAsked
+from coordinator.core.events import DrainAsked, RestartAsked, StopAsked
 from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import GroupState, Verdict, VerdictCause
 from coordinator.core.policy import Policy
@@ -227,6 +227,13 @@ class RunMachine(RuleBasedStateMachine):
             kind = StopAsked if is_stop else RestartAsked
             before = self.story.state().restarts_used
             ask(self.story, kind, call_id=call)
+            assert self.story.state().restarts_used == before
+
+    @rule(name=NAMES, is_lifted=st.booleans(), call=st.sampled_from(["", "1", "2"]))
+    def drain(self, name: str, is_lifted: bool, call: str) -> None:
+        if RUN in self.story.registry.runs:
+            before = self.story.state().restarts_used
+            ask(self.story, DrainAsked, name=name, is_lifted=is_lifted, call_id=call)
             assert self.story.state().restarts_used == before
 
     @rule(name=NAMES, age=st.floats(0, 5), is_stopped=st.booleans())

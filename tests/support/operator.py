@@ -6,21 +6,22 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
+from coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
 from coordinator.errors import CoordinatorError
 from tests.support.world import RUN
 
 if TYPE_CHECKING:
-    from coordinator.core.events import ForgetAsked, RestartAsked, StopAsked
     from tests.support.world import Story
+
+Asked = StopAsked | RestartAsked | ForgetAsked | DrainAsked
 
 _request_ids = itertools.count(-1, -1)
 
 
-def ask(
-    story: Story, kind: type[StopAsked | RestartAsked | ForgetAsked], **fields: Any
-) -> fx.Steered | CoordinatorError:
+def ask(story: Story, kind: type[Asked], **fields: Any) -> fx.Steered | CoordinatorError:
     """Ask for something; return the answer."""
-    common: dict[str, Any] = {"run_id": RUN, "caller": "op", "request_id": next(_request_ids)}
+    run_id = "" if kind is DrainAsked else RUN
+    common: dict[str, Any] = {"run_id": run_id, "caller": "op", "request_id": next(_request_ids)}
     story.handle(kind(**(common | fields)))
     (answer,) = story.of(fx.Answer)
     assert isinstance(answer.result, fx.Steered | CoordinatorError)

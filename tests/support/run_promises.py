@@ -33,6 +33,7 @@ class Promises:
     """Watches the effects of every event; knows only what was told and journaled before."""
 
     def __init__(self) -> None:
+        self.drained: set[str] = set()
         self.rounds: dict[int, Round] = {}
         self.rounds_seen = 0
         self.masters: set[tuple[str, int]] = set()
@@ -65,6 +66,7 @@ class Promises:
 
     def check_record(self, record: Any) -> None:
         assert json_round_trip(record) == record, "a record changes on its way through JSON"
+        self.drained |= _drained_by(record)
         match record:
             case AgentAdmitted(agent=agent, rounds_seen=rounds_seen):
                 assert self.verdict is None, "admitted to an ended run"
@@ -184,6 +186,8 @@ class Promises:
                 self.check_ranks(current)
             case Exit(verdict=verdict):
                 assert verdict == self.verdict, "a verdict that was not journaled"
+            case Release(is_drained=True):
+                assert incarnation in self.drained, "made to leave before it was journaled"
             case Release():
                 assert self.verdict is None, "released from an ended run"
                 done = self.succeeded[max(self.succeeded)]
@@ -205,3 +209,8 @@ class Promises:
         assert [seat.group_rank for seat in current.seats.values()] == list(
             range(len(current.seats))
         )
+
+
+def _drained_by(record: Any) -> set[str]:
+    is_drain = isinstance(record, AgentRemoved) and record.is_drained
+    return {record.incarnation} if is_drain else set()

@@ -6,7 +6,7 @@
     crash a (its record is still on its way) | again a (sends its last record)
     at a step=40 scope=all-reduce (where its workers stand) | hang a scope=all-reduce limit=60
     observe a longest=2.5 samples=40 section=save | reset-limits
-    stop why | restart why | forget (the operator asks for it)
+    stop why | restart why | forget | drain a why | undrain a (by the operator)
     enter a b | complete a b (in process; they obey at once, but enter when told here)
     interrupt a worker=1 kind=EXCEPTION | terminate a worker=0 message=gone
     break a | back a | leave a | silent a
@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
-from coordinator.core.events import ForgetAsked, RestartAsked, StopAsked
+from coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
@@ -89,17 +89,25 @@ class Script:
                 self._observe(names, options)
             case "reset-limits":
                 self._say(f"{self.story.reset_limits()} limits forgotten")
-            case "stop" | "restart" | "forget":
-                told = {"stop": StopAsked, "restart": RestartAsked, "forget": ForgetAsked}[verb]
-                fields: dict[str, Any] = {"reason": " ".join(names)} if names else {}
-                answer = ask(self.story, told, **fields)
-                self._say(answer.outcome if isinstance(answer, fx.Steered) else str(answer))
+            case "stop" | "restart" | "forget" | "drain" | "undrain":
+                self._steer(verb, names)
             case "inprocess":
                 self._inprocess(options)
             case "record":
                 self._record(names, options)
             case _:
                 self._together(names, self._agent_verb(verb, options))
+
+    def _steer(self, verb: str, words: list[str]) -> None:
+        if verb in {"drain", "undrain"}:
+            fields = {"name": words[0], "is_lifted": verb == "undrain"}
+            answer = ask(self.story, DrainAsked, **fields, reason=" ".join(words[1:]))
+        elif verb == "forget":
+            answer = ask(self.story, ForgetAsked)
+        else:
+            kind = StopAsked if verb == "stop" else RestartAsked
+            answer = ask(self.story, kind, reason=" ".join(words))
+        self._say(answer.outcome if isinstance(answer, fx.Steered) else str(answer))
 
     def _agent_verb(self, verb: str, options: dict[str, str]) -> Callable[[str], object]:
         story = self.story
@@ -302,8 +310,8 @@ def _desired(desired: fx.Direct) -> str:
             )
         case Stop(reason=reason):
             return f"STOP: {reason}"
-        case Release(reason=reason):
-            return f"RELEASE: {reason}"
+        case Release(reason=reason, is_drained=is_drained):
+            return f"{'LEAVE' if is_drained else 'RELEASE'}: {reason}"
         case Exit(verdict=verdict):
             return f"EXIT: {_verdict(verdict)}"
 

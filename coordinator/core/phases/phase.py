@@ -96,7 +96,7 @@ class RunContext:
         """Return what an agent shall do. Does not depend on the number of agents."""
         state, current, present = self.state, self.state.round, self.members.present_count
         if state.verdict is not None:
-            return self._exit(state.verdict, incarnation)
+            return self.exit_of(state.verdict, incarnation)
         if state.phase is Phase.ENDING:
             return model.Stop(reason=state.reason)
         if state.phase is Phase.RUNNING and current is not None:
@@ -122,7 +122,7 @@ class RunContext:
             time_left_s=None if wait.until is None else max(0.0, wait.until - now),
         )
 
-    def _exit(self, verdict: model.Verdict, incarnation: str) -> model.Exit:
+    def exit_of(self, verdict: model.Verdict, incarnation: str) -> model.Exit:
         """Return the end, and whether this agent is one of the few that show the whole report."""
         first, report = next(iter(self.state.seats.values()), None), verdict.report
         records = (*report.root_causes, *report.victims) if report is not None else ()

@@ -132,6 +132,8 @@ class Running(RunPhase):
             return EndingStarted(reason=stop, at_s=now, cause=VerdictCause.STOPPED)
         if self._lost:
             reason = reasons.round_lost(self._round, self._lost)
+            if self._lost <= self.state.drained.keys():
+                reason = reasons.drained(self._round, self._lost, self.state.drained)
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         reason = self.state.restart_reason
         return RoundEnded(cause=RoundEnd.RESTART_ASKED, reason=reason, at_s=now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
+from coordinator.core.membership.drains import Drains
 from coordinator.core.model import Verdict, VerdictCause
 from coordinator.core.phases.phase import decided
 from coordinator.core.policy import Policy
@@ -106,7 +107,7 @@ class IsolatedRun:
             return []
         self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
         effects = _end(state, error, now) if self._is_ended_here else []
-        run, ends = go_on(state, self._policy, now)
+        run, ends = go_on(state, self._policy, now, self._run.drains)
         self._go_on(run)
         return effects + ends
 
@@ -122,13 +123,15 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
             return []
 
 
-def go_on(state: RunState, policy: Policy, now: float) -> tuple[Run, list[fx.Effect]]:
+def go_on(
+    state: RunState, policy: Policy, now: float, drains: Drains
+) -> tuple[Run, list[fx.Effect]]:
     """Return a run as it was journaled, ended if it can't even begin from there."""
     try:
-        return Run(state, policy, now=now), []
+        return Run(state, policy, now=now, drains=drains), []
     except Exception as error:  # noqa: BLE001 - the border between runs
         effects = _end(state, error, now)
-        return Run(state, policy, now=now), effects
+        return Run(state, policy, now=now, drains=drains), effects
 
 
 def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:

@@ -12,12 +12,15 @@ from coordinator.access.tokens import Tokens
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
+from coordinator.core.membership.drains import Drains
+from coordinator.core.model import KeptDrain
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.registry.throttle import Throttle
-from coordinator.core.run.records import CallKind, RunCreated
+from coordinator.core.run.records import AgentRemoved, CallKind, RunCreated
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
+from drumbeat.format import count
 
 # Calls whose repetition is recognized. Later, or after a restart, they find no run.
 FORGETS_KNOWN_MAX = 64
@@ -31,6 +34,7 @@ class Registry:
         self.ended: dict[str, int] = {}  # the bytes of each, in the order of their ends
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self.tokens = Tokens(policy)
+        self.drains = Drains(most=policy.drains_max)
         self._failures_bytes = 0  # of all runs
         self._forgets: dict[str, None] = {}  # ids of the latest calls that made runs forgotten
         self._policy = policy
@@ -61,6 +65,8 @@ class Registry:
                 keys = list(self.runs)
             case ev.RunRead():
                 keys = [event.run_id]
+            case ev.DrainAsked():
+                return self._drain(event, now)
             case ev.ForgetAsked():
                 return self._forget_asked(event)
             case _:
@@ -152,6 +158,36 @@ class Registry:
         if isinstance(event, ev.Steering):
             return [fx.Answer(request_id=event.request_id, result=errors.UnknownRun(event.run_id))]
         return []
+
+    def _drain(self, event: ev.DrainAsked, now: float) -> list[fx.Effect]:
+        """Note who takes no part in rounds, or does again, and tell the runs that live."""
+        drains, key, result = self.drains, (event.run_id, event.name), fx.Steered(outcome="")
+        effects: list[fx.Effect] = []
+        known = drains.kept.get(key)
+        is_so = event.is_lifted if known is None else known.is_lifted == event.is_lifted
+        if is_so or drains.is_known(key, event.call_id):
+            told = "not drained" if event.is_lifted else "drained already"
+            result = fx.Steered(outcome=f"it is {told}", is_new=False)
+        elif not event.is_lifted and len(drains.active) >= drains.most:
+            error = errors.LimitReached("drains_max", drains.most)
+            return [fx.Answer(request_id=event.request_id, result=error)]
+        else:
+            drain = KeptDrain(
+                name=event.name,
+                run_id=event.run_id,
+                reason=event.reason,
+                caller=event.caller,
+                at_s=now,
+                is_lifted=event.is_lifted,
+            )
+            changed = drains.put(drain, event.call_id)
+            effects += [fx.KeepDrain(drain=each, is_kept=is_kept) for each, is_kept in changed]
+            for runs in list(self._generations.values()):
+                if event.run_id in ("", runs[-1].state.run_id):
+                    effects += self._deliver(runs[-1], event, now)
+            told = "it may take part in rounds again" if event.is_lifted else _left(effects)
+            result = fx.Steered(outcome=told)
+        return [*effects, fx.Answer(request_id=event.request_id, result=result)]
 
     def _forget_asked(self, event: ev.ForgetAsked) -> list[fx.Effect]:
         """Forget all runs of an id, unless the latest lives."""
@@ -264,7 +300,7 @@ class Registry:
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
-        run, effects = go_on(state, self._policy, now)
+        run, effects = go_on(state, self._policy, now, self.drains)
         self.runs[state.key] = IsolatedRun(run, self._policy)
         self._generations.setdefault(state.run_id, []).append(self.runs[state.key])
         return effects
@@ -315,6 +351,14 @@ class Registry:
             del self._generations[run.state.run_id]
         self._deadlines.clear(key)
         return fx.Forget(run_id=key)
+
+
+def _left(effects: list[fx.Effect]) -> str:
+    """Say how many agents leave by these."""
+    records = [effect.record for effect in effects if isinstance(effect, fx.Persist)]
+    leaving = sum(isinstance(each, AgentRemoved) and each.is_drained for each in records)
+    who = "no agent of that name is here" if not leaving else f"{count(leaving, 'agent')} left"
+    return f"{who}; those that come wait until `coordinator undrain`"
 
 
 def _ended_bytes(state: RunState) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from coordinator.core.effects import Decided
@@ -31,6 +31,11 @@ def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> st
 def round_lost(current: Round, lost: Collection[str]) -> str:
     """Name the agents that a round lost."""
     return f"round {current.round_id} lost {hosts(current, lost)}"
+
+
+def drained(current: Round, lost: Collection[str], why: Mapping[str, str]) -> str:
+    """Name the agents of a round that an operator made leave. It did not fail, nor lose them."""
+    return f"{hosts(current, lost)} left, {why[min(lost)]}"
 
 
 def round_failed(

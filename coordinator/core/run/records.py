@@ -52,6 +52,7 @@ class AgentRemoved:
     incarnation: str
     reason: str
     at_s: float = 0.0
+    is_drained: bool = False  # the operator wants it to leave
     is_excused: bool = False  # its round goes on without it
     # Charged to failures elsewhere since it was last heard: perhaps its own end was the cause.
     restarts_returned: int = 0
@@ -140,6 +141,8 @@ class CallKind(StrEnum):
     TOKEN_CHANGED = "token changed"  # noqa: S105 - no secret
     STOP_ASKED = "stop asked"
     RESTART_ASKED = "restart asked"
+    AGENT_DRAINED = "agent drained"
+    AGENT_UNDRAINED = "agent undrained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

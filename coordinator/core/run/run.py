@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import assert_never
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.failures.verdict import is_wanted, taken
 from coordinator.core.membership.admission import numbered, refusal
+from coordinator.core.membership.drains import Drains, who_and_why
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import VerdictCause
+from coordinator.core.model import KeptDrain, Release, Standby, Verdict, VerdictCause
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
@@ -20,7 +22,7 @@ from coordinator.core.progress.adaptive_timeouts import differ
 from coordinator.core.run import records as rec
 from coordinator.core.run.state import Phase, RunState
 from coordinator.core.run.steering import restarted, stopped
-from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
+from coordinator.errors import CoordinatorError, LimitReached, SessionReplaced, StaleSession
 from drumbeat.format import count
 
 PHASES: dict[Phase, type[RunPhase]] = {
@@ -34,12 +36,18 @@ PHASES: dict[Phase, type[RunPhase]] = {
 class Run(RunContext):
     """The core of one run. What follows from an event is decided by the state, not the event."""
 
-    def __init__(self, state: RunState, policy: Policy, *, now: float) -> None:
+    def __init__(
+        self, state: RunState, policy: Policy, *, now: float, drains: Drains | None = None
+    ) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
         members = Membership(policy, agents=len(state.members))  # who may all return at once
         members.latest_arrival = now
         super().__init__(state, members, policy)
         self.failures_bytes_max = policy.failures_bytes_per_run_max
+        self.drains = drains or Drains(most=policy.drains_max)
+        # Hellos of agents that wait outside until their drain is lifted, with their latest beats.
+        self._held: dict[str, ev.SessionOpened] = {}
+        self._is_dismissed = False  # whether they have heard how the run ended
         self._names = {member.name for member in state.members.values()}  # no two alike
         self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
@@ -62,7 +70,12 @@ class Run(RunContext):
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
+<<<<<<< HEAD
         effects += phase.notices(now=now)
+=======
+        if self.state.verdict is not None and not self._is_dismissed:
+            effects += self._dismiss(self.state.verdict)
+>>>>>>> main
         if self.members.follow(len(self.members.presences)):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
@@ -109,6 +122,8 @@ class Run(RunContext):
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
             case ev.StopAsked() | ev.RestartAsked():
                 self._on_steering(event, now)
+            case ev.DrainAsked():
+                self._on_drain(event, now)
             case ev.CallNoted():
                 self._note(event.kind, event.reason, event.caller, now)
             case ev.DeadlineReached():
@@ -144,10 +159,97 @@ class Run(RunContext):
         has_begun = bool(members.missed) or any(beat.round_id == round_id for beat in beats)
         return restarted(self.state, has_begun=has_begun)
 
+    def _on_drain(self, event: ev.DrainAsked, now: float) -> None:
+        """Make agents leave, or let in those that waited for it; the table has changed already."""
+        run_id, members = self.state.run_id, self.state.members
+        if event.is_lifted:
+            for incarnation, opened in list(self._held.items()):
+                if self._drain_of(opened) is None:
+                    del self._held[incarnation]
+                    told = f"{opened.agent.name}: {event.reason or 'no reason is given'}"
+                    self._note(rec.CallKind.AGENT_UNDRAINED, told, event.caller, now)
+                    self._enter(opened, now)
+            return
+        if self.state.phase not in (Phase.GATHERING, Phase.RUNNING):
+            return  # all leave with the run; if it goes on after all, those that come are held
+        leaving = [i for i, agent in members.items() if self.drains.find(run_id, agent)]
+        for incarnation in leaving:
+            told = f"{members[incarnation].name}: {event.reason or 'no reason is given'}"
+            self._note(rec.CallKind.AGENT_DRAINED, told, event.caller, now)
+            # The next safe moment is now.
+            self._let_go(incarnation, now)
+
+    def _let_go(self, incarnation: str, now: float) -> None:
+        """Have a member leave as if it was lost, and tell it."""
+        drain = self.drains.find(self.state.run_id, self.state.members[incarnation])
+        session_id = self.members.presences[incarnation].session_id
+        reason = "" if drain is None else who_and_why(drain)
+        self.silent.heard(incarnation)  # its end explains no failure
+        self._remove(incarnation, reason, now, is_drained=True)
+        if session_id is not None:
+            self._release(session_id, reason)
+
+    def _release(self, session_id: str, reason: str) -> None:
+        released = Release(reason=reason, is_drained=True)
+        self.effects.append(fx.Direct(session_id=session_id, state=released))
+
+    def _drain_of(self, event: ev.SessionOpened) -> KeptDrain | None:
+        return self.drains.find(self.state.run_id, numbered(event.agent, self._names))
+
+    def _hold(self, event: ev.SessionOpened, drain: KeptDrain) -> None:
+        """Let an agent wait outside, and tell it why."""
+        before = self._held.pop(event.agent.incarnation, None)
+        if before is not None and before.session_id != event.session_id:
+            self._reject(before.session_id, SessionReplaced())
+        if len(self._held) >= self.policy.agents_max:
+            limit = LimitReached("agents_per_run_max", self.policy.agents_max)
+            self._reject(event.session_id, limit)
+            return
+        self._held[event.agent.incarnation] = event
+        only = f" --run-id {drain.run_id}" if drain.run_id else ""
+        reason = f"{who_and_why(drain)}; `coordinator undrain {drain.name}{only}` lets it in"
+        self.effects.append(fx.Direct(session_id=event.session_id, state=Standby(reason=reason)))
+
+    def _is_outside(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
+        """Take in what one that is no member says or does; return whether it was such a one."""
+        opened = self._held.get(event.incarnation)
+        if opened is None or opened.session_id != event.session_id:
+            is_member = event.incarnation in self.state.members
+            return event.incarnation in self.state.drained and not is_member
+        if isinstance(event, ev.BeatReceived):
+            opened = replace(opened, beat=event.beat, uptime_s=event.uptime_s)
+            self._held[event.incarnation] = opened
+        else:
+            del self._held[event.incarnation]
+        return True
+
+    def _dismiss(self, verdict: Verdict) -> list[fx.Effect]:
+        """Tell those that wait outside how the run ended."""
+        self._is_dismissed = True
+        return [
+            fx.Direct(session_id=opened.session_id, state=self.exit_of(verdict, incarnation))
+            for incarnation, opened in self._held.items()
+        ]
+
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
+        incarnation, state = event.agent.incarnation, self.state
+        is_member = incarnation in state.members
+        if not is_member and incarnation in state.drained:
+            self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+            self._release(event.session_id, state.drained[incarnation])
+            return
         if error := refusal(self.state, event, self.policy, workers=self._workers):
             self._reject(event.session_id, error)
             return
+        self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+        drain = None if is_member else self._drain_of(event)
+        if drain is not None:
+            self._hold(event, drain)
+        else:
+            self._enter(event, now)
+
+    def _enter(self, event: ev.SessionOpened, now: float) -> None:
+        """Let an agent in."""
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
             agent, held = numbered(event.agent, self._names), event.beat.round_id
@@ -163,13 +265,14 @@ class Run(RunContext):
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
         self._phase.connected(incarnation, now=now)
-        self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
         if (limits := self.state.limits) is not None:
             self.effects.append(fx.TellLimits(session_id=event.session_id, limits=limits))
         self.tell([incarnation])
         self._take_beat(incarnation, event, now)
 
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
+        if self._is_outside(event):
+            return
         grace_s = self.policy.reconnect_grace_s
         if event.is_revoked:  # perhaps all agents come back at once, as after a restart
             grace_s = self.policy.return_grace_s(self.members.pace)
@@ -178,6 +281,8 @@ class Run(RunContext):
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
+        if self._is_outside(event):
+            return
         if self.members.current(event.incarnation, event.session_id) is None:
             error = StaleSession("it was replaced, or its lease is over")
             self._reject(event.session_id, error)
@@ -225,7 +330,9 @@ class Run(RunContext):
             self.tell([incarnation])
         self._phase.heard(incarnation, beat, sent_at=sent_at, now=now)
 
-    def _remove(self, incarnation: str, reason: str, now: float) -> None:
+    def _remove(
+        self, incarnation: str, reason: str, now: float, *, is_drained: bool = False
+    ) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
         if (agent := self.state.members.get(incarnation)) is not None:
             self._names.discard(agent.name)
@@ -240,6 +347,7 @@ class Run(RunContext):
                 incarnation=incarnation,
                 reason=reason,
                 at_s=now,
+                is_drained=is_drained,
                 is_excused=is_excused,
                 restarts_returned=returned or 0,
             )

@@ -41,6 +41,8 @@ TRANSITION_HISTORY_MAX = 20
 MASTERS_SPENT_MAX = 64
 # Calls to a run whose repetition is recognized: far more than are on their way at once.
 CALLS_KNOWN_MAX = 64
+# Agents that were told to leave, and are told again if they come back; later they are held.
+DRAINED_KNOWN_MAX = 1_000
 
 
 class Phase(StrEnum):
@@ -127,6 +129,7 @@ class RunState:
     verdict: Verdict | None = None
     ended_at: float | None = None
     calls: list[str] = field(default_factory=list)  # ids of the latest that asked for something
+    drained: dict[str, str] = field(default_factory=dict)  # incarnations that shall leave, why
     stop_reason: str = ""  # why it shall end; empty: nobody asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
 
@@ -305,6 +308,10 @@ class RunState:
         name = agent.name if agent is not None else record.incarnation
         self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         self.restarts_returned += record.restarts_returned
+        if record.is_drained:
+            self.drained[record.incarnation] = record.reason
+            if len(self.drained) > DRAINED_KNOWN_MAX:
+                del self.drained[next(iter(self.drained))]
         if record.is_excused:
             self.given_up.add(record.incarnation)
             self.excused.add(record.incarnation)

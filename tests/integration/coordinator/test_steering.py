@@ -49,6 +49,37 @@ async def test_a_run_is_restarted_stopped_and_forgotten(
         agent.call.cancel()
 
 
+async def test_a_drained_host_is_listed_and_kept_out_until_it_is_let_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        operator = Operator(client.port, capsys)
+        first = await client.agent(host="gpu7").join()
+        await first.run()
+        done = await operator("drain gpu7 --reason memory")
+        assert done.out == [
+            "coordinator: gpu7: 1 agent left; those that come wait until `coordinator undrain`"
+        ]
+        released = await first.desired("release")
+        assert released.is_drained
+        assert released.reason == "drained by the operator: memory"
+        first.call.cancel()
+
+    async with coordinator(tmp_path) as client:  # on the same journal
+        operator = Operator(client.port, capsys)
+        heads, row = (await operator("drains")).out
+        assert heads.split() == ["NAME", "RUN", "AGE", "BY", "REASON"]
+        assert [row.split()[0], row.split()[-1]] == ["gpu7", "memory"]
+        again = client.agent(host="gpu7")
+        again.hello.beat.master_port = again.beat.master_port = 4100  # the other one is used
+        await again.join()
+        assert "`coordinator undrain gpu7`" in (await again.desired("standby")).reason
+        assert (await operator("undrain gpu7")).code == 0
+        await again.run()
+        assert len((await operator("drains")).out) == 1
+        again.call.cancel()
+
+
 async def test_what_cannot_be_is_refused_with_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ EXAMPLES = [
     ),
     (errors.AccessRefused("the token was revoked"), 2, "the token was revoked"),
     (errors.RunFailed("r", "too few agents"), 1, "run 'r' failed: too few agents"),
+    (errors.AgentDrained("drained by op"), 0, "this agent left its run, drained by op"),
     (errors.RunStopped("r", "stopped by op: full disk"), 4, "run 'r' was stopped by op: full disk"),
 ]
 
