@@ -166,13 +166,7 @@ class Decided:
     round_id: int | None = None
 
 
-<<<<<<< HEAD
-Kept = Persist | Forget | KeepToken
+Kept = Persist | Forget | KeepToken | KeepDrain
 ToWorkers = Instruct | TellNotice | Collect
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
-=======
-Kept = Persist | Forget | KeepToken | KeepDrain
-# Sent in this order.
-Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct | Collect
->>>>>>> main
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

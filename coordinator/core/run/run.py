@@ -70,12 +70,9 @@ class Run(RunContext):
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
-<<<<<<< HEAD
         effects += phase.notices(now=now)
-=======
         if self.state.verdict is not None and not self._is_dismissed:
             effects += self._dismiss(self.state.verdict)
->>>>>>> main
         if self.members.follow(len(self.members.presences)):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
