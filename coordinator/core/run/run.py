@@ -238,15 +238,18 @@ class Run(RunContext):
         if error := refusal(self.state, event, self.policy, workers=self._workers):
             self._reject(event.session_id, error)
             return
-        self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
         drain = None if is_member else self._drain_of(event)
-        if drain is not None:
-            self._hold(event, drain)
-        else:
-            self._enter(event, now)
+        welcome = fx.Welcome(session_id=event.session_id, pace=self.members.pace)
+        if drain is None:
+            self._enter(event, now, welcome)
+            return
+        self.effects.append(welcome)
+        self._hold(event, drain)
 
-    def _enter(self, event: ev.SessionOpened, now: float) -> None:
-        """Let an agent in."""
+    def _enter(
+        self, event: ev.SessionOpened, now: float, welcome: fx.Welcome | None = None
+    ) -> None:
+        """Let an agent in; one that waited outside was welcomed before."""
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
             agent, held = numbered(event.agent, self._names), event.beat.round_id
@@ -262,6 +265,8 @@ class Run(RunContext):
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
         self._phase.connected(incarnation, now=now)
+        if welcome is not None:
+            self.effects.append(welcome)
         if (limits := self.state.limits) is not None:
             self.effects.append(fx.TellLimits(session_id=event.session_id, limits=limits))
         self.tell([incarnation])
