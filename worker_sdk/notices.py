@@ -85,7 +85,7 @@ def should_checkpoint(step: int) -> bool:
     words[ASKED] = step
     if not words[NOTICE_ID]:
         return False
-    return _is_due(board, before, step)
+    return is_due(board, before, step)
 
 
 def checkpointed(step: int) -> None:
@@ -101,7 +101,7 @@ def checkpointed(step: int) -> None:
         board.kick()
 
 
-def _is_due(board: Board, before: int, step: int) -> bool:
+def is_due(board: Board, before: int, step: int) -> bool:
     """Decide about ``step`` while a notice is pending; ``before`` was asked last."""
     words = board.notices.words
     pending, chosen = words[NOTICE_ID], words[CHOSEN]

@@ -6,16 +6,22 @@ takes one step; what is lost or repeated on the way therefore changes nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from signal import Signals
 from typing import assert_never
 
 from agent import errors
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
+from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
+from agent.core.notice import Leaving, Notice
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.settings.config import AgentConfig
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
+
+STOP_SHARE = 0.25
+"""Of the grace of a host that goes away, kept for its workers to stop, if they may take as long."""
 
 SUPERVISOR_DEATHS_MAX = 5
 """One that ends this often, or can't be started, without a round in between can't live here."""
@@ -89,6 +95,7 @@ class AgentCore:
     """The core of an agent. Not thread-safe; one owner calls it, and the console reads it."""
 
     def __init__(self, config: AgentConfig, *, is_gpu_memory_awaited: bool = False) -> None:
+        self._config = config
         self.link = CoordinatorLink(config)
         self._run_id = config.run_id
         self.workers = RoundWorkers(config)
@@ -110,6 +117,11 @@ class AgentCore:
         self._supervisor_deaths = 0  # and failed starts, since workers ran last
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
+        self._preempted_by = 0  # a signal
+        # Set once this host will go away, until it leaves; and what workers say of a notice, and
+        # in which round.
+        self._leaving: Leaving | None = None
+        self._answered: ev.NoticeAnswered | None = None
         self._effects: list[fx.Effect] = []
 
     def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
@@ -137,7 +149,8 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self.link.deadline, self._beat_at, self._inprocess.deadline)
+        leaves_at = self._leaving.until if self._leaving and self.ending is None else None
+        instants = (self.link.deadline, self._beat_at, self._inprocess.deadline, leaves_at)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -158,9 +171,13 @@ class AgentCore:
                     self._tell("GPU memory not free", event.note)
             case ev.SignalReceived(is_for_workers=True):
                 self._effects += self.workers.signal(event.signum)
+            case ev.SignalReceived(is_preemption=True):
+                self._on_preemption(event.signum, now)
             case ev.SignalReceived():
                 self._on_signal(event.signum)
             case ev.DeadlineReached():
+                if self._leaving is not None and now >= self._leaving.until:
+                    self._leave("its time is up")
                 if self._beat_at is not None and now >= self._beat_at:
                     self._beat_sent = None  # so that `_flush` sends one
                 self._is_over(now)
@@ -174,6 +191,8 @@ class AgentCore:
                 self._beat_at = now + event.pace.heartbeat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
+            case ev.NoticeReceived(notice=notice):
+                self._on_notice(notice)
             case ev.InprocessDirected():
                 self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
@@ -199,6 +218,10 @@ class AgentCore:
                 self._end_with(errors.AgentDrained(state.reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report))
+        elif self._leaving is not None and not isinstance(state, Stop):
+            held, round_id = self.workers.assignment, getattr(state, "round_id", None)
+            if held is None or held.round_id != round_id:
+                self._leave("its round is over")
 
     def _replace_spent_port(self) -> None:
         """Reserve another port once the one held is used; let go of those that all have left.
@@ -231,7 +254,7 @@ class AgentCore:
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self.ending is None and not self._is_over(now):
-            attempt, beat = self.link.attempt, self.workers.beat(self._port)
+            attempt, beat = self.link.attempt, self._beat()
             session = fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
             self._effects.append(session)
 
@@ -244,6 +267,8 @@ class AgentCore:
 
     def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
+            case ev.NoticeAnswered():
+                self._answered = event
             case ev.WorkersStarted():
                 self.workers.started(event)
                 self._supervisor_deaths = 0
@@ -282,6 +307,40 @@ class AgentCore:
             return
         self._effects.append(fx.SendGoodbye(reason=f"ended by signal {signum}"))
         self._end(fx.Finish(exit_code=EXIT_SIGNAL + signum), signum)
+
+    def _on_preemption(self, signum: int, now: float) -> None:
+        """Stay for as long as training may need to save; a second signal ends that."""
+        grace_s = self._config.preemption_grace
+        stop_s = min(self._config.shutdown_timeout, grace_s * STOP_SHARE)
+        self._preempted_by = signum
+        if self._leaving is not None or self.workers.assignment is None:
+            self._leave("it is told so again" if self._leaving else "it has no workers")
+            return
+        reason = f"got {Signals(signum).name}, its host will go away"
+        self._leaving = Leaving(reason=reason, until=now + grace_s - stop_s)
+        self._tell("leaving", f"{reason}; training may save for {grace_s - stop_s:g} s")
+
+    def _on_notice(self, notice: Notice) -> None:
+        assignment = self.workers.assignment
+        if assignment is None or notice.round_id != assignment.round_id or self.ending is not None:
+            return
+        self._effects.append(fx.ShowNotice(notice=notice))
+        if notice.is_over:
+            self._answered = None
+            self._leave("training was given notice")
+
+    def _leave(self, why: str) -> None:
+        """Leave the run, if this host will go away."""
+        if self._preempted_by and self.ending is None:
+            name = Signals(self._preempted_by).name
+            self._effects.append(fx.SendGoodbye(reason=f"preempted by {name}: {why}"))
+            self._end(fx.Finish(exit_code=EXIT_SIGNAL + self._preempted_by))
+
+    def _beat(self) -> Beat:
+        beat, answered = self.workers.beat(self._port), self._answered
+        is_current = answered is not None and answered.round_id == beat.round_id
+        report = answered.report if answered is not None and is_current else None
+        return replace(beat, leaving=self._leaving, notice=report)
 
     def _end_with(self, error: errors.AgentError) -> None:
         self._end(fx.Finish(exit_code=error.exit_code, error=error))
@@ -339,7 +398,7 @@ class AgentCore:
 
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
-        beat = self.workers.beat(self._port)
+        beat = self._beat()
         if self.link.is_open and beat.news != self._beat_sent and not self._is_finished:
             self._beat_sent = beat.news
             self._beat_at = now + self.link.pace.heartbeat_interval_s

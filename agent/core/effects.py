@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agent.core import model
 from agent.core.model import Assignment, Beat, Failure
+from agent.core.notice import Notice
 from agent.errors import AgentError
 from agent.workers.failures.report import FailureReport
 from agent.workers.supervisor import messages
@@ -68,6 +69,13 @@ class StartRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShowNotice:
+    """Have the workers of its round find it; answer with ``NoticeAnswered``."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -94,6 +102,7 @@ class Finish:
 
 
 SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers
-WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | WorkerOrder | SupervisorCommand
+ToWorkers = WorkerOrder | ShowNotice
+WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | ToWorkers | SupervisorCommand
 SessionEffect = OpenSession | SendBeat | SendGoodbye
 Effect = SessionEffect | WorkersEffect | ReservePort | WriteFailure | Tell | Finish

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agent.core import model
 from agent.core.model import DesiredState, Pace
+from agent.core.notice import Notice, NoticeReport
 from agent.errors import AgentError
 from agent.watchdog.core import model as watchdog
 from agent.workers.supervisor import messages
@@ -44,6 +45,22 @@ class InprocessDirected:
 
     attempt: int
     directive: InprocessDirective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeReceived:
+    """The coordinator said what training shall know of a change to come, or that it is over."""
+
+    attempt: int
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeAnswered:
+    """What this host's workers say of a notice, together, is new."""
+
+    round_id: int
+    report: NoticeReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +109,7 @@ class SignalReceived:
 
     signum: int
     is_for_workers: bool = False
+    is_preemption: bool = False  # the host will go away, but not yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +122,10 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | SessionLost
-WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
+Directed = DirectiveReceived | InprocessDirected | NoticeReceived
+SessionEvent = SessionWelcomed | Directed | SessionLost
+WorkersSaid = WorkerStep | NoticeAnswered
+WorkersEvent = WorkersStarted | WorkerStartFailed | WorkersSaid | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
 HostEvent = PortReserved | GpuMemoryFree | SupervisorDied | SignalReceived | DeadlineReached

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
+from agent.core.notice import Leaving, NoticeReport
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Hang
 from agent.workers.failures.report import FailureReport, WorkerFailure
@@ -94,6 +95,8 @@ class Beat:
     inprocess: InprocessReport | None = None
     failure: Failure | None = None
     workers_done: int = 0
+    leaving: Leaving | None = None
+    notice: NoticeReport | None = None
 
     @property
     def news(self) -> Beat:

@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """This host will go away; ``until`` is the monotonic instant at which this agent leaves."""
+
+    reason: str
+    until: float
+
+
 class NoticeKind(StrEnum):
     """What a notice is about."""
 
@@ -31,6 +39,8 @@ class Notice:
     reason: str
     time_left_s: float
     chosen: int | None = None
+    round_id: int = 0
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,8 @@ class Driver:
     async def run(self) -> fx.Finish:
         """Drive the core until it finishes."""
         become_subreaper()
-        take_signals(self._config.signals_to_handle, self._submit)
+        config = self._config
+        take_signals(config.signals_to_handle, self._submit, config.preemption_signal)
         self._spawn(self._workers.start())
         now = time.monotonic()
         self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
@@ -269,8 +270,13 @@ class Driver:
             return 0
 
 
-def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
-    """Turn signals into events of the running loop; those with ``names`` end the agent."""
+def take_signals(
+    names: Sequence[str], submit: Callable[[Event], None], preemption: str | None = None
+) -> None:
+    """Turn signals into events of the running loop; those with ``names`` end the agent.
+
+    That of a ``preemption`` tells it that its host will go away.
+    """
     add = asyncio.get_running_loop().add_signal_handler
     handled = {signal.Signals[name] for name in names}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by ``nohup``
@@ -279,7 +285,10 @@ def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
         add(signal.SIGTSTP, submit, SuspendRequested())
     for signum in handled:
         add(signum, submit, SignalReceived(signum=signum))
-    for signum in FORWARDED - handled:
+    preempting = {signal.Signals[preemption]} if preemption else set()
+    for signum in preempting:
+        add(signum, submit, SignalReceived(signum=signum, is_preemption=True))
+    for signum in FORWARDED - handled - preempting:
         add(signum, submit, SignalReceived(signum=signum, is_for_workers=True))
 
 

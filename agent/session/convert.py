@@ -18,6 +18,7 @@ from agent.core.model import (
     WorkerOrder,
     WorkerStep,
 )
+from agent.core.notice import Leaving, NoticeReport
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Standing
@@ -53,8 +54,12 @@ SPEC_BYTES_MAX = 40 * 1024
 """Enough for 16 rules, with sizes of groups of 16,383 workers each."""
 
 GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
+_NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 _BEAT = MessageMapping(
-    Beat, session_pb2.Beat, parts={"state": GroupState}, given=("round_id", "inprocess", "failure")
+    Beat,
+    session_pb2.Beat,
+    parts={"state": GroupState, "notice": _NOTICE_REPORT},
+    given=("round_id", "inprocess", "failure", "leaving"),
 )
 # Of a hang and a failure, what is the same in their messages.
 _HANG = MessageMapping(
@@ -171,9 +176,15 @@ def beat_message(
             for name, (count, longest_s) in observations.items()
         ],
         inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
+        leaving=beat.leaving and _leaving(beat.leaving, now),
         failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),
     )
     return message
+
+
+def _leaving(leaving: Leaving, now: float) -> session_pb2.Leaving:
+    left = duration(max(0.0, leaving.until - now))
+    return session_pb2.Leaving(reason=leaving.reason, time_left=left)
 
 
 def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.FailureRecord:

@@ -15,6 +15,7 @@ import structlog
 from agent.core import events as ev
 from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
+from agent.core.notice import Notice, NoticeKind
 from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Spool
@@ -60,6 +61,8 @@ _STATES: dict[str, MessageMapping[Any]] = {
 _DIRECTIVE = MessageMapping(
     InprocessDirective, inprocess_pb2.InprocessDirective, given=("kind", "terminated")
 )
+_NOTICE = MessageMapping(Notice, session_pb2.Notice, given=("kind",))
+_NOTICE_KINDS = dict(enumerate(NoticeKind, 1))  # in the protocol's order
 _BEGIN = MessageMapping(IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
 
 
@@ -180,14 +183,23 @@ class Session:
             case "limits":
                 learned = response.limits.limits
                 self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
-            case "inprocess":
-                self._take_inprocess(response.inprocess)
+            case "inprocess" | "notice":
+                self._take_for_workers(response)
             case "collect":
                 self._stacks.asked(response.collect)
             case "authorities":
                 connection.trust(response.authorities.keys)
             case _:
                 self._pass_over("a kind of directive")
+
+    def _take_for_workers(self, response: session_pb2.Directive) -> None:
+        if response.HasField("notice"):
+            notice = notice_from(response.notice)
+            self._on_event(ev.NoticeReceived(attempt=self._attempt, notice=notice))
+        elif (directive := directive_from(response.inprocess)) is not None:
+            self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
+        else:
+            self._pass_over("what workers shall do in an iteration")
 
     def _take_desired(self, message: session_pb2.DesiredState) -> None:
         state, spent = desired_from(message), message.master_port_spent
@@ -197,12 +209,6 @@ class Session:
             attempt = self._attempt
             event = ev.DirectiveReceived(attempt=attempt, state=state, master_port_spent=spent)
             self._on_event(event)
-
-    def _take_inprocess(self, message: inprocess_pb2.InprocessDirective) -> None:
-        if (directive := directive_from(message)) is not None:
-            self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
-        else:
-            self._pass_over("what workers shall do in an iteration")
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         term = welcome.term or 1
@@ -276,6 +282,11 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
             is_drained=message.release.is_drained,
         )
     return None if kind is None else _STATES[kind].read(getattr(message, kind))
+
+
+def notice_from(message: session_pb2.Notice) -> Notice:
+    """Read what training is told."""
+    return _NOTICE.read(message, kind=_NOTICE_KINDS.get(message.kind, NoticeKind.OTHER))
 
 
 def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:

@@ -162,6 +162,7 @@ LABELS = _texts(
     lambda given: [part.strip() for part in given.split(",") if part.strip()],
     _are_labels,
 )
+SIGNAL = one_of(SIGNALS_ALLOWED)._replace(metavar="NAME")
 SIGNALS = _texts(
     f"names separated by commas, of {', '.join(SIGNALS_ALLOWED)}",
     "NAME,...",

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from agent.core.events import NoticeAnswered
 from agent.core.model import WorkerOrder, WorkerStep
+from agent.core.notice import Notice, report_of
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.board_reader import Board
@@ -94,7 +96,7 @@ class Watchdog:
         policy: WatchdogPolicy,
         directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_event: Callable[[msg.Report | msg.Signal | WorkerStep], None],
+        on_event: Callable[[msg.Report | msg.Signal | WorkerStep | NoticeAnswered], None],
         environment: Mapping[str, str],
         *,
         redact: Callable[[str], str] = str,
@@ -111,6 +113,8 @@ class Watchdog:
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
+        self._notice: Notice | None = None  # that is pending, and what was told of it last
+        self._answered: tuple[bool, bool, bool] | None = None
         self._listener: Listener | None = None
         self._file_timers: FileTimers | None = None
         self._events: deque[msg.Event] = deque()
@@ -125,6 +129,7 @@ class Watchdog:
         """
         self.ended()
         self._workers.clear()
+        self._notice = None
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
@@ -216,6 +221,27 @@ class Watchdog:
         worker, listener = self._workers.get(order.worker), self._listener
         if listener and listener.service and worker and worker.is_watched:
             listener.service.order(order)
+
+    def show_notice(self, notice: Notice) -> None:
+        """Have the workers of its round find a notice, and tell what they say of it."""
+        self._notice, self._answered = None if notice.is_over else notice, None
+        for worker in self._workers_of(notice.round_id):
+            worker.board.notices.show(self._notice)
+        self._take_answers()
+
+    def _take_answers(self) -> None:
+        """Tell what the workers say of the notice that is pending, if it is news."""
+        if (notice := self._notice) is None:
+            return
+        workers = [each for each in self._workers_of(notice.round_id) if each.is_watched]
+        answers = [worker.board.notices.answer(notice) for worker in workers]
+        times = [each.step_time_s for each in self.standings(notice.round_id)]
+        report = report_of(notice, answers, min(filter(None, times), default=None))
+        # Not each step that is asked about: what the coordinator decides by.
+        news = report.asked is None, report.is_missed, report.is_saved
+        if news != self._answered:
+            self._answered = news
+            self._on_event(NoticeAnswered(round_id=notice.round_id, report=report))
 
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
@@ -385,6 +411,7 @@ class Watchdog:
         worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, worker)
         worker.board.drain_kicks()
         self._read_board(worker)
+        self._take_answers()
 
     def _workers_of(self, round_id: int | None) -> list[_Worker]:
         """Return the workers of a round; None: of any round."""

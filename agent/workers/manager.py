@@ -147,6 +147,8 @@ class Workers:
                     self._preparation.add_done_callback(lambda _: self._supervisor.send(effect))
             case fx.WorkerOrder():
                 self.watchdog.order(effect)
+            case fx.ShowNotice(notice=notice):
+                self.watchdog.show_notice(notice)
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from coordinator.access.token_table import KeptToken
 from coordinator.core.model import Desired, KeptDrain, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.notice import PendingNotice
 from coordinator.core.run.records import Record
 from coordinator.errors import CoordinatorError
 from drumbeat.inprocess import InprocessDirective
@@ -93,6 +94,17 @@ class Instruct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellNotice:
+    """Tell an agent what is pending for its round; a newer one replaces it unsent."""
+
+    session_id: str
+    notice: PendingNotice
+    round_id: int
+    time_left_s: float
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackRequest:
     """Asks for the stacks of some workers of a round, as they are now."""
 
@@ -155,6 +167,6 @@ class Decided:
 
 
 Kept = Persist | Forget | KeepToken | KeepDrain
-# Sent in this order.
-Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | Instruct | Collect
+ToWorkers = Instruct | TellNotice | Collect
+Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

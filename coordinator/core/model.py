@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.progress.adaptive_timeouts import Observation
+from coordinator.core.progress.notice import Leaving, NoticeReport
 from coordinator.core.progress.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 
@@ -101,6 +102,8 @@ class Beat:
     observations: tuple[Observation, ...] = ()
     inprocess: InprocessReport | None = None  # None: workers do not restart in process
     failure: FailureRecord | None = None  # of the group, in short: its record may arrive later
+    leaving: Leaving | None = None  # its host will go away
+    notice: NoticeReport | None = None  # what its workers say of the one that is pending
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand."""
@@ -115,6 +118,8 @@ class Beat:
             and not self.observations
             and self.inprocess is before.inprocess is None
             and self.failure is before.failure is None
+            and self.leaving is before.leaving is None
+            and self.notice is before.notice is None
         )
 
     def after(self, before: Beat) -> Beat:

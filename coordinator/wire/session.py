@@ -17,12 +17,13 @@ from coordinator.core import effects as fx
 from coordinator.core import model
 from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
 from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
+from coordinator.core.progress.notice import Leaving, NoticeKind, NoticeReport, PendingNotice
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from coordinator.wire import failure as failures
 from coordinator.wire import inprocess, stacks
 from drumbeat import VERSION
 from drumbeat.format import one_line
-from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse
+from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
 from drumbeat.v1 import common_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
 
@@ -49,6 +50,11 @@ _IDENTITY = MessageMapping(
     given=("incarnation",),
 )
 _PACE = MessageMapping(model.Pace, session_pb2.Pace)
+_LEAVING = MessageMapping(Leaving, session_pb2.Leaving, checks={"reason": failures.shown(0)})
+_NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
+_NOTICE = MessageMapping(
+    PendingNotice, session_pb2.Notice, parts={"kind": NoticeKind}, given=("until_s",)
+)
 _STANDBY = MessageMapping(model.Standby, session_pb2.Standby)
 
 
@@ -195,7 +201,25 @@ def read_beat(
         inprocess=inprocess.report_of(message, size),
         failure=failure,
         workers_done=min(message.workers_done, size),
+        leaving=_leaving(message, on_problem) if message.HasField("leaving") else None,
+        notice=_notice_report(message, on_problem) if message.HasField("notice") else None,
     )
+
+
+def _leaving(message: session_pb2.Beat, on_problem: OnProblem) -> Leaving | None:
+    try:
+        return _LEAVING.read(message.leaving, "beat.leaving")
+    except InvalidField as problem:
+        on_problem(problem)
+        return None
+
+
+def _notice_report(message: session_pb2.Beat, on_problem: OnProblem) -> NoticeReport | None:
+    try:
+        return _NOTICE_REPORT.read(message.notice, "beat.notice")
+    except InvalidField as problem:
+        on_problem(problem)
+        return None
 
 
 def _workers(
@@ -249,6 +273,14 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             kind = {"limits": failures.limits_message(limits)}
         case fx.Direct():
             kind = {"desired": desired_message(effect)}
+        case fx.TellNotice(notice=notice):
+            told = _NOTICE.write(
+                notice,
+                round_id=effect.round_id,
+                time_left=duration(effect.time_left_s),
+                is_over=effect.is_over,
+            )
+            kind = {"notice": told}
         case fx.Instruct(directive=directive):
             kind = {"inprocess": inprocess.directive_message(directive)}
         case fx.Collect():

@@ -63,6 +63,42 @@ GROUP_STATE_FAILED: GroupState.ValueType  # 6
 """At least one failed; the others are being stopped."""
 Global___GroupState: typing_extensions.TypeAlias = GroupState
 
+class _NoticeKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _NoticeKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_NoticeKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    NOTICE_KIND_UNSPECIFIED: _NoticeKind.ValueType  # 0
+    """Of a later version."""
+    NOTICE_KIND_PREEMPTION: _NoticeKind.ValueType  # 1
+    """A host will go away."""
+    NOTICE_KIND_DRAIN: _NoticeKind.ValueType  # 2
+    """Hosts are taken out of the run."""
+    NOTICE_KIND_STOP: _NoticeKind.ValueType  # 3
+    """The run will be stopped."""
+    NOTICE_KIND_RESTART: _NoticeKind.ValueType  # 4
+    """A new round is planned."""
+    NOTICE_KIND_SCALE_UP: _NoticeKind.ValueType  # 5
+    """More hosts will take part."""
+
+class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
+    """What a notice is about."""
+
+NOTICE_KIND_UNSPECIFIED: NoticeKind.ValueType  # 0
+"""Of a later version."""
+NOTICE_KIND_PREEMPTION: NoticeKind.ValueType  # 1
+"""A host will go away."""
+NOTICE_KIND_DRAIN: NoticeKind.ValueType  # 2
+"""Hosts are taken out of the run."""
+NOTICE_KIND_STOP: NoticeKind.ValueType  # 3
+"""The run will be stopped."""
+NOTICE_KIND_RESTART: NoticeKind.ValueType  # 4
+"""A new round is planned."""
+NOTICE_KIND_SCALE_UP: NoticeKind.ValueType  # 5
+"""More hosts will take part."""
+Global___NoticeKind: typing_extensions.TypeAlias = NoticeKind
+
 @typing.final
 class AgentReport(google.protobuf.message.Message):
     """What an agent says."""
@@ -291,6 +327,8 @@ class Beat(google.protobuf.message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     OBSERVATIONS_FIELD_NUMBER: builtins.int
     INPROCESS_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
+    NOTICE_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -336,6 +374,16 @@ class Beat(google.protobuf.message.Message):
         restart in process.
         """
 
+    @property
+    def leaving(self) -> Global___Leaving:
+        """The host will go away. The agent stays until it is told that the notice is over, at most
+        for the time that is left, and leaves then with a `Goodbye`.
+        """
+
+    @property
+    def notice(self) -> Global___NoticeReport:
+        """What the workers of the fence's round say of the notice that the agent was told last."""
+
     def __init__(
         self,
         *,
@@ -349,11 +397,83 @@ class Beat(google.protobuf.message.Message):
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
         observations: collections.abc.Iterable[Global___Observation] | None = ...,
         inprocess: drumbeat.v1.inprocess_pb2.InprocessReport | None = ...,
+        leaving: Global___Leaving | None = ...,
+        notice: Global___NoticeReport | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "notice", b"notice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
+
+@typing.final
+class Leaving(google.protobuf.message.Message):
+    """A host that will go away."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """Why, in words; e.g. "got SIGTERM"."""
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the agent can stay."""
+
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "time_left", b"time_left"]) -> None: ...
+
+Global___Leaving: typing_extensions.TypeAlias = Leaving
+
+@typing.final
+class NoticeReport(google.protobuf.message.Message):
+    """What the workers of a host say of a notice, all together."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NOTICE_ID_FIELD_NUMBER: builtins.int
+    CHOSEN_FIELD_NUMBER: builtins.int
+    ASKED_FIELD_NUMBER: builtins.int
+    IS_MISSED_FIELD_NUMBER: builtins.int
+    IS_SAVED_FIELD_NUMBER: builtins.int
+    STEP_TIME_FIELD_NUMBER: builtins.int
+    notice_id: builtins.int
+    """The notice."""
+    chosen: builtins.int
+    """The step that they were told; unset if none was chosen yet."""
+    asked: builtins.int
+    """The latest step at which one of them asked whether to save; unset if none ever asks."""
+    is_missed: builtins.bool
+    """Whether one of them was past the chosen step before it heard of it."""
+    is_saved: builtins.bool
+    """Whether all of them that ask have saved, at the chosen step or after it."""
+    @property
+    def step_time(self) -> google.protobuf.duration_pb2.Duration:
+        """Their shortest time of a step; unset if it is not known."""
+
+    def __init__(
+        self,
+        *,
+        notice_id: builtins.int = ...,
+        chosen: builtins.int | None = ...,
+        asked: builtins.int | None = ...,
+        is_missed: builtins.bool = ...,
+        is_saved: builtins.bool = ...,
+        step_time: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_asked", b"_asked", "_chosen", b"_chosen", "asked", b"asked", "chosen", b"chosen", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_asked", b"_asked", "_chosen", b"_chosen", "asked", b"asked", "chosen", b"chosen", "is_missed", b"is_missed", "is_saved", b"is_saved", "notice_id", b"notice_id", "step_time", b"step_time"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_asked", b"_asked"]) -> typing.Literal["asked"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_chosen", b"_chosen"]) -> typing.Literal["chosen"] | None: ...
+
+Global___NoticeReport: typing_extensions.TypeAlias = NoticeReport
 
 @typing.final
 class Observation(google.protobuf.message.Message):
@@ -416,6 +536,7 @@ class Directive(google.protobuf.message.Message):
     INPROCESS_FIELD_NUMBER: builtins.int
     AUTHORITIES_FIELD_NUMBER: builtins.int
     COLLECT_FIELD_NUMBER: builtins.int
+    NOTICE_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run that it speaks of; empty if it is about the session alone."""
     @property
@@ -446,6 +567,10 @@ class Directive(google.protobuf.message.Message):
     def collect(self) -> Global___Collect:
         """What of the workers is asked for at present."""
 
+    @property
+    def notice(self) -> Global___Notice:
+        """What training is told of a change to come."""
+
     def __init__(
         self,
         *,
@@ -457,10 +582,11 @@ class Directive(google.protobuf.message.Message):
         inprocess: drumbeat.v1.inprocess_pb2.InprocessDirective | None = ...,
         authorities: Global___Authorities | None = ...,
         collect: Global___Collect | None = ...,
+        notice: Global___Notice | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect"] | None: ...
+    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice"] | None: ...
 
 Global___Directive: typing_extensions.TypeAlias = Directive
 
@@ -486,6 +612,54 @@ class Authorities(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
 
 Global___Authorities: typing_extensions.TypeAlias = Authorities
+
+@typing.final
+class Notice(google.protobuf.message.Message):
+    """A change to come, which training may save for: a host will go away, for example."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NOTICE_ID_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    CHOSEN_FIELD_NUMBER: builtins.int
+    IS_OVER_FIELD_NUMBER: builtins.int
+    notice_id: builtins.int
+    """Above 0; rises, and is not used again in the run."""
+    round_id: builtins.int
+    """The round whose workers it is for."""
+    kind: Global___NoticeKind.ValueType
+    """What it is about."""
+    reason: builtins.str
+    """Why, in words."""
+    chosen: builtins.int
+    """The step to save at, or at the first after it that training asks about; unset until it is
+    chosen. It only rises.
+    """
+    is_over: builtins.bool
+    """Nothing is pending any more, and an agent that said it will leave does so now."""
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """How long until the change, whether training has saved or not."""
+
+    def __init__(
+        self,
+        *,
+        notice_id: builtins.int = ...,
+        round_id: builtins.int = ...,
+        kind: Global___NoticeKind.ValueType = ...,
+        reason: builtins.str = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+        chosen: builtins.int | None = ...,
+        is_over: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_chosen", b"_chosen", "chosen", b"chosen", "time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_chosen", b"_chosen", "chosen", b"chosen", "is_over", b"is_over", "kind", b"kind", "notice_id", b"notice_id", "reason", b"reason", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_chosen", b"_chosen"]) -> typing.Literal["chosen"] | None: ...
+
+Global___Notice: typing_extensions.TypeAlias = Notice
 
 @typing.final
 class Welcome(google.protobuf.message.Message):

@@ -112,6 +112,7 @@ class StoryAgent:
     inprocess: InprocessHost | None = None
     directive: InprocessDirective | None = None
     began_at: float | None = None  # unless it says no uptime
+    more: dict[str, Any] = field(default_factory=dict)  # that its beats say
 
     def beat(self) -> Beat:
         """Return its whole state."""
@@ -127,6 +128,7 @@ class StoryAgent:
             inprocess=self.inprocess.report() if self.inprocess is not None else None,
             failure=self.failure,
             workers_done=self.workers_done,
+            **self.more,
         )
 
     def iterates(self) -> InprocessHost:

@@ -189,5 +189,9 @@ class RunPhase(ABC):
         """Return what to tell workers that restart in process, once."""
         return []
 
+    def notices(self, *, now: float) -> list[fx.TellNotice]:
+        """Return what to tell training of a notice, once."""
+        return []
+
     def check_invariants(self) -> None:  # noqa: B027
         """Assert what must hold between events. Linear in agents; for tests."""

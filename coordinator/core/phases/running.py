@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import chain, takewhile
 
-from coordinator.core.effects import Instruct
+from coordinator.core.effects import Instruct, TellNotice
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.failures.verdict import known_failures
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
+from coordinator.core.phases.notices import Notices
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
 from coordinator.core.progress.worker_progress import Standing, Standings, most_telling
@@ -40,11 +41,13 @@ class Running(RunPhase):
         self._waiting = dict.fromkeys(sorted(run.state.succeeded), now)
         self.released: dict[str, str] = {}
         self._inprocess = InProcessRestarts(run, self._round, now=now)
+        self._notices = Notices(run, self._round, now=now)
 
     def connected(self, incarnation: str, *, now: float) -> None:
         if not self.state.is_seated(incarnation):
             self._extras.add(incarnation)
         self._inprocess.connected(incarnation)
+        self._notices.connected(incarnation)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
         self._extras.discard(incarnation)
@@ -58,6 +61,10 @@ class Running(RunPhase):
             self.run.learning.observe(beat.observations, now=now)
         if beat.inprocess is not None:
             self._inprocess.reported(incarnation, beat.inprocess, now=now)
+        if beat.leaving is not None:
+            self._notices.leaving(incarnation, beat.leaving, now=now)
+        if beat.notice is not None:
+            self._notices.reported(incarnation, beat.notice)
         if beat.workers_done:
             self.run.done[incarnation] = beat.workers_done
         if beat.state is GroupState.FAILED:
@@ -70,12 +77,14 @@ class Running(RunPhase):
             self.run.commit(GroupSucceeded(round_id=round_id, incarnation=incarnation))
             self._waiting[incarnation] = now
             self._inprocess.lost(incarnation, "its workers have ended")
+            self._notices.lost(incarnation)
 
     def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
         self._extras.discard(incarnation)
         self._failed.discard(incarnation)
         self._waiting.pop(incarnation, None)
         self.released.pop(incarnation, None)
+        self._notices.lost(incarnation)
         is_excused = self._inprocess.lost(incarnation, reason)
         if self.state.is_awaited(incarnation) and not is_excused:
             self._lost.add(incarnation)
@@ -83,6 +92,9 @@ class Running(RunPhase):
 
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()
+
+    def notices(self, *, now: float) -> list[TellNotice]:
+        return self._notices.effects(now=now)
 
     def check_invariants(self) -> None:
         assert self._lost == self.state.lost_participants(), "lost participants are not noted"
@@ -92,7 +104,10 @@ class Running(RunPhase):
     def review(self, *, now: float, judged_at: float) -> Transition | None:
         """Journal what follows for iterations, then judge the round."""
         inprocess, state, current = self._inprocess, self.state, self._round
+        self._notices.review(now=judged_at)
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
+        if self._notices.review_at is not None:
+            self._review_until(self._notices.review_at)
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)

@@ -70,6 +70,7 @@ class Run(RunContext):
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
+        effects += phase.notices(now=now)
         if self.state.verdict is not None and not self._is_dismissed:
             effects += self._dismiss(self.state.verdict)
         if self.members.follow(len(self.members.presences)):

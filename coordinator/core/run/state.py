@@ -20,6 +20,13 @@ from coordinator.core.model import (
 )
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.notice import (
+    NoticeEnded,
+    NoticeGiven,
+    NoticeRecord,
+    PendingNotice,
+    StepChosen,
+)
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import records as rec
 from drumbeat.format import count
@@ -114,6 +121,8 @@ class RunState:
     failures_heard: dict[str, int] = field(default_factory=dict)
     failing_cause: VerdictCause = VerdictCause.WORKER_FAILED  # of a run that has not ended yet
     where: Standings = NOWHERE  # when the last round failed; while one runs nowhere
+    notice: PendingNotice | None = None  # of the round that runs
+    notices_count: int = 0  # the id of the latest
     limits: tuple[LearnedLimit, ...] | None = None  # None: nothing was ever learned
     history: list[HistoryEntry] = field(default_factory=list)  # the latest, oldest first
     events_count: int = 0
@@ -204,7 +213,7 @@ class RunState:
             rank += seat.agent.local_world_size
         assert rank == current.world_size, "world size is not the sum"
 
-    def apply(self, record: rec.Record) -> None:
+    def apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
         """Fold one record in. The only way this state ever changes."""
         match record:
             case rec.AgentAdmitted(agent=agent):
@@ -231,6 +240,19 @@ class RunState:
                 self.members = {}
             case its.IterationBegan() | its.IterationInterrupted() | its.IterationCompleted():
                 self._iterate(record)
+            case NoticeGiven() | StepChosen() | NoticeEnded():
+                self._take_notice(record)
+
+    def _take_notice(self, record: NoticeRecord) -> None:
+        match record:
+            case NoticeGiven(notice=notice):
+                self.notice, self.notices_count = notice, notice.notice_id
+                self._note(record.at_s, "notice given", notice.reason)
+            case StepChosen() if self.notice is not None:
+                self.notice = replace(self.notice, chosen=record.step)
+            case NoticeEnded():
+                self.notice = None
+                self._note(record.at_s, "notice over", record.reason)
 
     def _start_round(self, record: rec.RoundStarted) -> None:
         if self.round is None:
@@ -256,7 +278,7 @@ class RunState:
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
-        self.where, self.restart_reason = record.where, ""
+        self.where, self.notice, self.restart_reason = record.where, None, ""
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
             self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
@@ -274,7 +296,7 @@ class RunState:
         self._note(at_s, _END.get(verdict.cause, "run failed"), verdict.reason)
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
-        self.masters_spent, self.where = [], NOWHERE
+        self.masters_spent, self.where, self.notice = [], NOWHERE, None
         if self.round is not None:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
             self.round = replace(self.round, seats=dict(islice(left, 1)))

@@ -60,7 +60,7 @@ def test_every_setting_reaches_the_agent() -> None:
 def test_a_program_can_say_what_a_command_line_can() -> None:
     """But signals, which are the program's own."""
     agent_only = set(settings_of(AgentConfig)) - set(settings_of(LaunchConfig))
-    assert agent_only == {"signals_to_handle"}
+    assert agent_only == {"signals_to_handle", "preemption_signal", "preemption_grace"}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from coordinator.core.events import AgentLeft, BeatReceived, SessionClosed
 from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.adaptive_timeouts import Observation
+from coordinator.core.progress.notice import Leaving, NoticeReport
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
@@ -74,6 +75,8 @@ def test_a_beat_repeats_another_unless_anything_but_places_of_workers_is_new() -
         "inprocess": InprocessReport(iteration=0, step=InprocessStep.ENTERED),
         "failure": a_record(),
         "workers_done": 1,
+        "leaving": Leaving(reason="got SIGTERM", time_left_s=1.0),
+        "notice": NoticeReport(notice_id=1),
     }
     assert news.keys() == {field.name for field in fields(Beat)} - {"workers"}
     assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)

@@ -1,0 +1,75 @@
+"""Pure. A notice before change: what is journaled of it, and what hosts say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NoticeKind(StrEnum):
+    """What a notice is about. The values are those of the protocol."""
+
+    PREEMPTION = "PREEMPTION"
+    DRAIN = "DRAIN"
+    STOP = "STOP"
+    RESTART = "RESTART"
+    SCALE_UP = "SCALE_UP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """An agent says that its host will go away."""
+
+    reason: str
+    time_left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeReport:
+    """What the workers of a host say of a notice, together; see ``drumbeat.v1.NoticeReport``."""
+
+    notice_id: int
+    chosen: int | None = None
+    asked: int | None = None
+    is_missed: bool = False
+    is_saved: bool = False
+    step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingNotice:
+    """A notice of the round that runs; ``until_s`` is on the coordinator's clock."""
+
+    notice_id: int
+    kind: NoticeKind
+    reason: str
+    until_s: float
+    chosen: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeGiven:
+    """Training is told; ids rise and are not used again in the run."""
+
+    notice: PendingNotice
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChosen:
+    """All ranks shall save at this step, or at the first after it that training asks about."""
+
+    notice_id: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeEnded:
+    """All have saved, or nothing more is waited for; what the notice is about goes on."""
+
+    notice_id: int
+    reason: str
+    at_s: float = 0.0
+
+
+NoticeRecord = NoticeGiven | StepChosen | NoticeEnded

@@ -1,0 +1,77 @@
+"""An agent whose host will go away, and what its workers say of a notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent.core import effects as fx
+from agent.core.events import (
+    DeadlineReached,
+    NoticeAnswered,
+    NoticeReceived,
+    SignalReceived,
+    WorkersStopped,
+)
+from agent.core.model import Standby
+from agent.core.notice import Notice, NoticeKind, NoticeReport
+from tests.support.agents import CONFIG, AgentStory, desired, of
+
+CONFIGURED = replace(CONFIG, preemption_signal="SIGUSR1", preemption_grace=40.0)
+SIGNAL = SignalReceived(signum=10, is_preemption=True)
+NOTICE = Notice(notice_id=1, kind=NoticeKind.PREEMPTION, reason="a goes", time_left_s=9.0)
+
+
+def told(**fields: object) -> NoticeReceived:
+    return NoticeReceived(attempt=1, notice=replace(NOTICE, **fields))  # type: ignore[arg-type]
+
+
+def test_it_says_so_and_stays_until_training_was_given_notice() -> None:
+    story = AgentStory(CONFIGURED).running()
+    effects = story.feed(SIGNAL)
+    (sent,) = of(effects, fx.SendBeat)
+    assert sent.beat.leaving.reason == "got SIGUSR1, its host will go away"
+    assert sent.beat.leaving.until == story.now + 30, "a quarter is for the workers to stop"
+    assert of(effects, fx.StopWorkers) == of(effects, fx.SendGoodbye) == []
+    assert of(story.feed(told()), fx.ShowNotice) == [fx.ShowNotice(notice=NOTICE)]
+    effects = story.feed(told(is_over=True))
+    assert [each.reason for each in of(effects, fx.SendGoodbye)] == [
+        "preempted by SIGUSR1: training was given notice"
+    ]
+    assert [each.signum for each in of(effects, fx.StopWorkers)] == [15]
+    assert of(story.feed(WorkersStopped(round_id=0)), fx.Finish)[0].exit_code == 128 + 10
+
+
+def test_without_an_answer_it_leaves_when_its_time_is_up() -> None:
+    story = AgentStory(CONFIGURED).running()
+    story.feed(SIGNAL)
+    assert of(story.feed(DeadlineReached(), after_s=29.0), fx.SendGoodbye) == []
+    (goodbye,) = of(story.feed(DeadlineReached(), after_s=1.0), fx.SendGoodbye)
+    assert goodbye.reason == "preempted by SIGUSR1: its time is up"
+
+
+def test_a_second_signal_or_no_workers_end_it_at_once() -> None:
+    story = AgentStory(CONFIGURED).running()
+    assert of(story.feed(SIGNAL), fx.SendGoodbye) == []
+    assert len(of(story.feed(SIGNAL), fx.SendGoodbye)) == 1
+    idle = AgentStory(CONFIGURED).connected().feed(SIGNAL)
+    assert of(idle, fx.Finish)[0].exit_code == 128 + 10
+
+
+def test_when_its_round_is_over_it_takes_part_in_no_other() -> None:
+    story = AgentStory(CONFIGURED).running()
+    story.feed(SIGNAL)
+    (goodbye,) = of(story.feed(desired(Standby(reason="x left"))), fx.SendGoodbye)
+    assert goodbye.reason == "preempted by SIGUSR1: its round is over"
+
+
+def test_answers_of_its_workers_are_told_and_those_of_another_round_are_not() -> None:
+    story = AgentStory(CONFIGURED).running()
+    story.feed(told())
+    report = NoticeReport(notice_id=1, asked=7)
+    (sent,) = of(story.feed(NoticeAnswered(round_id=0, report=report)), fx.SendBeat)
+    assert sent.beat.notice == report
+    assert sent.beat.leaving is None
+    (sent,) = of(story.feed(told(is_over=True)), fx.SendBeat)
+    assert sent.beat.notice is None, "it was for others that the notice was given"
+    assert of(story.feed(told(round_id=5)), fx.ShowNotice) == []
+    assert of(story.feed(NoticeAnswered(round_id=5, report=report)), fx.SendBeat) == []
