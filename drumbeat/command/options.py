@@ -177,13 +177,13 @@ def run(
     except click.Abort:
         return _EXIT_INTERRUPTED
     except errors as error:
-        write_error(program, str(error), error.hint)
+        write_error(program, str(error), error.hint, mark="error: " if error.exit_code else "")
         return int(error.exit_code)
     finally:
         close_console()
 
 
-def write_error(program: str, problem: str, hint: str = "") -> None:
-    """Write what is wrong, behind what was logged: one line per problem, then the hint."""
-    lines = [f"error: {line}" for line in problem.splitlines()] + [f"hint: {hint}"] * bool(hint)
+def write_error(program: str, problem: str, hint: str = "", *, mark: str = "error: ") -> None:
+    """Write why a command ends, behind what was logged: one line per problem, then the hint."""
+    lines = [f"{mark}{line}" for line in problem.splitlines()] + [f"hint: {hint}"] * bool(hint)
     write_text("".join(f"{printable(f'{program}: {line}')}\n" for line in lines))

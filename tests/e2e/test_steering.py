@@ -35,7 +35,7 @@ def test_one_of_three_is_drained_and_the_others_train_on(cluster: Cluster) -> No
     drain = job.coordinator.operate("drain", "b", "--reason", "memory errors")
     assert drain.wait() == 0
     assert agents[1].wait() == 0
-    assert "this agent left its run, drained by " in agents[1].stderr
+    assert "agent: this agent left its run, drained by " in agents[1].stderr
     for worker in workers:
         worker.wait_gone()
     for worker in job.server.wait_for(2):
