@@ -50,7 +50,7 @@ def test_the_same_command_runs_again_however_the_last_run_ended(cluster: Cluster
     assert join(cluster, coordinator, 2, *well) == [0, 0]
     assert join(cluster, coordinator, 2, *well) == [0, 0]
     assert join(cluster, coordinator, 2, "--no-python", "false") == [1, 1]
-    assert join(cluster, coordinator, 1, "--join-timeout", "300ms", *well) == [1]
+    assert join(cluster, coordinator, 1, "--join-timeout", "2s", *well) == [1]
     coordinator.kill()
     coordinator.restart()
     assert join(cluster, coordinator, 2, *well) == [0, 0]

@@ -182,6 +182,8 @@ async def test_a_failure_stream_that_breaks_on_a_mistake_ends_the_session(
 async def test_sessions_that_end_leave_nothing_behind_that_asyncio_complains_of(
     spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    gc.collect()  # what tests before this one have left
+    caplog.clear()
     for _ in range(3):
         async with fake_coordinator() as head, a_session(head.port, spool) as scene:
             session = await head.session()
