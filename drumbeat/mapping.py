@@ -18,6 +18,9 @@ from google.protobuf.message import Message
 
 from drumbeat.violation import InvalidField
 
+# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
+ERROR_KEY = "drumbeat-error-bin"
+
 V = TypeVar("V")
 E = TypeVar("E", bound=StrEnum)
 # Takes the path of a field and what it holds; returns what to use. Raises ``InvalidField``.

@@ -22,6 +22,7 @@ from agent.session.transport import (
 from agent.workers.ports import address_towards
 from drumbeat.access.client import Credentials, Metadata
 from drumbeat.command.settings import parse_host_port
+from drumbeat.mapping import ERROR_KEY
 from drumbeat.tasks import is_asked_to_end, until_one_ends
 from drumbeat.v1 import (
     common_pb2,
@@ -34,9 +35,6 @@ from drumbeat.v1 import (
 
 Q = TypeVar("Q")
 R = TypeVar("R")
-
-# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
-ERROR_KEY = "drumbeat-error-bin"
 
 _OPTIONS = [
     # Every session gets a connection of its own: a shared one would make a new

@@ -30,7 +30,7 @@ from coordinator.command.requests import (
 from coordinator.errors import CallFailed
 from drumbeat.command.table import short, table
 from drumbeat.format import count
-from drumbeat.mapping import duration, seconds_of
+from drumbeat.mapping import ERROR_KEY, duration, seconds_of
 from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
 
-# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
-_ERROR_KEY = "drumbeat-error-bin"
 _REFUSED = frozenset(
     {
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -223,7 +221,7 @@ def _violation(error: grpc.RpcError) -> str:
     """Name the option that the coordinator does not take, as its field is named there."""
     metadata: Any = error.trailing_metadata() or ()
     told = {key: value for key, value in metadata}  # noqa: C416 - it is of a type of its own
-    found = common_pb2.ErrorDetail.FromString(told.get(_ERROR_KEY, b"")).violation
+    found = common_pb2.ErrorDetail.FromString(told.get(ERROR_KEY, b"")).violation
     if not found.field:
         return ""
     option = f"--{found.field.replace('_', '-')}"

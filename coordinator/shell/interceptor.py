@@ -19,6 +19,7 @@ from coordinator.config import Limits
 from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, Unauthenticated
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role
+from drumbeat.mapping import ERROR_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +28,6 @@ log = structlog.get_logger()
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
-
-# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
-ERROR_KEY = "drumbeat-error-bin"
 
 _ANYONE = Caller("anonymous", Role.VIEW)
 _REVOKED = "its token {} was revoked"
