@@ -29,9 +29,11 @@ EVENTS_SHOWN = 10  # the latest, in a status
 class Reader:
     """Asks for what there is of runs. Methods raise ``grpc.RpcError``."""
 
-    def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
+    def __init__(
+        self, channel: grpc.Channel, metadata: Metadata, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
         self._stub = query_pb2_grpc.QueryServiceStub(channel)
-        self._metadata = metadata
+        self._metadata, self._timeout_s = metadata, timeout_s
 
     def runs(self) -> list[pb.Run]:
         """Return all runs, in short."""
@@ -90,7 +92,7 @@ class Reader:
 
     def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._stub, method)
-        return call(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return call(request, timeout=self._timeout_s, metadata=self._metadata)
 
 
 def read_stacks(

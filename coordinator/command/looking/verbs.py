@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -41,21 +40,13 @@ if TYPE_CHECKING:
     from coordinator.command.looking.documents import Document
     from drumbeat.v1 import query_pb2
 
-EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 
-
-def show(asked: Looking) -> int:
-    """Show what is asked for; return the exit code. Raises ``CallFailed``."""
+def show(asked: Looking) -> None:
+    """Show what is asked for. Raises ``CallFailed``."""
     try:
         VERBS[type(asked)](asked)
-        sys.stdout.flush()
-    except BrokenPipeError:  # what reads it has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:  # how one ends what follows
-        return EXIT_INTERRUPTED
     except grpc.RpcError as error:
         raise failure_of(asked, error) from error
-    return 0
 
 
 def _status(asked: ShowStatus) -> None:
