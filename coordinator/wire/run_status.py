@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -20,8 +21,10 @@ from drumbeat.v1 import query_pb2, session_pb2
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
 
-# Rows in one answer: what the event loop writes within some 50 ms.
+# Rows in one answer, and messages that they are made of: an agent is one, and each of its workers.
+# The event loop writes so many within some 10 ms; what else waits for it waits no longer.
 PAGE_SIZE_MAX = 1_000
+PAGE_MESSAGES_MAX = 1_000
 PAGE_BYTES_MAX = 3 * 1024 * 1024  # gRPC takes 4 MiB unless it is told otherwise
 _STANDBY_RANK = 2**32  # standbys are listed behind all that have a rank
 
@@ -84,7 +87,8 @@ def runs_page(
         key=lambda row: (row[0].run_id, row[0].generation),
     )
     write = partial(run_message, view=request.view, now=now)
-    found = _page(rows, lambda row: write(*row), request.page_size)
+    messages = 4 if request.view == query_pb2.VIEW_FULL else 1
+    found = _page(rows, lambda row: write(*row), request.page_size, lambda _: messages)
     response = query_pb2.ListRunsResponse(runs=found)
     if len(found) < len(rows):
         last = rows[len(found) - 1][0]
@@ -101,8 +105,10 @@ def agents_page(
     """
     after, is_full = _position(request.page_token), request.view == query_pb2.VIEW_FULL
     rows = _agent_rows(state, after)
-    found = _page(rows, lambda row: _agent(state, run, row[1], is_full, now), request.page_size)
-    response = query_pb2.ListAgentsResponse(agents=found)
+    write = lambda row: _agent(state, run, row[1], is_full, now)  # noqa: E731
+    found = _page(rows, write, request.page_size, lambda agent: 1 + len(agent.workers))
+    round_id = None if state.round is None else state.round.round_id
+    response = query_pb2.ListAgentsResponse(agents=found, round_id=round_id)
     if len(found) < len(rows):
         rank, incarnation = rows[len(found) - 1]
         response.next_page_token = f"{rank}:{incarnation}"
@@ -117,7 +123,7 @@ def _agent_rows(state: RunState, after: tuple[int, str]) -> list[tuple[int, str]
     rows = list(islice((row for row in seated if row > after), PAGE_SIZE_MAX + 1))
     if len(rows) <= PAGE_SIZE_MAX:
         standbys = ((_STANDBY_RANK, i) for i in state.members if i not in state.seats)
-        rows += sorted(row for row in standbys if row > after)
+        rows += nsmallest(PAGE_SIZE_MAX + 1, (row for row in standbys if row > after))
     return rows
 
 
@@ -136,14 +142,21 @@ def events_page(
     return query_pb2.ListEventsResponse(events=found, has_more=len(found) < len(rows))
 
 
-def _page(rows: Sequence[Row], write: Callable[[Row], Any], page_size: int) -> list[Any]:
+def _page(
+    rows: Sequence[Row],
+    write: Callable[[Row], Any],
+    page_size: int,
+    messages_in: Callable[[Any], int] = lambda _: 1,
+) -> list[Any]:
     """Write as many rows as a page holds, at least one."""
     page: list[Any] = []
     size, room = min(page_size or PAGE_SIZE_MAX, PAGE_SIZE_MAX), PAGE_BYTES_MAX
+    left = PAGE_MESSAGES_MAX
     for row in rows[:size]:
         message = write(row)
         room -= message.ByteSize()
-        if room < 0 and page:
+        left -= messages_in(message)
+        if min(room, left) < 0 and page:
             break
         page.append(message)
     return page

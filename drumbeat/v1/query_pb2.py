@@ -28,7 +28,7 @@ from drumbeat.v1 import session_pb2 as drumbeat_dot_v1_dot_session__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64rumbeat/v1/query.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x19\x64rumbeat/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\"T\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x1f\n\x04view\x18\x03 \x01(\x0e\x32\x11.drumbeat.v1.View\"/\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.drumbeat.v1.Run\"Y\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x1f\n\x04view\x18\x03 \x01(\x0e\x32\x11.drumbeat.v1.View\"K\n\x10ListRunsResponse\x12\x1e\n\x04runs\x18\x01 \x03(\x0b\x32\x10.drumbeat.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x7f\n\x11ListAgentsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x1f\n\x04view\x18\x05 \x01(\x0e\x32\x11.drumbeat.v1.View\"Q\n\x12ListAgentsResponse\x12\"\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x12.drumbeat.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"b\n\x11ListEventsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x16\n\x0e\x61\x66ter_sequence\x18\x03 \x01(\x04\x12\x11\n\tpage_size\x18\x04 \x01(\r\"M\n\x12ListEventsResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.drumbeat.v1.RunEvent\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"6\n\x10GetReportRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\":\n\x11GetReportResponse\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\"\xda\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12$\n\x05phase\x18\x03 \x01(\x0e\x32\x15.drumbeat.v1.RunPhase\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12(\n\x05\x63\x61use\x18\x05 \x01(\x0e\x32\x19.drumbeat.v1.VerdictCause\x12\x15\n\x08round_id\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\x14\n\x0c\x61gents_count\x18\x08 \x01(\r\x12\x16\n\x0e\x66\x61ilures_count\x18\t \x01(\x04\x12,\n\tended_age\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rrestarts_used\x18\x0b \x01(\r\x12\x14\n\x0crestarts_max\x18\x0c \x01(\r\x12\"\n\x04spec\x18\x14 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\x12!\n\x05round\x18\x15 \x01(\x0b\x32\x12.drumbeat.v1.Round\x12%\n\x07verdict\x18\x16 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12*\n\x06limits\x18\x17 \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimits\x12\x16\n\titeration\x18\x18 \x01(\x04H\x01\x88\x01\x01\x12\x1c\n\x14iterations_restarted\x18\x19 \x01(\x04\x12\x15\n\rfailures_kept\x18\x1a \x01(\r\x12\x16\n\x0e\x65vent_sequence\x18\x1b \x01(\x04\x42\x0b\n\t_round_idB\x0c\n\n_iteration\"\x98\x01\n\x05Round\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x13\n\x0bmaster_addr\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x18\n\x10group_world_size\x18\x05 \x01(\r\x12\x15\n\rrestart_count\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\"\xb1\x01\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04kind\x18\x03 \x01(\x0e\x32\x19.drumbeat.v1.RunEventKind\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x15\n\x08round_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\tB\x0b\n\t_round_id\"\x89\x03\n\x05\x41gent\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x18\n\x10local_world_size\x18\x05 \x01(\r\x12\x14\n\x0cis_connected\x18\x06 \x01(\x08\x12\x1f\n\x04seat\x18\x07 \x01(\x0b\x32\x11.drumbeat.v1.Seat\x12&\n\x05state\x18\x08 \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12*\n\x07silence\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07version\x18\n \x01(\t\x12.\n\x06labels\x18\x0b \x03(\x0b\x32\x1e.drumbeat.v1.Agent.LabelsEntry\x12,\n\x07workers\x18\x14 \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x04Seat\x12\x12\n\ngroup_rank\x18\x01 \x01(\r\x12\x12\n\nrank_first\x18\x02 \x01(\r\x12\x17\n\x0frole_rank_first\x18\x03 \x01(\r\x12\x17\n\x0frole_world_size\x18\x04 \x01(\r\"P\n\x12WatchEventsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x16\n\x0e\x61\x66ter_sequence\x18\x03 \x01(\x04\"L\n\x13WatchEventsResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.drumbeat.v1.RunEvent\x12\x0e\n\x06missed\x18\x02 \x01(\x04\"1\n\x10GetStacksRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\r\"[\n\x11GetStacksResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12*\n\x07workers\x18\x03 \x03(\x0b\x32\x19.drumbeat.v1.WorkerStacks*;\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\x0e\n\nVIEW_BASIC\x10\x01\x12\r\n\tVIEW_FULL\x10\x02*\x80\x01\n\x08RunPhase\x12\x19\n\x15RUN_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13RUN_PHASE_GATHERING\x10\x01\x12\x15\n\x11RUN_PHASE_RUNNING\x10\x02\x12\x14\n\x10RUN_PHASE_ENDING\x10\x03\x12\x13\n\x0fRUN_PHASE_ENDED\x10\x04*\xfb\x05\n\x0cRunEventKind\x12\x1e\n\x1aRUN_EVENT_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dRUN_EVENT_KIND_AGENT_ADMITTED\x10\x01\x12 \n\x1cRUN_EVENT_KIND_AGENT_REMOVED\x10\x02\x12 \n\x1cRUN_EVENT_KIND_ROUND_STARTED\x10\x03\x12\x1e\n\x1aRUN_EVENT_KIND_ROUND_ENDED\x10\x04\x12\"\n\x1eRUN_EVENT_KIND_ITERATION_BEGAN\x10\x05\x12(\n$RUN_EVENT_KIND_ITERATION_INTERRUPTED\x10\x06\x12&\n\"RUN_EVENT_KIND_ITERATION_COMPLETED\x10\x07\x12\x1e\n\x1aRUN_EVENT_KIND_RUN_FAILING\x10\x08\x12 \n\x1cRUN_EVENT_KIND_RUN_SUCCEEDED\x10\t\x12\x1d\n\x19RUN_EVENT_KIND_RUN_FAILED\x10\n\x12\x1f\n\x1bRUN_EVENT_KIND_LIMITS_RESET\x10\x0b\x12!\n\x1dRUN_EVENT_KIND_ACCESS_REFUSED\x10\x0c\x12 \n\x1cRUN_EVENT_KIND_TOKEN_CHANGED\x10\r\x12\x1d\n\x19RUN_EVENT_KIND_STOP_ASKED\x10\x0e\x12 \n\x1cRUN_EVENT_KIND_RESTART_ASKED\x10\x0f\x12\x1f\n\x1bRUN_EVENT_KIND_RUN_STOPPING\x10\x10\x12\x1e\n\x1aRUN_EVENT_KIND_RUN_STOPPED\x10\x11\x12 \n\x1cRUN_EVENT_KIND_AGENT_DRAINED\x10\x12\x12\"\n\x1eRUN_EVENT_KIND_AGENT_UNDRAINED\x10\x13\x12\x1f\n\x1bRUN_EVENT_KIND_NOTICE_GIVEN\x10(\x12\x1e\n\x1aRUN_EVENT_KIND_NOTICE_OVER\x10)2\xa6\x04\n\x0cQueryService\x12\x41\n\x06GetRun\x12\x1a.drumbeat.v1.GetRunRequest\x1a\x1b.drumbeat.v1.GetRunResponse\x12G\n\x08ListRuns\x12\x1c.drumbeat.v1.ListRunsRequest\x1a\x1d.drumbeat.v1.ListRunsResponse\x12M\n\nListAgents\x12\x1e.drumbeat.v1.ListAgentsRequest\x1a\x1f.drumbeat.v1.ListAgentsResponse\x12M\n\nListEvents\x12\x1e.drumbeat.v1.ListEventsRequest\x1a\x1f.drumbeat.v1.ListEventsResponse\x12J\n\tGetReport\x12\x1d.drumbeat.v1.GetReportRequest\x1a\x1e.drumbeat.v1.GetReportResponse\x12R\n\x0bWatchEvents\x12\x1f.drumbeat.v1.WatchEventsRequest\x1a .drumbeat.v1.WatchEventsResponse0\x01\x12L\n\tGetStacks\x12\x1d.drumbeat.v1.GetStacksRequest\x1a\x1e.drumbeat.v1.GetStacksResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64rumbeat/v1/query.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x19\x64rumbeat/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\"T\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x1f\n\x04view\x18\x03 \x01(\x0e\x32\x11.drumbeat.v1.View\"/\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.drumbeat.v1.Run\"Y\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x1f\n\x04view\x18\x03 \x01(\x0e\x32\x11.drumbeat.v1.View\"K\n\x10ListRunsResponse\x12\x1e\n\x04runs\x18\x01 \x03(\x0b\x32\x10.drumbeat.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x7f\n\x11ListAgentsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x1f\n\x04view\x18\x05 \x01(\x0e\x32\x11.drumbeat.v1.View\"u\n\x12ListAgentsResponse\x12\"\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x12.drumbeat.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x15\n\x08round_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_round_id\"b\n\x11ListEventsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x16\n\x0e\x61\x66ter_sequence\x18\x03 \x01(\x04\x12\x11\n\tpage_size\x18\x04 \x01(\r\"M\n\x12ListEventsResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.drumbeat.v1.RunEvent\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"6\n\x10GetReportRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\":\n\x11GetReportResponse\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\"\xda\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12$\n\x05phase\x18\x03 \x01(\x0e\x32\x15.drumbeat.v1.RunPhase\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12(\n\x05\x63\x61use\x18\x05 \x01(\x0e\x32\x19.drumbeat.v1.VerdictCause\x12\x15\n\x08round_id\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\x14\n\x0c\x61gents_count\x18\x08 \x01(\r\x12\x16\n\x0e\x66\x61ilures_count\x18\t \x01(\x04\x12,\n\tended_age\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rrestarts_used\x18\x0b \x01(\r\x12\x14\n\x0crestarts_max\x18\x0c \x01(\r\x12\"\n\x04spec\x18\x14 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\x12!\n\x05round\x18\x15 \x01(\x0b\x32\x12.drumbeat.v1.Round\x12%\n\x07verdict\x18\x16 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12*\n\x06limits\x18\x17 \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimits\x12\x16\n\titeration\x18\x18 \x01(\x04H\x01\x88\x01\x01\x12\x1c\n\x14iterations_restarted\x18\x19 \x01(\x04\x12\x15\n\rfailures_kept\x18\x1a \x01(\r\x12\x16\n\x0e\x65vent_sequence\x18\x1b \x01(\x04\x42\x0b\n\t_round_idB\x0c\n\n_iteration\"\x98\x01\n\x05Round\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x13\n\x0bmaster_addr\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x18\n\x10group_world_size\x18\x05 \x01(\r\x12\x15\n\rrestart_count\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\"\xb1\x01\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04kind\x18\x03 \x01(\x0e\x32\x19.drumbeat.v1.RunEventKind\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x15\n\x08round_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\tB\x0b\n\t_round_id\"\x89\x03\n\x05\x41gent\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x18\n\x10local_world_size\x18\x05 \x01(\r\x12\x14\n\x0cis_connected\x18\x06 \x01(\x08\x12\x1f\n\x04seat\x18\x07 \x01(\x0b\x32\x11.drumbeat.v1.Seat\x12&\n\x05state\x18\x08 \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12*\n\x07silence\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07version\x18\n \x01(\t\x12.\n\x06labels\x18\x0b \x03(\x0b\x32\x1e.drumbeat.v1.Agent.LabelsEntry\x12,\n\x07workers\x18\x14 \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x04Seat\x12\x12\n\ngroup_rank\x18\x01 \x01(\r\x12\x12\n\nrank_first\x18\x02 \x01(\r\x12\x17\n\x0frole_rank_first\x18\x03 \x01(\r\x12\x17\n\x0frole_world_size\x18\x04 \x01(\r\"P\n\x12WatchEventsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x16\n\x0e\x61\x66ter_sequence\x18\x03 \x01(\x04\"L\n\x13WatchEventsResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.drumbeat.v1.RunEvent\x12\x0e\n\x06missed\x18\x02 \x01(\x04\"1\n\x10GetStacksRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\r\"[\n\x11GetStacksResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12*\n\x07workers\x18\x03 \x03(\x0b\x32\x19.drumbeat.v1.WorkerStacks*;\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\x0e\n\nVIEW_BASIC\x10\x01\x12\r\n\tVIEW_FULL\x10\x02*\x80\x01\n\x08RunPhase\x12\x19\n\x15RUN_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13RUN_PHASE_GATHERING\x10\x01\x12\x15\n\x11RUN_PHASE_RUNNING\x10\x02\x12\x14\n\x10RUN_PHASE_ENDING\x10\x03\x12\x13\n\x0fRUN_PHASE_ENDED\x10\x04*\xfb\x05\n\x0cRunEventKind\x12\x1e\n\x1aRUN_EVENT_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dRUN_EVENT_KIND_AGENT_ADMITTED\x10\x01\x12 \n\x1cRUN_EVENT_KIND_AGENT_REMOVED\x10\x02\x12 \n\x1cRUN_EVENT_KIND_ROUND_STARTED\x10\x03\x12\x1e\n\x1aRUN_EVENT_KIND_ROUND_ENDED\x10\x04\x12\"\n\x1eRUN_EVENT_KIND_ITERATION_BEGAN\x10\x05\x12(\n$RUN_EVENT_KIND_ITERATION_INTERRUPTED\x10\x06\x12&\n\"RUN_EVENT_KIND_ITERATION_COMPLETED\x10\x07\x12\x1e\n\x1aRUN_EVENT_KIND_RUN_FAILING\x10\x08\x12 \n\x1cRUN_EVENT_KIND_RUN_SUCCEEDED\x10\t\x12\x1d\n\x19RUN_EVENT_KIND_RUN_FAILED\x10\n\x12\x1f\n\x1bRUN_EVENT_KIND_LIMITS_RESET\x10\x0b\x12!\n\x1dRUN_EVENT_KIND_ACCESS_REFUSED\x10\x0c\x12 \n\x1cRUN_EVENT_KIND_TOKEN_CHANGED\x10\r\x12\x1d\n\x19RUN_EVENT_KIND_STOP_ASKED\x10\x0e\x12 \n\x1cRUN_EVENT_KIND_RESTART_ASKED\x10\x0f\x12\x1f\n\x1bRUN_EVENT_KIND_RUN_STOPPING\x10\x10\x12\x1e\n\x1aRUN_EVENT_KIND_RUN_STOPPED\x10\x11\x12 \n\x1cRUN_EVENT_KIND_AGENT_DRAINED\x10\x12\x12\"\n\x1eRUN_EVENT_KIND_AGENT_UNDRAINED\x10\x13\x12\x1f\n\x1bRUN_EVENT_KIND_NOTICE_GIVEN\x10(\x12\x1e\n\x1aRUN_EVENT_KIND_NOTICE_OVER\x10)2\xa6\x04\n\x0cQueryService\x12\x41\n\x06GetRun\x12\x1a.drumbeat.v1.GetRunRequest\x1a\x1b.drumbeat.v1.GetRunResponse\x12G\n\x08ListRuns\x12\x1c.drumbeat.v1.ListRunsRequest\x1a\x1d.drumbeat.v1.ListRunsResponse\x12M\n\nListAgents\x12\x1e.drumbeat.v1.ListAgentsRequest\x1a\x1f.drumbeat.v1.ListAgentsResponse\x12M\n\nListEvents\x12\x1e.drumbeat.v1.ListEventsRequest\x1a\x1f.drumbeat.v1.ListEventsResponse\x12J\n\tGetReport\x12\x1d.drumbeat.v1.GetReportRequest\x1a\x1e.drumbeat.v1.GetReportResponse\x12R\n\x0bWatchEvents\x12\x1f.drumbeat.v1.WatchEventsRequest\x1a .drumbeat.v1.WatchEventsResponse0\x01\x12L\n\tGetStacks\x12\x1d.drumbeat.v1.GetStacksRequest\x1a\x1e.drumbeat.v1.GetStacksResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,12 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AGENT_LABELSENTRY']._loaded_options = None
   _globals['_AGENT_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_VIEW']._serialized_start=2700
-  _globals['_VIEW']._serialized_end=2759
-  _globals['_RUNPHASE']._serialized_start=2762
-  _globals['_RUNPHASE']._serialized_end=2890
-  _globals['_RUNEVENTKIND']._serialized_start=2893
-  _globals['_RUNEVENTKIND']._serialized_end=3656
+  _globals['_VIEW']._serialized_start=2736
+  _globals['_VIEW']._serialized_end=2795
+  _globals['_RUNPHASE']._serialized_start=2798
+  _globals['_RUNPHASE']._serialized_end=2926
+  _globals['_RUNEVENTKIND']._serialized_start=2929
+  _globals['_RUNEVENTKIND']._serialized_end=3692
   _globals['_GETRUNREQUEST']._serialized_start=152
   _globals['_GETRUNREQUEST']._serialized_end=236
   _globals['_GETRUNRESPONSE']._serialized_start=238
@@ -54,35 +54,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTAGENTSREQUEST']._serialized_start=455
   _globals['_LISTAGENTSREQUEST']._serialized_end=582
   _globals['_LISTAGENTSRESPONSE']._serialized_start=584
-  _globals['_LISTAGENTSRESPONSE']._serialized_end=665
-  _globals['_LISTEVENTSREQUEST']._serialized_start=667
-  _globals['_LISTEVENTSREQUEST']._serialized_end=765
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=767
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=844
-  _globals['_GETREPORTREQUEST']._serialized_start=846
-  _globals['_GETREPORTREQUEST']._serialized_end=900
-  _globals['_GETREPORTRESPONSE']._serialized_start=902
-  _globals['_GETREPORTRESPONSE']._serialized_end=960
-  _globals['_RUN']._serialized_start=963
-  _globals['_RUN']._serialized_end=1565
-  _globals['_ROUND']._serialized_start=1568
-  _globals['_ROUND']._serialized_end=1720
-  _globals['_RUNEVENT']._serialized_start=1723
-  _globals['_RUNEVENT']._serialized_end=1900
-  _globals['_AGENT']._serialized_start=1903
-  _globals['_AGENT']._serialized_end=2296
-  _globals['_AGENT_LABELSENTRY']._serialized_start=2251
-  _globals['_AGENT_LABELSENTRY']._serialized_end=2296
-  _globals['_SEAT']._serialized_start=2298
-  _globals['_SEAT']._serialized_end=2394
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2396
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2476
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2478
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2554
-  _globals['_GETSTACKSREQUEST']._serialized_start=2556
-  _globals['_GETSTACKSREQUEST']._serialized_end=2605
-  _globals['_GETSTACKSRESPONSE']._serialized_start=2607
-  _globals['_GETSTACKSRESPONSE']._serialized_end=2698
-  _globals['_QUERYSERVICE']._serialized_start=3659
-  _globals['_QUERYSERVICE']._serialized_end=4209
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=701
+  _globals['_LISTEVENTSREQUEST']._serialized_start=703
+  _globals['_LISTEVENTSREQUEST']._serialized_end=801
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=803
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=880
+  _globals['_GETREPORTREQUEST']._serialized_start=882
+  _globals['_GETREPORTREQUEST']._serialized_end=936
+  _globals['_GETREPORTRESPONSE']._serialized_start=938
+  _globals['_GETREPORTRESPONSE']._serialized_end=996
+  _globals['_RUN']._serialized_start=999
+  _globals['_RUN']._serialized_end=1601
+  _globals['_ROUND']._serialized_start=1604
+  _globals['_ROUND']._serialized_end=1756
+  _globals['_RUNEVENT']._serialized_start=1759
+  _globals['_RUNEVENT']._serialized_end=1936
+  _globals['_AGENT']._serialized_start=1939
+  _globals['_AGENT']._serialized_end=2332
+  _globals['_AGENT_LABELSENTRY']._serialized_start=2287
+  _globals['_AGENT_LABELSENTRY']._serialized_end=2332
+  _globals['_SEAT']._serialized_start=2334
+  _globals['_SEAT']._serialized_end=2430
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2432
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2512
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2514
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2590
+  _globals['_GETSTACKSREQUEST']._serialized_start=2592
+  _globals['_GETSTACKSREQUEST']._serialized_end=2641
+  _globals['_GETSTACKSRESPONSE']._serialized_start=2643
+  _globals['_GETSTACKSRESPONSE']._serialized_end=2734
+  _globals['_QUERYSERVICE']._serialized_start=3695
+  _globals['_QUERYSERVICE']._serialized_end=4245
 # @@protoc_insertion_point(module_scope)

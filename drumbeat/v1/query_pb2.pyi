@@ -320,8 +320,13 @@ class ListAgentsResponse(google.protobuf.message.Message):
 
     AGENTS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """To ask for those that follow; empty: there are none."""
+    round_id: builtins.int
+    """The round whose seats these are; unset before the first. On another one than that of the page
+    before, agents have other places: begin with the first page again.
+    """
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Agent]:
         """A page of them."""
@@ -331,8 +336,11 @@ class ListAgentsResponse(google.protobuf.message.Message):
         *,
         agents: collections.abc.Iterable[Global___Agent] | None = ...,
         next_page_token: builtins.str = ...,
+        round_id: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "next_page_token", b"next_page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "round_id", b"round_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "agents", b"agents", "next_page_token", b"next_page_token", "round_id", b"round_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___ListAgentsResponse: typing_extensions.TypeAlias = ListAgentsResponse
 

@@ -10,7 +10,7 @@ from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import grpc
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Of one call. A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
-# Agents in one answer: what the coordinator writes within some 10 ms, and others wait no longer.
-AGENTS_PER_CALL = 100
+# How often agents are read from the beginning, because a round began between two pages.
+READINGS_MAX = 3
 STACKS_TIMEOUT_S = 30.0  # 4 of them the agents have; the rest is for large answers
 EVENTS_SHOWN = 10  # the latest, in a status
 
@@ -51,20 +51,26 @@ class Reader:
         return found
 
     def agents(self, run: pb.Run) -> list[pb.Agent]:
-        """Return the agents of a run, with their workers."""
+        """Return the agents of a run, with their workers; all in their places of one round.
+
+        Of a run whose rounds end faster than its agents can be read some may be missing.
+        """
+        for _ in range(READINGS_MAX):
+            pages = list(self._pages_of_agents(run))
+            if len({page.round_id if page.HasField("round_id") else None for page in pages}) == 1:
+                break
+        return list({agent.incarnation: agent for page in pages for agent in page.agents}.values())
+
+    def _pages_of_agents(self, run: pb.Run) -> Iterator[pb.ListAgentsResponse]:
         request = pb.ListAgentsRequest(
-            run_id=run.run_id,
-            generation=run.generation,
-            view=pb.VIEW_FULL,
-            page_size=AGENTS_PER_CALL,
+            run_id=run.run_id, generation=run.generation, view=pb.VIEW_FULL
         )
-        found: list[pb.Agent] = []
         while True:
             page = self._call("ListAgents", request)
-            found += page.agents
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
+            yield page
+            if not (token := page.next_page_token):
+                return
+            request.page_token = token
 
     def events(self, run: pb.Run, after: int = 0) -> list[pb.RunEvent]:
         """Return what is known of what was decided on a run, after that."""

@@ -68,7 +68,7 @@ async def test_a_reader_that_has_seen_enough_is_no_error(line: str, tmp_path: Pa
     async with coordinator(tmp_path) as client:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(COMMAND, *line.split()),
+                *(str(COMMAND), *line.split()),
                 env=environment(client.port),
                 stdout=writing,
                 stderr=asyncio.subprocess.PIPE,

@@ -93,7 +93,7 @@ async def test_a_repeated_request_to_forget_is_recognized_after_a_restart(tmp_pa
         await agent.call.done_writing()
         agent.call.cancel()
         async with asyncio.timeout(DEADLINE_S):
-            while not await _is_forgotten(client, request):
+            while not await _is_forgotten(client, request):  # noqa: ASYNC110 - over the network
                 await asyncio.sleep(20 * MS)
     async with coordinator(tmp_path) as client:  # on the same journal
         assert not (await client.control.ForgetRun(request)).is_new
