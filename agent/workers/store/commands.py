@@ -1,0 +1,185 @@
+"""Pure. What clients of torch's ``TCPStore`` say, and how they are answered, as bytes.
+
+A command is one byte and its arguments: numbers are little-endian and have 64 bits, texts come
+after their length and lists after their count. Source: what torch's own clients and servers of
+2.2 to 2.13 say to each other; releases have only added commands.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum, IntEnum, unique
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+# What torch's own server takes.
+TEXT_BYTES_MAX = 8 * 1024 * 1024
+LIST_MAX = 128 * 1024
+# What every client says first.
+MAGIC = 0x3C85F7CE
+
+_INTEGER, _SIZE, _WORD = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<I")
+
+
+@unique
+class Op(IntEnum):
+    """What a client wants."""
+
+    VALIDATE = 0
+    SET = 1
+    COMPARE_SET = 2
+    GET = 3
+    ADD = 4
+    CHECK = 5
+    WAIT = 6
+    COUNT_KEYS = 7
+    DELETE = 8
+    APPEND = 9
+    MULTI_GET = 10
+    MULTI_SET = 11
+    CANCEL_WAIT = 12
+    PING = 13
+    QUEUE_PUSH = 14
+    QUEUE_POP = 15
+    QUEUE_LENGTH = 16
+    LIST_KEYS = 17
+    BARRIER = 18
+
+
+@unique
+class Kind(Enum):
+    """What an argument is."""
+
+    WORD = "32 bits"
+    INTEGER = "64 bits"
+    TEXT = "bytes"
+    TEXTS = "a list of bytes"
+    PAIRS = "a list of keys, each with its value after it"
+
+
+_ARGUMENTS: dict[int, tuple[Kind, ...]] = {
+    Op.VALIDATE: (Kind.WORD,),
+    Op.SET: (Kind.TEXT, Kind.TEXT),
+    Op.COMPARE_SET: (Kind.TEXT, Kind.TEXT, Kind.TEXT),
+    Op.GET: (Kind.TEXT,),
+    Op.ADD: (Kind.TEXT, Kind.INTEGER),
+    Op.CHECK: (Kind.TEXTS,),
+    Op.WAIT: (Kind.TEXTS,),
+    Op.COUNT_KEYS: (),
+    Op.DELETE: (Kind.TEXT,),
+    Op.APPEND: (Kind.TEXT, Kind.TEXT),
+    Op.MULTI_GET: (Kind.TEXTS,),
+    Op.MULTI_SET: (Kind.PAIRS,),
+    Op.CANCEL_WAIT: (),
+    Op.PING: (Kind.WORD,),
+    Op.QUEUE_PUSH: (Kind.TEXT, Kind.TEXT),
+    Op.QUEUE_POP: (Kind.TEXT,),
+    Op.QUEUE_LENGTH: (Kind.TEXT,),
+    Op.LIST_KEYS: (),
+    Op.BARRIER: (Kind.TEXT, Kind.INTEGER),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: keys and values are bytes, a list of either is one argument."""
+
+    op: Op
+    arguments: tuple[Any, ...] = ()
+
+
+class CommandError(ValueError):
+    """A client says what is no command, or more than it may."""
+
+
+class CommandReader:
+    """Finds the commands in what one client sends, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._at = 0
+        self._complete: list[Command] = []
+        self._reading = self._read()
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Return the commands that are complete now; after ``CommandError`` there are no more."""
+        self._data += data
+        next(self._reading)
+        complete, self._complete = self._complete, []
+        del self._data[: self._at]
+        self._at = 0
+        return complete
+
+    def _read(self) -> Generator[None]:
+        is_valid = False
+        while True:
+            number = (yield from self._take(1))[0]
+            if number not in _ARGUMENTS or is_valid == (number == Op.VALIDATE):
+                raise CommandError(f"command {number} is unknown, or not here")
+            arguments = []
+            for kind in _ARGUMENTS[Op(number)]:
+                argument = yield from self._read_argument(kind)
+                arguments.append(argument)
+            if not is_valid and arguments != [MAGIC]:
+                raise CommandError("the client is none of torch's stores")
+            is_valid = True
+            self._complete.append(Command(Op(number), tuple(arguments)))
+
+    def _read_argument(self, kind: Kind) -> Generator[None, None, Any]:
+        match kind:
+            case Kind.WORD:
+                return (yield from self._read_number(_WORD))
+            case Kind.INTEGER:
+                return (yield from self._read_number(_INTEGER))
+            case Kind.TEXT:
+                size = yield from self._read_size(TEXT_BYTES_MAX)
+                return (yield from self._take(size))
+        texts = []
+        for _ in range((2 if kind is Kind.PAIRS else 1) * (yield from self._read_size(LIST_MAX))):
+            text = yield from self._read_argument(Kind.TEXT)
+            texts.append(text)
+        return texts
+
+    def _read_number(self, kind: struct.Struct) -> Generator[None, None, int]:
+        number: int = kind.unpack((yield from self._take(kind.size)))[0]
+        return number
+
+    def _read_size(self, most: int) -> Generator[None, None, int]:
+        size = yield from self._read_number(_SIZE)
+        if size > most:
+            raise CommandError(f"a length of {size}, above {most}")
+        return size
+
+    def _take(self, size: int) -> Generator[None, None, bytes]:
+        while len(self._data) - self._at < size:
+            yield
+        taken = bytes(self._data[self._at : self._at + size])
+        self._at += size
+        return taken
+
+
+READY, NOT_READY = b"\0", b"\1"
+AWAITED, CANCELED = b"\0", b"\1"
+
+
+def word(value: int) -> bytes:
+    """Return the answer to a ping."""
+    return _WORD.pack(value)
+
+
+def integer(value: int) -> bytes:
+    """Return an answer that is a number."""
+    return _INTEGER.pack(value)
+
+
+def text(value: bytes) -> bytes:
+    """Return an answer that is a value."""
+    return _SIZE.pack(len(value)) + value
+
+
+def texts(values: Iterable[bytes]) -> bytes:
+    """Return an answer of several values, whose count the client knows."""
+    return b"".join(map(text, values))

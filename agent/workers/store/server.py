@@ -1,0 +1,166 @@
+"""Shell. Stores that listen, one for each round or iteration this agent may lead.
+
+They listen before their address is told to any worker, so that none comes too early and waits to
+try again, and stay until all have left the round: the end of rank 0 takes the store from none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from contextlib import suppress
+from itertools import count
+
+import structlog
+
+from agent.workers.store.commands import CommandError, CommandReader
+from agent.workers.store.table import StoreTable
+
+log = structlog.get_logger()
+
+BACKLOG = 4_096
+# A client that has more to read than this is let go.
+UNREAD_BYTES_MAX = 64 * 1024 * 1024
+# Of a rank there are a few: one for each of its process groups.
+OPEN_FILES_WANTED = 65_536
+# For all else that an agent has open.
+OPEN_FILES_RESERVED = 256
+
+
+def raise_open_files() -> None:
+    """Make room for clients. Workers keep the limit they had: their parent runs already."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # a sandbox may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def clients_max() -> int:
+    """Return how many clients a store takes, within the files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft - OPEN_FILES_RESERVED
+
+
+class Stores:
+    """Listening stores by port. Belongs to the event loop it is used in."""
+
+    def __init__(self) -> None:
+        self._stores: dict[int, Store] = {}
+
+    def reserve(self) -> int:
+        """Listen at a free port of every address; ``OSError`` if there is none left."""
+        is_dual = socket.has_dualstack_ipv6()
+        listener = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET)
+        try:
+            if is_dual:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.setblocking(False)
+            listener.bind(("", 0))
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        port: int = listener.getsockname()[1]
+        self._stores[port] = Store(listener)
+        return port
+
+    def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
+        """End all other stores, with their connections."""
+        for port in self._stores.keys() - ports:
+            self._stores.pop(port).close()
+
+
+class Store:
+    """One store and its clients, in one event loop."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._table = StoreTable()
+        self._clients: dict[int, Client] = {}
+        self._numbers = count()
+        self._listener = listener
+        self._serving = asyncio.ensure_future(self._serve())
+
+    def close(self) -> None:
+        """End; its clients have their connections reset."""
+        self._serving.cancel()
+        self._listener.close()
+        for client in [*self._clients.values()]:
+            client.end()
+
+    def admit(self, client: Client) -> int | None:
+        """Return the number of a new client, None if there are too many."""
+        if not self._clients:
+            raise_open_files()
+        if len(self._clients) >= clients_max():
+            log.warning("a store has too many clients", clients=len(self._clients))
+            return None
+        number = next(self._numbers)
+        self._clients[number] = client
+        return number
+
+    def handle(self, number: int, data: bytes, reader: CommandReader) -> None:
+        """Do what a client says."""
+        for command in reader.feed(data):
+            for client, answer in self._table.handle(number, command):
+                self._clients[client].send(answer)
+
+    def forget(self, number: int) -> None:
+        """Take note that a client has gone."""
+        if self._clients.pop(number, None) is not None:
+            self._table.leave(number)
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Client(self), sock=self._listener)
+        async with server:
+            await server.serve_forever()
+
+
+class Client(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader = CommandReader()
+        self._number: int | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take it in, if there is room."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._number = self._store.admit(self)
+        if self._number is None:
+            self.end()
+
+    def data_received(self, data: bytes) -> None:
+        """Do what is said."""
+        if self._number is None:
+            return
+        try:
+            self._store.handle(self._number, data, self._reader)
+        except CommandError as error:
+            log.warning("a store let a client go", reason=str(error))
+            self.end()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Let it go."""
+        if self._number is not None:
+            self._store.forget(self._number)
+
+    def send(self, data: bytes) -> None:
+        """Answer; a client that does not read is let go."""
+        assert self._transport is not None, "an answer before a question"
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self.end()
+
+    def end(self) -> None:
+        """Reset the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._number is not None:
+            self._store.forget(self._number)
+            self._number = None

@@ -1,0 +1,205 @@
+"""Pure. The keys of a store, and who waits for which of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar
+
+from agent.workers.store import commands
+from agent.workers.store.commands import Command, CommandError, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Of all keys and values of one store.
+BYTES_MAX = 256 * 1024 * 1024
+_INTEGER_LIMIT = 2**63
+
+Answers = list[tuple[int, bytes]]
+"""What to send to which clients, in this order."""
+
+
+class StoreTable:
+    """Has the meaning of each command for torch's own server. Clients are numbers of the caller.
+
+    Not thread-safe; one owner calls it. Each command costs what it touches.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._queues: dict[bytes, deque[bytes]] = {}
+        self._waiting: dict[bytes, dict[int, None]] = {}  # who waits for a key, first come first
+        self._awaited: dict[int, set[bytes]] = {}  # what a client waits for
+        self._bytes = 0
+        self._answers: Answers = []
+
+    def handle(self, client: int, command: Command) -> Answers:
+        """Return what follows from a command; ``CommandError`` if it can't be done."""
+        self._answers = []
+        answer = self._HANDLERS[command.op](self, client, *command.arguments)
+        if answer is not None:
+            self._answers.append((client, answer))
+        return self._answers
+
+    def leave(self, client: int) -> None:
+        """Forget what a client waits for."""
+        for key in self._awaited.pop(client, ()):
+            waiting = self._waiting[key]
+            del waiting[client]
+            if not waiting:
+                del self._waiting[key]
+
+    def _validate(self, _client: int, _magic: int) -> None:
+        """Say nothing: a client is told only that it is let go."""
+
+    def _ping(self, _client: int, nonce: int) -> bytes:
+        return commands.word(nonce)
+
+    def _set(self, _client: int, key: bytes, value: bytes) -> None:
+        self._put(key, value)
+        self._wake(key)
+
+    def _set_many(self, client: int, pairs: list[bytes]) -> None:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            self._set(client, key, value)
+
+    def _append(self, client: int, key: bytes, value: bytes) -> None:
+        self._set(client, key, self._values.get(key, b"") + value)
+
+    def _compare_set(self, client: int, key: bytes, expected: bytes, value: bytes) -> bytes:
+        """Answer what the key has now; of a key that is not there, what was expected."""
+        if self._values.get(key, b"") == expected:
+            self._set(client, key, value)
+        return commands.text(self._values.get(key, expected))
+
+    def _add(self, client: int, key: bytes, change: int) -> bytes:
+        total = self._number_at(key) + change
+        if not -_INTEGER_LIMIT <= total < _INTEGER_LIMIT:
+            raise CommandError("a sum of more than 64 bits")
+        self._set(client, key, str(total).encode())
+        return commands.integer(total)
+
+    def _get(self, _client: int, key: bytes) -> bytes:
+        return commands.text(self._values.get(key, b""))
+
+    def _get_many(self, client: int, keys: list[bytes]) -> bytes:
+        return b"".join(self._get(client, key) for key in keys)
+
+    def _delete(self, _client: int, key: bytes) -> bytes:
+        value = self._values.pop(key, None)
+        if value is None:
+            return commands.integer(0)
+        self._bytes -= len(key) + len(value)
+        return commands.integer(1)
+
+    def _count(self, _client: int) -> bytes:
+        return commands.integer(len(self._values))
+
+    def _list(self, client: int) -> bytes:
+        return self._count(client) + b"".join(map(commands.text, self._values))
+
+    def _check(self, _client: int, keys: list[bytes]) -> bytes:
+        return commands.READY if all(map(self._is_there, keys)) else commands.NOT_READY
+
+    def _wait(self, client: int, keys: list[bytes]) -> bytes | None:
+        missing = {key for key in keys if not self._is_there(key)}
+        if not missing:
+            return commands.AWAITED
+        self._await(client, missing)
+        return None
+
+    def _cancel_wait(self, client: int) -> bytes:
+        self.leave(client)
+        return commands.CANCELED
+
+    def _arrive(self, client: int, key: bytes, size: int) -> bytes | None:
+        """Count one more at a barrier: its key has their number, and all wait for the last."""
+        total = self._number_at(key) + 1
+        self._put(key, str(total).encode())
+        if total < size:
+            self._await(client, {key})
+            return None
+        self._wake(key)
+        return commands.AWAITED
+
+    def _push(self, _client: int, key: bytes, value: bytes) -> None:
+        self._hold(len(key) + len(value))
+        self._queues.setdefault(key, deque()).append(value)
+        self._wake_one(key)
+
+    def _pop(self, _client: int, key: bytes) -> bytes:
+        """Answer how many there were in a queue, and the first of them."""
+        queue = self._queues.get(key)
+        if not queue:
+            return commands.integer(0)
+        length, value = len(queue), queue.popleft()
+        self._bytes -= len(key) + len(value)
+        if not queue:
+            del self._queues[key]
+        return commands.integer(length) + commands.text(value)
+
+    def _length(self, _client: int, key: bytes) -> bytes:
+        return commands.integer(len(self._queues.get(key, ())))
+
+    def _is_there(self, key: bytes) -> bool:
+        return key in self._values or key in self._queues
+
+    def _number_at(self, key: bytes) -> int:
+        try:
+            return int(self._values.get(key, b"0"))
+        except ValueError:
+            raise CommandError("a number is added to what is none") from None
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        before = self._values.get(key)
+        self._hold(len(value) + (len(key) if before is None else -len(before)))
+        self._values[key] = value
+
+    def _hold(self, more: int) -> None:
+        if self._bytes + more > BYTES_MAX:
+            raise CommandError(f"the store is full: it holds {BYTES_MAX // 2**20} MiB")
+        self._bytes += more
+
+    def _await(self, client: int, keys: set[bytes]) -> None:
+        self.leave(client)
+        self._awaited[client] = keys
+        for key in keys:
+            self._waiting.setdefault(key, {})[client] = None
+
+    def _wake(self, key: bytes) -> None:
+        for client in self._waiting.pop(key, ()):
+            awaited = self._awaited[client]
+            awaited.discard(key)
+            if not awaited:
+                del self._awaited[client]
+                self._answers.append((client, commands.AWAITED))
+
+    def _wake_one(self, key: bytes) -> None:
+        """Answer the first for whom this is the last key: one value is for one of them."""
+        for client in self._waiting.get(key, ()):
+            if self._awaited[client] == {key}:
+                self.leave(client)
+                self._answers.append((client, commands.AWAITED))
+                return
+
+    _HANDLERS: ClassVar[dict[Op, Callable[..., bytes | None]]] = {
+        Op.VALIDATE: _validate,
+        Op.SET: _set,
+        Op.COMPARE_SET: _compare_set,
+        Op.GET: _get,
+        Op.ADD: _add,
+        Op.CHECK: _check,
+        Op.WAIT: _wait,
+        Op.COUNT_KEYS: _count,
+        Op.DELETE: _delete,
+        Op.APPEND: _append,
+        Op.MULTI_GET: _get_many,
+        Op.MULTI_SET: _set_many,
+        Op.CANCEL_WAIT: _cancel_wait,
+        Op.PING: _ping,
+        Op.QUEUE_PUSH: _push,
+        Op.QUEUE_POP: _pop,
+        Op.QUEUE_LENGTH: _length,
+        Op.LIST_KEYS: _list,
+        Op.BARRIER: _arrive,
+    }
