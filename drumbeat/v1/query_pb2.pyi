@@ -675,6 +675,9 @@ class Agent(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
+    PIDS_FIELD_NUMBER: builtins.int
+    WAITING_REASON_FIELD_NUMBER: builtins.int
+    IS_DRAINED_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -691,6 +694,10 @@ class Agent(google.protobuf.message.Message):
     """Latest state it reported."""
     version: builtins.str
     """Version of the agent; empty while it is not connected."""
+    waiting_reason: builtins.str
+    """Why it has no place in the round and what it waits for, in words; empty if it has one."""
+    is_drained: builtins.bool
+    """Whether it is no member of the run: it waits outside until its drain is lifted."""
     @property
     def seat(self) -> Global___Seat:
         """Its place in the current round; unset if it has none."""
@@ -709,6 +716,12 @@ class Agent(google.protobuf.message.Message):
         the ages are those of now.
         """
 
+    @property
+    def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Only with `VIEW_FULL`: process ids of its workers in the current round, by local rank; 0: not
+        known. Empty if the agent tells none.
+        """
+
     def __init__(
         self,
         *,
@@ -724,9 +737,12 @@ class Agent(google.protobuf.message.Message):
         version: builtins.str = ...,
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
+        pids: collections.abc.Iterable[builtins.int] | None = ...,
+        waiting_reason: builtins.str = ...,
+        is_drained: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 

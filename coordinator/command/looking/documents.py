@@ -5,6 +5,7 @@ Names and meanings are those of docs/operating.md, and stay; what is not known i
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core.progress.worker_progress import Standing, furthest_behind
@@ -108,6 +109,8 @@ def _agent(agent: query_pb2.Agent) -> Document:
         "incarnation": agent.incarnation,
         "group_rank": agent.seat.group_rank if is_seated else None,
         "state": _word(session_pb2.GroupState, agent.state) if agent.state else None,
+        "is_drained": agent.is_drained,
+        "waiting_reason": agent.waiting_reason or None,
         "is_connected": agent.is_connected,
         "silence_s": _seconds(agent, "silence"),
         "version": agent.version or None,
@@ -126,6 +129,7 @@ def _worker(
     return {
         "rank": agent.seat.rank_first + local_rank,
         "local_rank": local_rank,
+        "pid": next(islice(agent.pids, local_rank, None), 0) or None,
         "step": _optional(worker, "step"),
         "step_time_s": _seconds(worker, "step_time"),
         "heartbeat_age_s": _seconds(worker, "heartbeat_age"),

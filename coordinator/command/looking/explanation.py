@@ -7,13 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from drumbeat.durations import format_duration
-from drumbeat.format import count, one_line
+from drumbeat.format import count, listed, one_line
 
 Document = dict[str, Any]
 
 # Beyond a usual stall of a host, and half a usual lease.
 SILENCE_S = 2.5
-_NAMES_MAX = 5
 _STARTED = "round_started"
 _STEPS_SHOWN = 5  # the latest decisions that are told
 _STEPS = frozenset(
@@ -72,14 +71,14 @@ def _what(status: Document) -> Iterator[str]:
         yield f"Behind the others: {status['behind']}."
     away = [agent["name"] for agent in status["agents"] if not agent["is_connected"]]
     if away:
-        yield f"Not connected: {_names(away)}."
+        yield f"Not connected: {listed(away)}."
     silent = [
         f"{agent['name']} ({format_duration(agent['silence_s'])})"
         for agent in status["agents"]
         if agent["is_connected"] and (agent["silence_s"] or 0.0) > SILENCE_S
     ]
     if silent:
-        yield f"Silent: {_names(silent)}."
+        yield f"Silent: {listed(silent)}."
 
 
 def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
@@ -167,8 +166,3 @@ def _how(cause: Document) -> str:
 
 def _ago(seconds: float | None) -> str:
     return f"{format_duration(seconds or 0.001)} ago"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    return ", ".join(names[:_NAMES_MAX]) + more

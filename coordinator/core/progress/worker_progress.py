@@ -76,6 +76,7 @@ class Whereabouts:
 
     _round_id: int | None = None
     _latest: dict[int, tuple[WorkerProgress, float]] = field(default_factory=dict)
+    _pids: tuple[int | None, tuple[int, ...]] = (None, ())  # by local rank, with their round
 
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
@@ -83,6 +84,14 @@ class Whereabouts:
             self._round_id, self._latest = round_id, {}
         for worker in workers:
             self._latest[worker.local_rank] = (worker, now)
+
+    def take_pids(self, round_id: int | None, pids: tuple[int, ...]) -> None:
+        """Take in which processes the workers of a round are, by local rank."""
+        self._pids = round_id, pids
+
+    def pids_in(self, round_id: int) -> tuple[int, ...]:
+        """Return the processes of this round by local rank, 0 if unknown; none if none is known."""
+        return self._pids[1] if self._pids[0] == round_id else ()
 
     def in_round(self, round_id: int, *, now: float) -> list[WorkerProgress]:
         """Return where they stand in this round, by local rank, with the ages of ``now``."""
