@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 
 from coordinator.core.events import SessionOpened
-from coordinator.core.model import AgentIdentity, Round, Seat, Standby
+from coordinator.core.model import AgentIdentity, GroupState, Round, Seat, Standby
+from coordinator.core.progress.overview import Glimpse, Overview
+from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
@@ -17,7 +19,7 @@ from coordinator.errors import InvalidRequest
 from coordinator.wire.failure import PROGRESS, limits_message, verdict_message
 from coordinator.wire.session import SPEC
 from drumbeat.mapping import MessageMapping, duration
-from drumbeat.v1 import query_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
@@ -27,6 +29,8 @@ Row = TypeVar("Row")
 PAGE_SIZE_MAX = 1_000
 PAGE_MESSAGES_MAX = 1_000
 PAGE_BYTES_MAX = 3 * 1024 * 1024  # gRPC takes 4 MiB unless it is told otherwise
+EVENTS_IN_OVERVIEW = 10  # the latest
+OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
 # Standbys are listed behind all that have a rank, and those that wait outside last.
 _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
@@ -161,6 +165,64 @@ def events_page(
     rows = [entry for entry in state.history if entry.sequence > request.after_sequence]
     found = _page(rows, event, request.page_size)
     return query_pb2.ListEventsResponse(events=found, has_more=len(found) < len(rows))
+
+
+def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
+    """Yield a run's agents in the order in which they are listed, each as it is by then.
+
+    All are in their places of the round that is there at the beginning.
+    """
+    current, has_ended = state.round, state.phase is Phase.ENDED
+    seats = current.seats if current is not None else {}
+    standbys = sorted(i for i in state.members if i not in seats)
+    for incarnation in [*seats, *standbys]:
+        if (who := state.members.get(incarnation)) is None:
+            continue
+        presence = run.members.presences.get(incarnation) if run is not None else None
+        seat = None
+        if not has_ended and incarnation not in state.given_up:
+            seat = seats.get(incarnation)
+        workers: Sequence[WorkerProgress] = ()
+        if seat is not None and current is not None and presence is not None:
+            workers = presence.whereabouts.latest(current.round_id)
+        yield Glimpse(
+            incarnation,
+            who.name,
+            run is not None and run.members.is_present(incarnation),
+            presence is not None and presence.beat.state is GroupState.FAILED,
+            presence.heard_at if presence is not None else None,
+            seat.rank_first if seat is not None else None,
+            who.local_world_size,
+            workers,
+        )
+
+
+def overview_message(
+    state: RunState, run: AnyRun | None, overview: Overview, *, now: float
+) -> query_pb2.GetOverviewResponse:
+    """Write what an overview chose as it is ``now``."""
+    after = max(0, state.events_count - EVENTS_IN_OVERVIEW)
+    latest = query_pb2.ListEventsRequest(after_sequence=after)
+    response = query_pb2.GetOverviewResponse(
+        run=run_message(state, run, query_pb2.VIEW_FULL, now=now),
+        behind=str(overview.laggards),
+        rows_count=overview.rows_count,
+        events=events_page(latest, state, now=now).events,
+    )
+    for incarnation, local_ranks in overview.chosen().items():
+        if incarnation not in state.members:
+            continue  # it has left meanwhile
+        agent = _agent(state, run, incarnation, True, now)
+        known = {worker.local_rank: worker for worker in agent.workers}
+        del agent.workers[:]
+        if agent.HasField("seat"):
+            absent = failure_pb2.WorkerProgress
+            agent.workers.extend(known.get(i) or absent(local_rank=i) for i in local_ranks)
+        response.agents.append(agent)
+    outside = run.outside() if run is not None else []
+    response.rows_count += len(outside)
+    response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])
+    return response
 
 
 def _page(

@@ -8,13 +8,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core.progress.worker_progress import Standing, furthest_behind
-from coordinator.wire.failure import PROGRESS
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from google.protobuf.message import Message
 
@@ -39,18 +37,36 @@ def run_document(run: query_pb2.Run) -> Document:
 
 
 def status_document(
-    run: query_pb2.Run, agents: Sequence[query_pb2.Agent], events: Iterable[query_pb2.RunEvent]
+    overview: query_pb2.GetOverviewResponse,
+    agents: Iterable[query_pb2.Agent],
+    events: Iterable[query_pb2.RunEvent] | None = None,
 ) -> Document:
-    """Return one run with all there is to see of it."""
+    """Return one run with all there is to see of it, or with other events than the latest."""
+    run = overview.run
     return {
         **run_document(run),
         "round_reason": run.round.reason if run.HasField("round") else None,
         "world_size": run.round.world_size if run.HasField("round") else None,
         "iteration": _optional(run, "iteration"),
         "restarts_in_process": run.iterations_restarted,
-        "behind": _behind(agents) or None,
-        "agents": [_agent(agent) for agent in agents],
-        "events": [event_document(event) for event in events],
+        "behind": overview.behind or None,
+        "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
+        "events": [
+            event_document(event) for event in (overview.events if events is None else events)
+        ],
+    }
+
+
+def overview_document(overview: query_pb2.GetOverviewResponse) -> Document:
+    """Return the same with the workers alone that were chosen; ``left_out`` counts the others."""
+    shown = [
+        _agent(agent, [worker.local_rank for worker in agent.workers]) for agent in overview.agents
+    ]
+    rows = sum(max(1, len(agent["workers"])) for agent in shown)
+    return {
+        **status_document(overview, ()),
+        "agents": shown,
+        "left_out": max(0, overview.rows_count - rows),
     }
 
 
@@ -99,7 +115,7 @@ def _hang(hang: failure_pb2.Hang) -> str:
     return " ".join(filter(None, (_word(failure_pb2.HangKind, hang.kind), hang.scope)))
 
 
-def _agent(agent: query_pb2.Agent) -> Document:
+def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
     is_seated = agent.HasField("seat")
     known = {worker.local_rank: worker for worker in agent.workers}
     return {
@@ -117,7 +133,7 @@ def _agent(agent: query_pb2.Agent) -> Document:
         "labels": dict(agent.labels),
         "workers": [
             _worker(agent, local_rank, known.get(local_rank))
-            for local_rank in range(agent.local_world_size if is_seated else 0)
+            for local_rank in (local_ranks if is_seated else ())
         ],
     }
 
@@ -136,22 +152,6 @@ def _worker(
         "scope": worker.scope or None,
         "scope_age_s": _seconds(worker, "scope_age"),
     }
-
-
-def _behind(agents: Iterable[query_pb2.Agent]) -> str:
-    """Say which workers seem to hold the others up, empty if none does."""
-    return furthest_behind(
-        [
-            Standing(
-                rank=agent.seat.rank_first + worker.local_rank,
-                host=agent.name,
-                progress=PROGRESS.read(worker),
-            )
-            for agent in agents
-            if agent.HasField("seat")
-            for worker in agent.workers
-        ]
-    )
 
 
 def _word(kind: Any, number: int) -> str:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from coordinator.command.looking.documents import Document
 
-# Of workers in one text; of more the most telling are shown. `-o json` has all.
-ROWS_MAX = 64
 # So that the lines of events that come later are below those before.
 _EVENT_WIDTHS = (5, 14, 5, 21, 2, 6)
 _PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
@@ -92,16 +90,14 @@ def runs_screen(runs: Sequence[Document]) -> RenderableType:
 
 
 def status_screen(status: Document) -> RenderableType:
-    """Show one run with its agents, workers and last events."""
-    agents: list[Document] = status["agents"]
-    rows = [(agent, worker) for agent in agents for worker in agent["workers"] or [{}]]
-    shown = _most_telling(rows)
+    """Show one run with its agents, workers and last events, from an ``overview_document``."""
+    rows = [(agent, worker) for agent in status["agents"] for worker in agent["workers"] or [{}]]
     parts: list[RenderableType] = [*_head(status), Text()]
     if rows:
-        parts.append(_workers(shown))
-    if len(shown) < len(rows):
-        parts.append(Text(f"{len(rows) - len(shown)} more are not shown; -o json has all"))
-    parts += _waiting(agents)
+        parts.append(_workers(rows))
+    if status["left_out"]:
+        parts.append(Text(f"{status['left_out']} more are not shown; -o json has all"))
+    parts += _waiting(status["agents"])
     if status["events"]:
         parts += [Text(), events_screen(status["events"])]
     return Group(*parts)
@@ -205,20 +201,6 @@ def _waiting(agents: Iterable[Document]) -> list[Text]:
         Text(f"waiting: {_line(listed(names))}: {_line(why, _REASON_CHARACTERS_MAX)}")
         for why, names in list(found.items())[:_WAITING_SHOWN]
     ]
-
-
-def _most_telling(rows: list[tuple[Document, Document]]) -> list[tuple[Document, Document]]:
-    """Keep as many as are shown, in their order: of those far behind or long silent."""
-    if len(rows) <= ROWS_MAX:
-        return rows
-
-    def key(index: int) -> tuple[bool, float, float, int]:
-        agent, worker = rows[index]
-        step = worker.get("step")
-        silence = agent["silence_s"] or 0.0
-        return agent["is_connected"], float("inf") if step is None else step, -silence, index
-
-    return [rows[index] for index in sorted(sorted(range(len(rows)), key=key)[:ROWS_MAX])]
 
 
 def _table(

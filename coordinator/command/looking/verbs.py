@@ -20,7 +20,7 @@ from coordinator.command.looking.documents import (
 )
 from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
-from coordinator.command.looking.live import looks
+from coordinator.command.looking.live import look, looks
 from coordinator.command.looking.reading import Reader, channel_of, read_stacks
 from coordinator.command.requests import (
     ExplainRun,
@@ -33,12 +33,12 @@ from coordinator.command.requests import (
 from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 from drumbeat.mapping import seconds_of
+from drumbeat.v1 import query_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coordinator.command.looking.documents import Document
-    from drumbeat.v1 import query_pb2
 
 
 def show(asked: Looking) -> None:
@@ -55,7 +55,7 @@ def _status(asked: ShowStatus) -> None:
         if asked.run_id is None:
             runs = [run_document(run) for run in reader.runs()]
         else:
-            status = read_status(reader, asked.run_id)
+            status = look(reader, asked).status
     if asked.output == "json":
         write_json({"runs": runs} if asked.run_id is None else status)
         return
@@ -101,8 +101,10 @@ def _write_events(
 def _why(asked: ExplainRun) -> None:
     with channel_of(asked) as (channel, metadata):
         reader = Reader(channel, metadata)
-        run = reader.run(asked.run_id)
-        status = status_document(run, reader.agents(run), reader.events(run))
+        overview = reader.overview(asked.run_id)
+        run = overview.run
+        agents = reader.agents(run, query_pb2.VIEW_BASIC)
+        status = status_document(overview, agents, reader.events(run))
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
     found = explanation(status, verdict)
     if asked.output == "json":
@@ -126,12 +128,6 @@ def _watch(asked: WatchRun) -> None:
         return
     for status in looks(asked):
         write(screens.text_of(screens.status_screen(status)) + "\n")
-
-
-def read_status(reader: Reader, run_id: str) -> Document:
-    """Return what there is to see of a run."""
-    run = reader.run(run_id)
-    return status_document(run, reader.agents(run), reader.latest_events(run))
 
 
 def write_json(document: Document) -> None:

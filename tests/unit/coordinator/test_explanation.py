@@ -21,9 +21,10 @@ def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "")
     )
 
 
-def explain(run: pb.Run, *agents: pb.Agent, events: Any = ()) -> dict[str, Any]:
+def explain(run: pb.Run, *agents: pb.Agent, events: Any = (), behind: str = "") -> dict[str, Any]:
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
-    return explanation(status_document(run, agents, events), verdict)
+    overview = pb.GetOverviewResponse(run=run, behind=behind)
+    return explanation(status_document(overview, agents, events), verdict)
 
 
 def test_a_failed_run_is_explained_by_its_root_cause() -> None:
@@ -86,13 +87,12 @@ def test_of_a_run_that_goes_on_it_is_said_who_is_waited_for() -> None:
             silence=duration(4 if name == "b" else 0),
             local_world_size=1,
             seat=pb.Seat(group_rank=rank, rank_first=rank),
-            workers=[failure_pb2.WorkerProgress(step=40 - 10 * (name == "b"))],
         )
         for rank, name in enumerate("abc")
     ]
     run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING, round_id=2, reason="3 agents")
     events = [event(9, 60, "ROUND_ENDED", "round 1 lost c")]
-    found = explain(run, *agents, events=events)
+    found = explain(run, *agents, events=events, behind="rank 1 on b at step 30")
     assert found["what"] == [
         "Run r is in round 2: 3 agents.",
         "Behind the others: rank 1 on b at step 30.",
