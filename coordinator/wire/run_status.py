@@ -219,6 +219,9 @@ def overview_message(
             absent = failure_pb2.WorkerProgress
             agent.workers.extend(known.get(i) or absent(local_rank=i) for i in local_ranks)
         response.agents.append(agent)
+    presences = run.members.presences.values() if run is not None else ()
+    repeated = (presence.whereabouts.steps_repeated for presence in presences)
+    response.steps_repeated = max(repeated, default=0)
     outside = run.outside() if run is not None else []
     response.rows_count += len(outside)
     response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])

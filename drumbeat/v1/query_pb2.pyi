@@ -920,10 +920,15 @@ class GetOverviewResponse(google.protobuf.message.Message):
     ROWS_COUNT_FIELD_NUMBER: builtins.int
     EVENTS_FIELD_NUMBER: builtins.int
     FRESH_FOR_FIELD_NUMBER: builtins.int
+    STEPS_REPEATED_FIELD_NUMBER: builtins.int
     behind: builtins.str
     """Who seems to hold the others up, in words; empty: no worker in particular."""
     rows_count: builtins.int
     """From how many workers, standbys and drained agents these were chosen."""
+    steps_repeated: builtins.int
+    """How many steps were computed again after restarts, at least, as far as this coordinator was
+    there: from where a worker began a round to where it had been in the one before.
+    """
     @property
     def run(self) -> Global___Run:
         """The run, with everything."""
@@ -953,8 +958,9 @@ class GetOverviewResponse(google.protobuf.message.Message):
         rows_count: builtins.int = ...,
         events: collections.abc.Iterable[Global___RunEvent] | None = ...,
         fresh_for: google.protobuf.duration_pb2.Duration | None = ...,
+        steps_repeated: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse

@@ -50,6 +50,7 @@ def status_document(
         "iteration": _optional(run, "iteration"),
         "restarts_in_process": run.iterations_restarted,
         "behind": overview.behind or None,
+        "steps_repeated": overview.steps_repeated,
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
         "events": [
             event_document(event) for event in (overview.events if events is None else events)
@@ -83,11 +84,14 @@ def event_document(event: query_pb2.RunEvent) -> Document:
 
 
 def verdict_document(verdict: failure_pb2.Verdict) -> Document:
-    """Return how a run ended, with the causes."""
+    """Return how a run ended, with the causes; ``step`` is the latest that a worker was at."""
+    standings = (each.progress for each in verdict.report.progress)
+    steps = [progress.step for progress in standings if progress.HasField("step")]
     return {
         "reason": verdict.reason,
         "earlier": list(verdict.report.earlier),
         "root_causes": [_failure(record) for record in verdict.report.root_causes],
+        "step": max(steps, default=None),
     }
 
 
