@@ -32,7 +32,7 @@ from coordinator.command.requests import (
 from coordinator.errors import CallFailed
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
-from drumbeat.format import are, count, printable
+from drumbeat.format import are, count, listed, printable
 from drumbeat.mapping import ERROR_KEY, duration, seconds_of
 from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc
 
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
 
-# Names in a hint; and how many are looked through for those like another one.
-NAMED_MAX = 5
+# Names that are looked through for those like another one.
 _COMPARED_MAX = 10_000
 
 _REFUSED = frozenset(
@@ -329,10 +328,7 @@ def _agents_like(asked: DrainAgent) -> str:
 def _there(names: Iterable[str]) -> str:
     """Say what there is: the first of some names, each once, and how many more."""
     each = list(dict.fromkeys(names))
-    more = [f"{len(each) - NAMED_MAX} more"] * (len(each) > NAMED_MAX)
-    *others, last = *each[:NAMED_MAX], *more
-    listed = f"{', '.join(others)} and {last}" if others else last
-    return f"there {are(len(each))} {listed}"
+    return f"there {are(len(each))} {listed(each)}"
 
 
 def _violation(error: grpc.RpcError) -> str:
