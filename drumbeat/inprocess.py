@@ -93,6 +93,7 @@ class IterationBegin:
     active_world_size: int
     master_addr: str
     master_port: int
+    has_store: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,7 @@ class Assignment:
     reason: str
     restarts_used: int = 0
     restarts_max: int = 0
+    has_store: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

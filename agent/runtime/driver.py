@@ -50,6 +50,7 @@ from agent.workers.failures.report import render_report
 from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
+from agent.workers.store.server import Stores
 from agent.workers.supervisor import process_tree
 from agent.workers.supervisor.messages import WorkerError
 from agent.workers.supervisor.process_tree import become_subreaper
@@ -145,7 +146,7 @@ class Driver:
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
-        self._ports = Ports()
+        self._ports = Stores() if config.serves_store else Ports()
         self._spool = Spool(folder, config, identity)
         self._spool.adopt()
         self._workers = Workers(

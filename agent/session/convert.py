@@ -119,7 +119,7 @@ class Identity:
 
 
 FEATURES = ("stacks",)
-"""What this agent can do beyond the first version of the protocol."""
+"""What every agent can do beyond the first version of the protocol."""
 
 
 def incarnation_of(key: bytes) -> str:
@@ -143,7 +143,7 @@ def hello_message(
     return session_pb2.Hello(
         run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec),
         version=VERSION,
-        features=FEATURES,
+        features=(*FEATURES, "store") if config.serves_store else FEATURES,
         labels=dict(label.split("=", 1) for label in config.labels),
         term=identity.term,
         incarnation_key=identity.incarnation_key,

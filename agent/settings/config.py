@@ -210,6 +210,12 @@ class JobSettings(AccessSettings):
     master_port: int = _network(
         0, settings.PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
     )
+    agent_store: bool = _network(
+        True,
+        switch("on", "off"),
+        "Whether agents serve torch's store at MASTER_PORT, so that it outlives rank 0; "
+        "off: for programs whose rank 0 listens there itself.",
+    )
     join_timeout: float = _waiting(  # as torchrun; a wait of zero would fail every run at its start
         600.0, seconds(0.1), "How long to wait for the coordinator and the minimum of machines."
     )
@@ -242,6 +248,11 @@ class JobSettings(AccessSettings):
     def is_standalone(self) -> bool:
         """Whether the agent brings its own coordinator and trains on this machine alone."""
         return self.coordinator is None
+
+    @property
+    def serves_store(self) -> bool:
+        """Whether it serves torch's store; at a port that is given rank 0 makes it, as ever."""
+        return self.agent_store and not self.master_port
 
     @property
     def event_handler(self) -> str:

@@ -306,7 +306,7 @@ def worker_environments(
         context.MAX_RESTARTS: config.max_restarts,
         context.TORCH_RUN_ID: config.run_id,
         context.SIGNALS_TO_HANDLE: ",".join(config.signals_to_handle),
-        context.USE_AGENT_STORE: False,
+        context.USE_AGENT_STORE: assignment.has_store,
         context.RUN_ID: config.run_id,
         context.ROUND: assignment.round_id,
     }

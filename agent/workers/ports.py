@@ -1,4 +1,4 @@
-"""Shell. Ports held for the rounds this agent leads.
+"""Shell. Ports held for the rounds this agent leads, where rank 0 makes the store itself.
 
 A bound socket that does not listen, with ``SO_REUSEADDR``, keeps others from binding the port and
 from being given it, while the store of rank 0 (which sets the same option) can bind and listen.
@@ -17,17 +17,7 @@ class Ports:
 
     def reserve(self) -> int:
         """Hold a port free on every address of each family; ``OSError`` if there is none left."""
-        is_dual = socket.has_dualstack_ipv6()
-        holder = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            if is_dual:
-                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(("", 0))
-        except OSError:
-            holder.close()
-            raise
-        port: int = holder.getsockname()[1]
+        port, holder = bind_anywhere()
         self._sockets[port] = holder
         return port
 
@@ -35,6 +25,21 @@ class Ports:
         """Let all other ports go."""
         for port in self._sockets.keys() - ports:
             self._sockets.pop(port).close()
+
+
+def bind_anywhere() -> tuple[int, socket.socket]:
+    """Return a free port of every address of each family, and a socket that is bound to it."""
+    is_dual = socket.has_dualstack_ipv6()
+    bound = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if is_dual:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("", 0))
+    except OSError:
+        bound.close()
+        raise
+    return bound.getsockname()[1], bound
 
 
 def address_towards(host: str, port: int) -> str:

@@ -52,6 +52,7 @@ class AgentIdentity:
     role: str
     local_world_size: int
     name: str = ""  # as users see it, else the host's; unique among the members of a run
+    has_store: bool = False  # serves torch's store at each port that it holds for a round
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -162,6 +163,11 @@ class Round:
     master_port: int
     reason: str
     group_world_size: int = 0
+
+    @property
+    def has_store(self) -> bool:
+        """Whether torch's store listens there already."""
+        return next(iter(self.seats.values())).agent.has_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
 LABELS_MAX = 64
 FEATURES_MAX = 64
+# Of an agent that serves torch's store.
+STORE = "store"
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -47,7 +49,7 @@ _IDENTITY = MessageMapping(
         "name": failures.shown(0),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
     },
-    given=("incarnation",),
+    given=("incarnation", "has_store"),
 )
 _PACE = MessageMapping(model.Pace, session_pb2.Pace)
 _LEAVING = MessageMapping(Leaving, session_pb2.Leaving, checks={"reason": failures.shown(0)})
@@ -107,7 +109,9 @@ def session_opened(
             run_id=run_id_of("hello.run.run_id", hello.run.run_id),
             spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             session_id=session_id,
-            agent=_IDENTITY.read(hello, "hello", incarnation=incarnation),
+            agent=_IDENTITY.read(
+                hello, "hello", incarnation=incarnation, has_store=STORE in hello.features
+            ),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=failures.read_uptime_s(message),
             version=one_line(hello.version, most),
@@ -322,6 +326,7 @@ def _assignment(assignment: model.Assignment) -> session_pb2.Assignment:
         reason=current.reason,
         restarts_used=assignment.restarts_used,
         restarts_max=assignment.restarts_max,
+        has_store=current.has_store,
     )
 
 

@@ -177,6 +177,7 @@ class IterationBegin(google.protobuf.message.Message):
     ACTIVE_WORLD_SIZE_FIELD_NUMBER: builtins.int
     MASTER_ADDR_FIELD_NUMBER: builtins.int
     MASTER_PORT_FIELD_NUMBER: builtins.int
+    HAS_STORE_FIELD_NUMBER: builtins.int
     world_size: builtins.int
     """How many workers take part."""
     active_world_size: builtins.int
@@ -185,6 +186,8 @@ class IterationBegin(google.protobuf.message.Message):
     """Where active rank 0 listens."""
     master_port: builtins.int
     """Its port, of this iteration alone."""
+    has_store: builtins.bool
+    """The agent of active rank 0 serves torch's store there: active rank 0 makes none."""
     @property
     def seats(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___InprocessSeat]:
         """Those of its workers that take part."""
@@ -197,8 +200,9 @@ class IterationBegin(google.protobuf.message.Message):
         active_world_size: builtins.int = ...,
         master_addr: builtins.str = ...,
         master_port: builtins.int = ...,
+        has_store: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["active_world_size", b"active_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "seats", b"seats", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["active_world_size", b"active_world_size", "has_store", b"has_store", "master_addr", b"master_addr", "master_port", b"master_port", "seats", b"seats", "world_size", b"world_size"]) -> None: ...
 
 Global___IterationBegin: typing_extensions.TypeAlias = IterationBegin
 

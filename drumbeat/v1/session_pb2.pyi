@@ -898,6 +898,7 @@ class Assignment(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     RESTARTS_USED_FIELD_NUMBER: builtins.int
     RESTARTS_MAX_FIELD_NUMBER: builtins.int
+    HAS_STORE_FIELD_NUMBER: builtins.int
     round_id: builtins.int
     """The round."""
     restart_count: builtins.int
@@ -926,6 +927,8 @@ class Assignment(google.protobuf.message.Message):
     """Of the restarts, those that are charged: a loss that was first taken for a failure is not."""
     restarts_max: builtins.int
     """How many the run may use."""
+    has_store: builtins.bool
+    """The agent of rank 0 serves torch's store there, until the round is over: rank 0 makes none."""
     def __init__(
         self,
         *,
@@ -942,8 +945,9 @@ class Assignment(google.protobuf.message.Message):
         reason: builtins.str = ...,
         restarts_used: builtins.int = ...,
         restarts_max: builtins.int = ...,
+        has_store: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "group_world_size", b"group_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank_first", b"rank_first", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "group_world_size", b"group_world_size", "has_store", b"has_store", "master_addr", b"master_addr", "master_port", b"master_port", "rank_first", b"rank_first", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
 
 Global___Assignment: typing_extensions.TypeAlias = Assignment
 

@@ -86,6 +86,7 @@ def set_environment(state: State, begin: worker_pb2.WorkerBegin) -> None:
     if begin.master_addr:
         os.environ[context.MASTER_ADDR] = begin.master_addr
         variables[context.MASTER_PORT] = begin.master_port
+        os.environ[context.USE_AGENT_STORE] = str(begin.has_store)
     os.environ.update({name: str(number) for name, number in variables.items()})
 
 

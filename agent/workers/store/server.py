@@ -14,6 +14,7 @@ from itertools import count
 
 import structlog
 
+from agent.workers.ports import bind_anywhere
 from agent.workers.store.commands import CommandError, CommandReader
 from agent.workers.store.table import StoreTable
 
@@ -51,18 +52,9 @@ class Stores:
 
     def reserve(self) -> int:
         """Listen at a free port of every address; ``OSError`` if there is none left."""
-        is_dual = socket.has_dualstack_ipv6()
-        listener = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET)
-        try:
-            if is_dual:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.setblocking(False)
-            listener.bind(("", 0))
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-        port: int = listener.getsockname()[1]
+        port, listener = bind_anywhere()
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
         self._stores[port] = Store(listener)
         return port
 

@@ -152,6 +152,7 @@ class Roster:
                 active_world_size=state.active_world_size,
                 master_addr=state.master_addr,
                 master_port=state.master_port,
+                has_store=self.host_of(state.order[0]).agent.has_store,
             )
         elif state.phase is IterationPhase.INTERRUPTED:
             kind = values.IterationInterrupt(reason=state.reason)

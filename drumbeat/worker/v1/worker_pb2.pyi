@@ -433,6 +433,7 @@ class WorkerBegin(google.protobuf.message.Message):
     MASTER_PORT_FIELD_NUMBER: builtins.int
     ROLE_RANK_FIELD_NUMBER: builtins.int
     ROLE_WORLD_SIZE_FIELD_NUMBER: builtins.int
+    HAS_STORE_FIELD_NUMBER: builtins.int
     rank: builtins.int
     """Its rank among all workers that still take part."""
     world_size: builtins.int
@@ -449,6 +450,8 @@ class WorkerBegin(google.protobuf.message.Message):
     """Its rank among the workers of its role; of those that call the function, if it does."""
     role_world_size: builtins.int
     """How many these are. 0: not told."""
+    has_store: builtins.bool
+    """Torch's store listens there already: active rank 0 makes none."""
     def __init__(
         self,
         *,
@@ -460,9 +463,10 @@ class WorkerBegin(google.protobuf.message.Message):
         master_port: builtins.int = ...,
         role_rank: builtins.int = ...,
         role_world_size: builtins.int = ...,
+        has_store: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "active_world_size", b"active_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank", b"rank", "role_rank", b"role_rank", "role_world_size", b"role_world_size", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "active_world_size", b"active_world_size", "has_store", b"has_store", "master_addr", b"master_addr", "master_port", b"master_port", "rank", b"rank", "role_rank", b"role_rank", "role_world_size", b"role_world_size", "world_size", b"world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_active_rank", b"_active_rank"]) -> typing.Literal["active_rank"] | None: ...
 
 Global___WorkerBegin: typing_extensions.TypeAlias = WorkerBegin
