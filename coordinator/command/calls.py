@@ -120,14 +120,20 @@ def _retire_authority(_asked: RetireAuthority, call: Call) -> str:
 
 def _stop_run(asked: StopRun, call: Call) -> str:
     request = control_pb2.StopRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return f"coordinator: run {asked.run_id}: {call('StopRun', request).outcome}"
 
 
 def _restart_run(asked: RestartRun, call: Call) -> str:
     request = control_pb2.RestartRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return f"coordinator: run {asked.run_id}: {call('RestartRun', request).outcome}"
 
@@ -144,6 +150,7 @@ def _drain_agent(asked: DrainAgent, call: Call) -> str:
         run_id=asked.run_id or "",
         reason=asked.reason or "",
         request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return f"coordinator: {asked.name}: {call('DrainAgent', request).outcome}"
 
