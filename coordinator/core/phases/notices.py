@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from coordinator.core.effects import TellNotice
+from coordinator.core.inprocess.records import IterationPhase
 from coordinator.core.model import Round
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.progress.notice import (
@@ -24,6 +25,8 @@ from drumbeat.format import count
 REPORTS_WAIT_S = 1.0
 # What a choice is given to arrive, at least; else twice as long as the reports took.
 LEAD_MIN_S = 0.1
+# A time that ends little sooner is the same, said again.
+SOONER_MIN_S = 1.0
 MARGIN_MAX = 1_000_000
 STEP_MAX = 2**62  # no training has so many; a worker may say anything
 
@@ -60,7 +63,7 @@ class Notices:
         It ends no later then: who is to wait for it waits for the shorter time.
         """
         if (pending := self._run.state.notice) is not None:
-            if until < pending.until_s:
+            if until <= now or until < pending.until_s - SOONER_MIN_S:
                 shorter = replace(pending, reason=reason, until_s=until)
                 self._run.decide(NoticeGiven(notice=shorter, at_s=now))
                 self._untold.update(self._round.seats)
@@ -140,10 +143,11 @@ class Notices:
 
     def effects(self, *, now: float) -> list[TellNotice]:
         """Return what to tell participants, once."""
-        if not self._untold:
-            return []
+        pending, iterations = self._run.state.notice, self._run.state.iterations
+        is_interrupted = iterations is not None and iterations.phase is IterationPhase.INTERRUPTED
+        if not self._untold or (pending is None and is_interrupted):
+            return []  # as at `_end`: what waits for the change is about to be interrupted
         untold, self._untold = self._untold & self._round.seats.keys(), set()
-        pending = self._run.state.notice
         if (notice := pending or self._over) is None:
             return []
         told = []

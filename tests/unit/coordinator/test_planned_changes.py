@@ -292,3 +292,5 @@ def test_a_host_that_goes_sooner_than_what_is_planned_shortens_the_wait() -> Non
     ask(story, RestartAsked)
     story.beat("b", more={"leaving": Leaving(reason="goes", time_left_s=20.0)})
     assert pending(story).until_s == story.now + 20.0
+    story.beat("b", more={"leaving": Leaving(reason="goes", time_left_s=19.9)})
+    assert len(story.records(NoticeGiven)) == 2, "that is the same, said again"
