@@ -39,8 +39,8 @@ class Limits:
     # For TLS and the first frame of HTTP/2, then the connection is closed. 10,000 agents that
     # come at once need 8 s of a core; gRPC's clients give up after 20 s themselves.
     handshake_timeout_s: float = 20.0
-    # A connection without a call is told to close by then; its client opens another one when
-    # it calls. Agents always have a call.
+    # A connection without a call is told to close after one to two times this; its client opens
+    # another one when it calls. Agents always have a call.
     idle_timeout_s: float = 60.0
     # Calls of one connection at once. Clients keep more to themselves; of those that do not,
     # gRPC's core refuses them in no time of ours, whether reset at once or not.
