@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from coordinator.command import requests
+from coordinator.command.completion import run_ids
 from coordinator.command.requests import Request
 from drumbeat.access import arguments
 from drumbeat.command import options
@@ -21,13 +22,14 @@ Exit codes:
   3  the coordinator could not be reached
 """
 
+_RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 
-def add_to(root: click.Group) -> None:
+
+def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events, why, watch, stacks):
-        root.add_command(command)
-    for command in (stop, restart, forget, drain, undrain, drains):
-        root.add_command(command)
+    root.add_section("Looking", status, watch, events, why, stacks)
+    root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
+    root.add_section("Access", token, authority)
 
 
 def _command(
@@ -74,7 +76,7 @@ Examples:
 """,
     requests.StopRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def stop(ctx: click.Context, /, **params: Any) -> Request:
     """End a run in order.
@@ -95,7 +97,7 @@ Examples:
 """,
     requests.RestartRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def restart(ctx: click.Context, /, **params: Any) -> Request:
     """Begin another round of a run now, with the agents that are there.
@@ -114,7 +116,7 @@ Examples:
 """,
     requests.ForgetRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def forget(ctx: click.Context, /, **params: Any) -> Request:
     """Remove a run that has ended, and those before that had its name.
@@ -327,7 +329,7 @@ Examples:
 """,
     requests.ShowStatus,
 )
-@click.argument("run_id", metavar="[RUN]", required=False)
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
 @click.pass_context
 def status(ctx: click.Context, /, **params: Any) -> Request:
     """Show all runs, or one of them.
@@ -349,7 +351,7 @@ Examples:
 """,
     requests.ShowEvents,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def events(ctx: click.Context, /, **params: Any) -> Request:
     """Show what was decided on a run, and why.
@@ -368,7 +370,7 @@ Examples:
 """,
     requests.ExplainRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def why(ctx: click.Context, /, **params: Any) -> Request:
     """Say in sentences why a run is as it is.
@@ -389,7 +391,7 @@ Examples:
 """,
     requests.WatchRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def watch(ctx: click.Context, /, **params: Any) -> Request:
     """Show one run as `status` does, live until it has ended.
@@ -411,7 +413,7 @@ Examples:
 """,
     requests.ShowStacks,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def stacks(ctx: click.Context, /, **params: Any) -> Request:
     """Show where the workers of a run are now: their Python stacks, grouped by equal ones.

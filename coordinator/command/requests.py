@@ -87,7 +87,7 @@ _RANKS = settings.Kind(
 
 @dataclass(frozen=True, kw_only=True)
 class Request(AccessSettings):
-    """What all of them are told: where the coordinator is, and who asks."""
+    """What all of them are told: where the coordinator is, who asks, and what to write."""
 
     coordinator: str = setting(
         f"127.0.0.1:{PORT_DEFAULT}",
@@ -96,6 +96,14 @@ class Request(AccessSettings):
         "Where the coordinator listens; port 29400 if none is given.",
     )
     use_proxy: bool = declare(settings.USE_PROXY)
+    output: str = setting(
+        "text",
+        one_of(("text", "json")),
+        "Options",
+        "text, to be read; json, for programs, as docs/operating.md describes it.",
+        flags=("-o", "--output"),
+        has_variable=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +219,7 @@ class RetireAuthority(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Looking(Request):
-    """What the commands that show something are told beside that."""
-
-    output: str = setting(
-        "text",
-        one_of(("text", "json")),
-        "Options",
-        "text, to be read; json, for programs, as docs/operating.md describes it.",
-        flags=("-o", "--output"),
-        has_variable=False,
-    )
+    """What the commands that show something are told."""
 
 
 @dataclass(frozen=True, kw_only=True)

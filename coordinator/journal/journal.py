@@ -111,11 +111,13 @@ class Journal:
         self.runs = JournaledRuns()
         self.tokens = TokenTable()
         self.drains: dict[tuple[str, str], KeptDrain] = {}
+        self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
 
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         """Return what to write for these effects, all or none."""
-        tokens = [effect for effect in effects if isinstance(effect, fx.KeepToken | fx.KeepDrain)]
-        return [*self.runs.changes(effects), *tokens]
+        kinds = fx.KeepToken | fx.KeepDrain | fx.KeepForgets
+        others = [effect for effect in effects if isinstance(effect, kinds)]
+        return [*self.runs.changes(effects), *others]
 
     def take(self, changes: Sequence[Change]) -> None:
         """Let readers see what is durable now."""
@@ -127,6 +129,8 @@ class Journal:
                 self.drains.pop(change.drain.key, None)
                 if change.is_kept:
                     self.drains[change.drain.key] = change.drain
+            elif isinstance(change, fx.KeepForgets):
+                self.forgets = change.calls
 
     async def load(self) -> float:
         """Read everything; return what to add to the monotonic clock so that it never goes back."""

@@ -168,8 +168,9 @@ class ControlService:
         self, request: pb.DrainAgentRequest, context: object = None
     ) -> pb.DrainAgentResponse:
         """Make agents leave, once that is journaled. Raises as above, or ``LimitReached``."""
+        found = self._driver.registry.agents_of(request.name, request.run_id)
         done = await self._drain("DrainAgent", request, context, is_lifted=False)
-        return pb.DrainAgentResponse(is_new=done.is_new, outcome=done.outcome)
+        return pb.DrainAgentResponse(is_new=done.is_new, outcome=done.outcome, agents_count=found)
 
     async def UndrainAgent(
         self, request: pb.UndrainAgentRequest, context: object = None

@@ -157,6 +157,7 @@ class Driver:
         self._clock_offset = await self.journal.load()
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
+        self.registry.forgets = self.journal.forgets
         keys = self.journal.runs.states
         states = [state for key in keys if (state := self._read_run(key)) is not None]
         now = self.now()

@@ -18,6 +18,7 @@ from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
 from coordinator.shell.driver import Driver
+from coordinator.shell.overviews import Overviews
 from coordinator.shell.stacks import ASKED_AT_ONCE_MAX
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
@@ -35,6 +36,7 @@ class QueryService:
         self, driver: Driver, caller_of: Callable[[object], Caller] = lambda _: TRUSTED
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
+        self._overviews = Overviews(driver.now)
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -119,6 +121,13 @@ class QueryService:
                     await context.write(answer_message(answer))
         except TimeoutError:
             raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
+
+    async def GetOverview(
+        self, request: query_pb2.GetOverviewRequest, context: object = None
+    ) -> query_pb2.GetOverviewResponse:
+        """Return a run at a glance."""
+        state, run = self._find(request.run_id, request.generation)
+        return await self._overviews.get(state, run, is_repeated=request.is_repeated)
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)

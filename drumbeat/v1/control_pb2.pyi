@@ -528,17 +528,21 @@ class DrainAgentResponse(google.protobuf.message.Message):
 
     IS_NEW_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
+    AGENTS_COUNT_FIELD_NUMBER: builtins.int
     is_new: builtins.bool
     """Whether they do because of this request."""
     outcome: builtins.str
     """What happens now, in words."""
+    agents_count: builtins.int
+    """Agents in runs that had this name, or were on this host, when it was asked."""
     def __init__(
         self,
         *,
         is_new: builtins.bool = ...,
         outcome: builtins.str = ...,
+        agents_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents_count", b"agents_count", "is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
 
 Global___DrainAgentResponse: typing_extensions.TypeAlias = DrainAgentResponse
 

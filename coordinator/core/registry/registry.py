@@ -22,7 +22,7 @@ from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 
-# Calls whose repetition is recognized. Later, or after a restart, they find no run.
+# Calls whose repetition is recognized. Later they find no run.
 FORGETS_KNOWN_MAX = 64
 
 
@@ -36,7 +36,7 @@ class Registry:
         self.tokens = Tokens(policy)
         self.drains = Drains(most=policy.drains_max)
         self._failures_bytes = 0  # of all runs
-        self._forgets: dict[str, None] = {}  # ids of the latest calls that made runs forgotten
+        self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
         most = policy.refusals_heard_max
@@ -93,6 +93,13 @@ class Registry:
             return None
         more = f"; {left_out} more like it since the last" if left_out else ""
         return replace(event, reason=f"{event.reason}{more}")
+
+    def agents_of(self, name: str, run_id: str = "") -> int:
+        """Return how many members have this name, or are on this host. Linear in members."""
+        runs = (run.state for run in self.runs.values() if run.state.phase is not Phase.ENDED)
+        of_run = (state for state in runs if run_id in ("", state.run_id))
+        agents = (agent for state in of_run for agent in state.members.values())
+        return sum(name in (agent.name, agent.host) for agent in agents)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -195,7 +202,7 @@ class Registry:
         runs = self._generations.get(run_id)
         effects: list[fx.Effect] = []
         result: fx.Steered | errors.CoordinatorError
-        if call_id and call_id in self._forgets:
+        if call_id and call_id in self.forgets:
             result = fx.Steered(outcome="it is forgotten", is_new=False)
         elif runs is None:
             result = errors.UnknownRun(run_id)
@@ -207,7 +214,9 @@ class Registry:
             result = errors.WrongPhase(run_id, "still tells its agents how it ended", advice)
         else:
             effects += [self._forget(run.state.key) for run in list(runs)]
-            self._forgets = dict.fromkeys([*list(self._forgets)[-FORGETS_KNOWN_MAX + 1 :], call_id])
+            if call_id:
+                self.forgets = (*self.forgets, call_id)[-FORGETS_KNOWN_MAX:]
+                effects.append(fx.KeepForgets(calls=self.forgets))
             result = fx.Steered(outcome="it is forgotten")
         return [*effects, fx.Answer(request_id=event.request_id, result=result)]
 

@@ -97,6 +97,11 @@ class Run(RunContext):
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
 
+    def outside(self) -> list[tuple[ev.SessionOpened, str]]:
+        """Return the agents that wait outside, as they came, each with the reason."""
+        held = ((opened, self._drain_of(opened)) for opened in self._held.values())
+        return [(opened, _waits_for(drain)) for opened, drain in held if drain is not None]
+
     def _take_in(self, event: ev.CoreEvent, now: float) -> None:
         match event:
             case ev.SessionOpened():
@@ -205,9 +210,8 @@ class Run(RunContext):
             self._reject(event.session_id, limit)
             return
         self._held[event.agent.incarnation] = event
-        only = f" --run-id {drain.run_id}" if drain.run_id else ""
-        reason = f"{who_and_why(drain)}; `coordinator undrain {drain.name}{only}` lets it in"
-        self.effects.append(fx.Direct(session_id=event.session_id, state=Standby(reason=reason)))
+        state = Standby(reason=_waits_for(drain))
+        self.effects.append(fx.Direct(session_id=event.session_id, state=state))
 
     def _is_outside(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
         """Take in what one that is no member says or does; return whether it was such a one."""
@@ -387,3 +391,8 @@ class Run(RunContext):
         if differ(limits, before):
             sessions = self.members.sessions()
             self.effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
+
+
+def _waits_for(drain: KeptDrain) -> str:
+    only = f" --run-id {drain.run_id}" if drain.run_id else ""
+    return f"{who_and_why(drain)}; `coordinator undrain {drain.name}{only}` lets it in"
