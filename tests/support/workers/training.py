@@ -90,7 +90,7 @@ class Optimizer:
         for parameter in self._parameters:
             parameter.grad = None
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self) -> None:
         for parameter, momentum in zip(self._parameters, self.momenta, strict=True):
             momentum.mul_(0.9).add_(parameter.grad)
