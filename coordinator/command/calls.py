@@ -151,14 +151,20 @@ def _retire_authority(_asked: RetireAuthority, call: Call) -> Done:
 
 def _stop_run(asked: StopRun, call: Call) -> Done:
     request = control_pb2.StopRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return _steered(asked.run_id, call("StopRun", request))
 
 
 def _restart_run(asked: RestartRun, call: Call) -> Done:
     request = control_pb2.RestartRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return _steered(asked.run_id, call("RestartRun", request))
 
@@ -176,7 +182,9 @@ def _forget_run(asked: ForgetRun, call: Call) -> Done:
 
 
 def _drain_agent(asked: DrainAgent, call: Call) -> Done:
-    response = call("DrainAgent", control_pb2.DrainAgentRequest(**_drain_of(asked)))
+    grace = None if asked.grace is None else duration(asked.grace)
+    request = control_pb2.DrainAgentRequest(**_drain_of(asked), grace=grace)
+    response = call("DrainAgent", request)
     done = _drained(asked, response)
     if not response.is_new or response.agents_count:
         return done
