@@ -122,6 +122,13 @@ class CoordinatorConfig:
         "Liveness",
         "Silence after which an agent is given up; more than twice the interval.",
     )
+    checkpoint_grace: float = setting(
+        300.0,  # beyond a save of most jobs, and training that does not ask waits for nothing
+        seconds(),
+        "Steering",
+        "How long training may take to save before a drain, a stop, a planned restart and a "
+        "scale-up; each ends the wait as soon as all ranks have saved.",
+    )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)

@@ -32,7 +32,7 @@ from coordinator.command.requests import (
 from coordinator.errors import CallFailed
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
-from drumbeat.format import are, count, printable
+from drumbeat.format import are, count, listed, printable
 from drumbeat.mapping import ERROR_KEY, duration, seconds_of
 from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc
 
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
 
-# Names in a hint; and how many are looked through for those like another one.
-NAMED_MAX = 5
+# Names that are looked through for those like another one.
 _COMPARED_MAX = 10_000
 
 _REFUSED = frozenset(
@@ -152,14 +151,20 @@ def _retire_authority(_asked: RetireAuthority, call: Call) -> Done:
 
 def _stop_run(asked: StopRun, call: Call) -> Done:
     request = control_pb2.StopRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return _steered(asked.run_id, call("StopRun", request))
 
 
 def _restart_run(asked: RestartRun, call: Call) -> Done:
     request = control_pb2.RestartRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return _steered(asked.run_id, call("RestartRun", request))
 
@@ -177,7 +182,9 @@ def _forget_run(asked: ForgetRun, call: Call) -> Done:
 
 
 def _drain_agent(asked: DrainAgent, call: Call) -> Done:
-    response = call("DrainAgent", control_pb2.DrainAgentRequest(**_drain_of(asked)))
+    grace = None if asked.grace is None else duration(asked.grace)
+    request = control_pb2.DrainAgentRequest(**_drain_of(asked), grace=grace)
+    response = call("DrainAgent", request)
     done = _drained(asked, response)
     if not response.is_new or response.agents_count:
         return done
@@ -329,10 +336,7 @@ def _agents_like(asked: DrainAgent) -> str:
 def _there(names: Iterable[str]) -> str:
     """Say what there is: the first of some names, each once, and how many more."""
     each = list(dict.fromkeys(names))
-    more = [f"{len(each) - NAMED_MAX} more"] * (len(each) > NAMED_MAX)
-    *others, last = *each[:NAMED_MAX], *more
-    listed = f"{', '.join(others)} and {last}" if others else last
-    return f"there {are(len(each))} {listed}"
+    return f"there {are(len(each))} {listed(each)}"
 
 
 def _violation(error: grpc.RpcError) -> str:

@@ -95,12 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _do(asked: CoordinatorConfig | Request) -> int:
     # Imported late: neither --help nor a wrong command line needs grpc or a log.
-    from drumbeat.command.logs import configure_logs, load_grpc_quietly  # noqa: PLC0415
+    from drumbeat.command import loading  # noqa: PLC0415
 
-    load_grpc_quietly()
+    loading.load_grpc_quietly()
     if isinstance(asked, Request):
         return _ask(asked)
+    loading.load_structlog_alone()
     from coordinator.shell.server import run  # noqa: PLC0415
+    from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
     return run(asked)

@@ -72,7 +72,7 @@ def reset_limits(ctx: click.Context, /, **params: Any) -> Request:
     """\b
 Examples:
   coordinator stop mt5
-  coordinator stop mt5 --reason "wrong data set"
+  coordinator stop mt5 --reason "wrong data set" --grace 30s
 """,
     requests.StopRun,
 )
@@ -81,8 +81,8 @@ Examples:
 def stop(ctx: click.Context, /, **params: Any) -> Request:
     """End a run in order.
 
-    Its workers are stopped as at a restart. Its agents end with exit code 4, and say who stopped
-    it and why. Harmless if repeated, and for a run that has ended.
+    Training may save first; then its workers are stopped as at a restart. Its agents end with exit
+    code 4, and say who stopped it and why. Harmless if repeated, and for a run that has ended.
     """
     return _made(requests.StopRun, ctx, params)
 
@@ -102,7 +102,8 @@ Examples:
 def restart(ctx: click.Context, /, **params: Any) -> Request:
     """Begin another round of a run now, with the agents that are there.
 
-    Workers go on from their latest checkpoint. It is not charged to the restarts of --max-restarts.
+    Training may save first. Workers go on from their latest checkpoint. It is not charged to the
+    restarts of --max-restarts.
     """
     return _made(requests.RestartRun, ctx, params)
 
@@ -132,7 +133,7 @@ def forget(ctx: click.Context, /, **params: Any) -> Request:
     """\b
 Examples:
   coordinator drain gpu7 --reason "memory errors"
-  coordinator drain gpu7 --run-id mt5
+  coordinator drain gpu7 --run-id mt5 --grace 2m
 """,
     requests.DrainAgent,
 )
@@ -141,9 +142,10 @@ Examples:
 def drain(ctx: click.Context, /, **params: Any) -> Request:
     """Make agents leave their runs, and keep them out of rounds.
 
-    NAME is an agent's or a host's. Its workers are stopped, a standby or a smaller round goes on,
-    and no restart is charged; a run that has too few agents left waits for others. The agents end
-    with exit code 0. Those of that name or host that are started later stand by until `undrain`.
+    NAME is an agent's or a host's. Training may save first; then its workers are stopped, a standby
+    or a smaller round goes on, and no restart is charged; a run that has too few agents left waits
+    for others. The agents end with exit code 0. Those of that name or host that are started later
+    stand by until `undrain`.
     """
     return _made(requests.DrainAgent, ctx, params)
 

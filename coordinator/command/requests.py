@@ -59,6 +59,17 @@ _REASON = Setting(
 )
 
 
+_GRACE = Setting(
+    None,
+    settings.seconds(),
+    "Options",
+    "How long training may take to save first; 0: not at all. It ends as soon as all ranks have "
+    "saved, and at once if training does not ask when to save.",
+    shown_default="--checkpoint-grace of the coordinator",
+    has_variable=False,
+)
+
+
 def _ranks(given: Any) -> tuple[int, ...]:
     if not isinstance(given, str):
         return tuple(given)
@@ -119,6 +130,7 @@ class StopRun(Request):
 
     run_id: str  # an argument
     reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +139,7 @@ class RestartRun(Request):
 
     run_id: str  # an argument
     reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +156,7 @@ class DrainAgent(Request):
     name: str  # an argument
     run_id: str | None = declare(_ONLY_RUN)
     reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 
-from coordinator.core.model import AgentIdentity, GroupState, Round, Seat
+from coordinator.core.events import SessionOpened
+from coordinator.core.model import AgentIdentity, GroupState, Round, Seat, Standby
 from coordinator.core.progress.overview import Glimpse, Overview
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
@@ -29,7 +30,9 @@ PAGE_SIZE_MAX = 1_000
 PAGE_MESSAGES_MAX = 500
 PAGE_BYTES_MAX = 3 * 1024 * 1024  # gRPC takes 4 MiB unless it is told otherwise
 EVENTS_IN_OVERVIEW = 10  # the latest
-_STANDBY_RANK = 2**32  # standbys are listed behind all that have a rank
+OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
+# Standbys are listed behind all that have a rank, and those that wait outside last.
+_STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
@@ -108,7 +111,16 @@ def agents_page(
     """
     after, is_full = _position(request.page_token), request.view == query_pb2.VIEW_FULL
     rows = _agent_rows(state, after)
-    write = lambda row: _agent(state, run, row[1], is_full, now)  # noqa: E731
+    waiting = run.outside() if run is not None and len(rows) <= PAGE_SIZE_MAX else ()
+    outside = {opened.agent.incarnation: (opened, reason) for opened, reason in waiting}
+    rows += sorted(row for i in outside if (row := (_OUTSIDE_RANK, i)) > after)
+
+    def write(row: tuple[int, str]) -> query_pb2.Agent:
+        rank, incarnation = row
+        if rank == _OUTSIDE_RANK:
+            return _outsider(*outside[incarnation])
+        return _agent(state, run, incarnation, is_full, now)
+
     found = _page(rows, write, request.page_size, lambda agent: 1 + len(agent.workers))
     round_id = None if state.round is None else state.round.round_id
     response = query_pb2.ListAgentsResponse(agents=found, round_id=round_id)
@@ -128,6 +140,16 @@ def _agent_rows(state: RunState, after: tuple[int, str]) -> list[tuple[int, str]
         standbys = ((_STANDBY_RANK, i) for i in state.members if i not in state.seats)
         rows += nsmallest(PAGE_SIZE_MAX + 1, (row for row in standbys if row > after))
     return rows
+
+
+def _outsider(opened: SessionOpened, reason: str) -> query_pb2.Agent:
+    """Write one that is drained and waits to be let in."""
+    message: query_pb2.Agent = _AGENT.write(opened.agent)
+    message.is_connected = message.is_drained = True
+    message.waiting_reason, message.version = reason, opened.version
+    message.labels.update(opened.labels)
+    message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{opened.beat.state}")
+    return message
 
 
 def events_page(
@@ -197,6 +219,12 @@ def overview_message(
             absent = failure_pb2.WorkerProgress
             agent.workers.extend(known.get(i) or absent(local_rank=i) for i in local_ranks)
         response.agents.append(agent)
+    presences = run.members.presences.values() if run is not None else ()
+    repeated = (presence.whereabouts.steps_repeated for presence in presences)
+    response.steps_repeated = max(repeated, default=0)
+    outside = run.outside() if run is not None else []
+    response.rows_count += len(outside)
+    response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])
     return response
 
 
@@ -234,12 +262,15 @@ def _agent(
     if presence.session_id is not None:
         message.version = presence.version
         message.labels.update(presence.labels)
+    if presence.pushed is not None and isinstance(presence.pushed.state, Standby):
+        message.waiting_reason = presence.pushed.state.reason
     if presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.MergeFrom(_age(presence.heard_at, now))
     if is_full and state.round is not None:
         workers = presence.whereabouts.in_round(state.round.round_id, now=now)
         message.workers.extend(map(PROGRESS.write, workers))
+        message.pids.extend(presence.whereabouts.pids_in(state.round.round_id))
     return message
 
 

@@ -107,7 +107,8 @@ class QueryServiceServicer(object):
 
     def ListAgents(self, request, context):
         """Lists the agents that the coordinator counts on in a run, participants first by group
-        rank. Of an ended run: those that may still come for the verdict.
+        rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+        may still come for the verdict.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -242,7 +242,8 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     ListAgents: _QueryServiceListAgentsType
     """Lists the agents that the coordinator counts on in a run, participants first by group
-    rank. Of an ended run: those that may still come for the verdict.
+    rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+    may still come for the verdict.
     """
 
     ListEvents: _QueryServiceListEventsType
@@ -341,7 +342,8 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.ListAgentsResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.ListAgentsResponse]]:
         """Lists the agents that the coordinator counts on in a run, participants first by group
-        rank. Of an ended run: those that may still come for the verdict.
+        rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+        may still come for the verdict.
         """
 
     @abc.abstractmethod

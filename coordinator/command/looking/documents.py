@@ -5,6 +5,7 @@ Names and meanings are those of docs/operating.md, and stay; what is not known i
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.mapping import seconds_of
@@ -49,6 +50,7 @@ def status_document(
         "iteration": _optional(run, "iteration"),
         "restarts_in_process": run.iterations_restarted,
         "behind": overview.behind or None,
+        "steps_repeated": overview.steps_repeated,
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
         "events": [
             event_document(event) for event in (overview.events if events is None else events)
@@ -82,11 +84,14 @@ def event_document(event: query_pb2.RunEvent) -> Document:
 
 
 def verdict_document(verdict: failure_pb2.Verdict) -> Document:
-    """Return how a run ended, with the causes."""
+    """Return how a run ended, with the causes; ``step`` is the latest that a worker was at."""
+    standings = (each.progress for each in verdict.report.progress)
+    steps = [progress.step for progress in standings if progress.HasField("step")]
     return {
         "reason": verdict.reason,
         "earlier": list(verdict.report.earlier),
         "root_causes": [_failure(record) for record in verdict.report.root_causes],
+        "step": max(steps, default=None),
     }
 
 
@@ -124,6 +129,8 @@ def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
         "incarnation": agent.incarnation,
         "group_rank": agent.seat.group_rank if is_seated else None,
         "state": _word(session_pb2.GroupState, agent.state) if agent.state else None,
+        "is_drained": agent.is_drained,
+        "waiting_reason": agent.waiting_reason or None,
         "is_connected": agent.is_connected,
         "silence_s": _seconds(agent, "silence"),
         "version": agent.version or None,
@@ -142,6 +149,7 @@ def _worker(
     return {
         "rank": agent.seat.rank_first + local_rank,
         "local_rank": local_rank,
+        "pid": next(islice(agent.pids, local_rank, None), 0) or None,
         "step": _optional(worker, "step"),
         "step_time_s": _seconds(worker, "step_time"),
         "heartbeat_age_s": _seconds(worker, "heartbeat_age"),

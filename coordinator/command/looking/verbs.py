@@ -14,6 +14,7 @@ from coordinator.command.calls import failure_of
 from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import (
     event_document,
+    overview_document,
     run_document,
     status_document,
     verdict_document,
@@ -106,7 +107,8 @@ def _why(asked: ExplainRun) -> None:
         agents = reader.agents(run, query_pb2.VIEW_BASIC)
         status = status_document(overview, agents, reader.events(run))
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
-    found = explanation(status, verdict)
+    shown = overview_document(overview)["agents"]
+    found = explanation(status, verdict, [each for agent in shown for each in agent["workers"]])
     if asked.output == "json":
         write_json(found)
         return

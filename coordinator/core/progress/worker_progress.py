@@ -79,13 +79,29 @@ class Whereabouts:
 
     _round_id: int | None = None
     _latest: dict[int, tuple[WorkerProgress, float]] = field(default_factory=dict)
+    _pids: tuple[int | None, tuple[int, ...]] = (None, ())  # by local rank, with their round
+    _reached: int | None = None  # the highest step before this round, until one of it is told
+    steps_repeated: int = 0  # at least so many were computed again after restarts
 
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
         if round_id != self._round_id:
+            before = (told.step for told, _ in self._latest.values() if told.step is not None)
+            self._reached = max(before, default=self._reached)
             self._round_id, self._latest = round_id, {}
         for worker in workers:
             self._latest[worker.local_rank] = (worker, now)
+            if self._reached is not None and worker.step is not None:
+                self.steps_repeated += max(0, self._reached - worker.step)
+                self._reached = None
+
+    def take_pids(self, round_id: int | None, pids: tuple[int, ...]) -> None:
+        """Take in which processes the workers of a round are, by local rank."""
+        self._pids = round_id, pids
+
+    def pids_in(self, round_id: int) -> tuple[int, ...]:
+        """Return the processes of this round by local rank, 0 if unknown; none if none is known."""
+        return self._pids[1] if self._pids[0] == round_id else ()
 
     def latest(self, round_id: int) -> list[WorkerProgress]:
         """Return where they stood in this round as they said it, in no order."""
