@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from drumbeat.command.logs import load_grpc_quietly
+from drumbeat.command.loading import load_grpc_quietly
 
 load_grpc_quietly()
 
