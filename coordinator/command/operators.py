@@ -24,7 +24,7 @@ Exit codes:
 
 def add_to(root: click.Group) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events, why, watch, stacks):
+    for command in (reset_limits, token, authority, status, events, why, watch, stacks, logs):
         root.add_command(command)
     for command in (stop, restart, forget, drain, undrain, drains):
         root.add_command(command)
@@ -420,3 +420,26 @@ def stacks(ctx: click.Context, /, **params: Any) -> Request:
     worker_sdk.heartbeat; those that can't answer are named with the reason.
     """
     return _made(requests.ShowStacks, ctx, params)
+
+
+@_command(
+    None,
+    "logs",
+    """\b
+Examples:
+  coordinator logs mt5
+  coordinator logs mt5 --rank 17 --tail 200
+  coordinator logs mt5 --follow
+  coordinator logs mt5 --follow -o json | jq -r 'select(.stream == "stderr") | .line'
+""",
+    requests.ShowLogs,
+)
+@click.argument("run_id", metavar="RUN")
+@click.pass_context
+def logs(ctx: click.Context, /, **params: Any) -> Request:
+    """Show the output of a run's workers, from all hosts, as their agents have it.
+
+    Each line stands behind its rank. A reader that is too slow loses lines and is told how many;
+    no worker waits for it. Of ranks that have nothing to show the reason is told.
+    """
+    return _made(requests.ShowLogs, ctx, params)

@@ -137,7 +137,23 @@ _QueryServiceGetStacksType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType]):
+_QueryServiceWatchLogsType = typing_extensions.TypeVar(
+    '_QueryServiceWatchLogsType',
+    grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceWatchLogsType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -176,6 +192,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchLogsRequest,
+            drumbeat.v1.query_pb2.WatchLogsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -207,6 +227,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchLogsRequest,
+            drumbeat.v1.query_pb2.WatchLogsResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -245,6 +269,17 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
     """
 
+    WatchLogs: _QueryServiceWatchLogsType
+    """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
+    keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+
+    With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
+    stops: go on with the cursors of what was read. Without, it ends once all agents of the round
+    have answered; what has no answer within 4 seconds is named with the reason. NOT_FOUND: the run
+    has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
+    such calls are under way.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -273,6 +308,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         drumbeat.v1.query_pb2.GetStacksRequest,
         drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
     ],
 ]
 
@@ -353,6 +392,22 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         arrives. Workers are asked by their agents and go on. Ends once all have answered, after
         4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
         round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+        """
+
+    @abc.abstractmethod
+    def WatchLogs(
+        self,
+        request: drumbeat.v1.query_pb2.WatchLogsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchLogsResponse]]:
+        """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
+        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+
+        With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
+        stops: go on with the cursors of what was read. Without, it ends once all agents of the round
+        have answered; what has no answer within 4 seconds is named with the reason. NOT_FOUND: the run
+        has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
+        such calls are under way.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
