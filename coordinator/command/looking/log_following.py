@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,8 +39,7 @@ def show_logs(asked: ShowLogs, write: Callable[[str], None]) -> None:
         follow=asked.follow,
     )
     patience, cursors, is_silent = Patience(), logs.Cursors(), True
-    is_coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    prefix = partial(_prefix, is_coloured=is_coloured)
+    prefix = partial(_prefix, is_coloured=asked.output == "text" and _has_colours())
     while True:
         try:
             # Anew each time: a restarted coordinator may let this user in by another token.
@@ -77,6 +75,12 @@ def _show(
         print(f"coordinator: {note}", file=sys.stderr, flush=True)
     if told.lines:
         write("\n".join(told.lines) + "\n")
+
+
+def _has_colours() -> bool:
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    return sys.stdout.isatty() and screens.has_colours()
 
 
 def _prefix(rank: int, *, is_coloured: bool) -> str:

@@ -44,8 +44,9 @@ class Cursors:
         return ((incarnation, own.values()) for incarnation, own in self._of.items() if own)
 
     def _forget(self, round_id: int) -> None:
-        for incarnation, own in self._of.items():
-            self._of[incarnation] = {key: at for key, at in own.items() if key[0] > round_id}
+        for own in self._of.values():
+            for key in [key for key in own if key[0] <= round_id]:
+                del own[key]
 
 
 def documents(response: Any) -> Iterator[Document]:
