@@ -44,8 +44,8 @@ class Limits:
     # For TLS and the first frame of HTTP/2, then the connection is closed. 10,000 agents that
     # come at once need 8 s of a core; gRPC's clients give up after 20 s themselves.
     handshake_timeout_s: float = 20.0
-    # A connection without a call is told to close by then; its client opens another one when
-    # it calls. Agents always have a call.
+    # A connection without a call is told to close after one to two times this; its client opens
+    # another one when it calls. Agents always have a call.
     idle_timeout_s: float = 60.0
     # Calls of one connection at once. Clients keep more to themselves; of those that do not,
     # gRPC's core refuses them in no time of ours, whether reset at once or not.
@@ -126,6 +126,13 @@ class CoordinatorConfig:
         seconds(0.1, 86400.0),
         "Liveness",
         "Silence after which an agent is given up; more than twice the interval.",
+    )
+    checkpoint_grace: float = setting(
+        300.0,  # beyond a save of most jobs, and training that does not ask waits for nothing
+        seconds(),
+        "Steering",
+        "How long training may take to save before a drain, a stop, a planned restart and a "
+        "scale-up; each ends the wait as soon as all ranks have saved.",
     )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)

@@ -1,8 +1,9 @@
-"""Checks around every test: nothing may be left behind."""
+"""Checks around every test: nothing may be left behind; and what only a soak runs."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
 
 # A suite that nohup started would hand what is ignored on to every process of its tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``soak``, unless it was asked for."""
+    if "soak" in config.getoption("-m"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Leave out what lives to the end whenever a test looks for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -84,6 +84,7 @@ class Session:
         self._on_event = on_event
         self._stacks, self._logs = StackAnswers(config.run_id, identity, watchdog), logs
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
+        self._told_pids: tuple[int | None, dict[int, int]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
@@ -251,9 +252,19 @@ class Session:
             self._beat,
             standings=self._watchdog.standings(round_id),
             observations=observed[1] if is_news else {},
+            pids=self._pids_to_tell(round_id),
             now=time.monotonic(),
             host=self._identity.host,
         )
+
+    def _pids_to_tell(self, round_id: int | None) -> Sequence[int]:
+        """Return the workers' processes by local rank if that is news in this session."""
+        told_of, told = self._told_pids
+        known = (told if told_of == round_id else {}) | self._watchdog.pids(round_id)
+        if not known or (round_id, known) == self._told_pids:
+            return ()
+        self._told_pids = round_id, known
+        return [known.get(local_rank, 0) for local_rank in range(max(known) + 1)]
 
     def _report(self, **kind: Any) -> session_pb2.AgentReport:
         fence = common_pb2.Fence(

@@ -45,6 +45,13 @@ class KeepDrain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepForgets:
+    """Journal the ids of the latest calls that made runs forgotten; all that are known."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """Answer ``Hello``."""
 
@@ -185,7 +192,7 @@ class Decided:
     round_id: int | None = None
 
 
-Kept = Persist | Forget | KeepToken | KeepDrain
+Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets
 ToWorkers = Instruct | TellNotice | Collect | TellLogs
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

@@ -37,8 +37,8 @@ from coordinator.core.run.state import (
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage
-from coordinator.shell.logs import LogReaders
-from coordinator.shell.stacks import StackQuestions
+from coordinator.shell.collecting.logs import LogReaders
+from coordinator.shell.collecting.stacks import StackQuestions
 from coordinator.shell.turns import Turns
 
 log = structlog.get_logger()
@@ -158,6 +158,7 @@ class Driver:
         self._clock_offset = await self.journal.load()
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
+        self.registry.forgets = self.journal.forgets
         keys = self.journal.runs.states
         states = [state for key in keys if (state := self._read_run(key)) is not None]
         now = self.now()

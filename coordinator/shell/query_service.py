@@ -6,17 +6,21 @@ Readers are answered from what is journaled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
+from itertools import islice
 from typing import Any
 
 from coordinator.access.caller import TRUSTED, Caller
-from coordinator.core.progress.stack_gathering import asked_of
+from coordinator.core.model import Round
+from coordinator.core.progress.stack_gathering import Asked, asked_of
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
+from coordinator.shell.collecting.logs import LogReader
+from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
-from coordinator.shell.logs import LogReader
+from coordinator.shell.overviews import Overviews
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.logs import brought_message, logs_asked
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
@@ -38,6 +42,7 @@ class QueryService:
         self, driver: Driver, caller_of: Callable[[object], Caller] = lambda _: TRUSTED
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
+        self._overviews = Overviews(driver.now)
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -112,7 +117,7 @@ class QueryService:
         state, _ = self._find(request.run_id, 0)
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
             raise UnknownRun(request.run_id, "that has workers at present")
-        asked, round_id = asked_of(_seats(state), request.ranks), state.round.round_id
+        asked, round_id = await _asked_of(state, state.round, request.ranks), state.round.round_id
         try:
             async with (
                 asyncio.timeout(STACKS_READ_WITHIN_S),
@@ -123,13 +128,21 @@ class QueryService:
         except TimeoutError:
             raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
 
+    async def GetOverview(
+        self, request: query_pb2.GetOverviewRequest, context: object = None
+    ) -> query_pb2.GetOverviewResponse:
+        """Return a run at a glance."""
+        state, run = self._find(request.run_id, request.generation)
+        return await self._overviews.get(state, run, is_repeated=request.is_repeated)
+
     async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
         """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
         state, _ = self._find(request.run_id, request.generation)
         if state.round is None and not request.follow:
             raise UnknownRun(request.run_id, "that has had workers")
         asked, limits = logs_asked(request, state), self._driver.limits
-        agents, runs = asked_of(_seats(state), request.ranks), self._driver.journal.runs
+        current, runs = state.round, self._driver.journal.runs
+        agents = {} if current is None else await _asked_of(state, current, request.ranks)
         with (
             runs.watches.open(state.key, most=limits.watches_max) as watch,
             self._driver.logs.open(asked, agents, most=limits.log_readers_max) as reader,
@@ -165,8 +178,19 @@ class QueryService:
         return state, self._driver.registry.runs.get(state.key)
 
 
-def _seats(state: RunState) -> Iterator[tuple[str, str, str, int, int]]:
-    """Yield the places of the current or last round, see ``asked_of``."""
-    for incarnation, seat in state.round.seats.items() if state.round is not None else ():
-        if (who := state.members.get(incarnation)) is not None:
-            yield incarnation, who.name, who.host, seat.rank_first, who.local_world_size
+async def _asked_of(state: RunState, current: Round, ranks: Collection[int]) -> dict[str, Asked]:
+    """Return whom to ask for the workers of a round; the others have their turn meanwhile."""
+    wanted, asked = frozenset(ranks), dict[str, Asked]()
+    seats = iter(current.seats.items())
+    while some := list(islice(seats, ASKED_AT_ONCE_MAX)):
+        members = ((i, seat, state.members.get(i)) for i, seat in some)
+        asked |= asked_of(
+            (
+                (i, who.name, who.host, seat.rank_first, who.local_world_size)
+                for i, seat, who in members
+                if who is not None
+            ),
+            wanted,
+        )
+        await asyncio.sleep(0)
+    return asked

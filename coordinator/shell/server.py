@@ -213,6 +213,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
     return replace(
         base,
         base_pace=pace,
+        checkpoint_grace_s=config.checkpoint_grace,
         failures_bytes_least=config.limits.failure_record_bytes_max,
         restart_grace_s=max(base.restart_grace_s, config.lease),
     )

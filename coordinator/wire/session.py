@@ -203,6 +203,7 @@ def read_beat(
         workers_done=min(message.workers_done, size),
         leaving=_leaving(message, on_problem) if message.HasField("leaving") else None,
         notice=_notice_report(message, on_problem) if message.HasField("notice") else None,
+        pids=tuple(message.pids[:size]) if message.pids else (),
     )
 
 

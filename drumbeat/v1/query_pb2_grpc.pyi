@@ -137,6 +137,22 @@ _QueryServiceGetStacksType = typing_extensions.TypeVar(
     ],
 )
 
+_QueryServiceGetOverviewType = typing_extensions.TypeVar(
+    '_QueryServiceGetOverviewType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+)
+
 _QueryServiceWatchLogsType = typing_extensions.TypeVar(
     '_QueryServiceWatchLogsType',
     grpc.UnaryStreamMultiCallable[
@@ -153,7 +169,7 @@ _QueryServiceWatchLogsType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceWatchLogsType]):
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -192,6 +208,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetOverviewRequest,
+            drumbeat.v1.query_pb2.GetOverviewResponse,
+        ],
         grpc.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.WatchLogsRequest,
             drumbeat.v1.query_pb2.WatchLogsResponse,
@@ -228,6 +248,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetOverviewRequest,
+            drumbeat.v1.query_pb2.GetOverviewResponse,
+        ],
         grpc.aio.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.WatchLogsRequest,
             drumbeat.v1.query_pb2.WatchLogsResponse,
@@ -242,7 +266,8 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     ListAgents: _QueryServiceListAgentsType
     """Lists the agents that the coordinator counts on in a run, participants first by group
-    rank. Of an ended run: those that may still come for the verdict.
+    rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+    may still come for the verdict.
     """
 
     ListEvents: _QueryServiceListEventsType
@@ -267,6 +292,11 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     arrives. Workers are asked by their agents and go on. Ends once all have answered, after
     4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
     round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+    """
+
+    GetOverview: _QueryServiceGetOverviewType
+    """Returns a run at a glance: with the workers that tell most of it and the latest events. What
+    it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
     """
 
     WatchLogs: _QueryServiceWatchLogsType
@@ -309,6 +339,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
         drumbeat.v1.query_pb2.GetStacksRequest,
         drumbeat.v1.query_pb2.GetStacksResponse,
     ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
     grpc.aio.UnaryStreamMultiCallable[
         drumbeat.v1.query_pb2.WatchLogsRequest,
         drumbeat.v1.query_pb2.WatchLogsResponse,
@@ -347,7 +381,8 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.ListAgentsResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.ListAgentsResponse]]:
         """Lists the agents that the coordinator counts on in a run, participants first by group
-        rank. Of an ended run: those that may still come for the verdict.
+        rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+        may still come for the verdict.
         """
 
     @abc.abstractmethod
@@ -392,6 +427,16 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         arrives. Workers are asked by their agents and go on. Ends once all have answered, after
         4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
         round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+        """
+
+    @abc.abstractmethod
+    def GetOverview(
+        self,
+        request: drumbeat.v1.query_pb2.GetOverviewRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetOverviewResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetOverviewResponse]]:
+        """Returns a run at a glance: with the workers that tell most of it and the latest events. What
+        it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
         """
 
     @abc.abstractmethod

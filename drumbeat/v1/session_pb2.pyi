@@ -353,6 +353,7 @@ class Beat(google.protobuf.message.Message):
     INPROCESS_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
     NOTICE_FIELD_NUMBER: builtins.int
+    PIDS_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -408,6 +409,12 @@ class Beat(google.protobuf.message.Message):
     def notice(self) -> Global___NoticeReport:
         """What the workers of the fence's round say of the notice that the agent was told last."""
 
+    @property
+    def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Process ids of the workers of the fence's round, by local rank; 0: not known. Sent when one
+        becomes known, and in each session; empty: as before.
+        """
+
     def __init__(
         self,
         *,
@@ -423,9 +430,10 @@ class Beat(google.protobuf.message.Message):
         inprocess: drumbeat.v1.inprocess_pb2.InprocessReport | None = ...,
         leaving: Global___Leaving | None = ...,
         notice: Global___NoticeReport | None = ...,
+        pids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 

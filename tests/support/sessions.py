@@ -40,6 +40,9 @@ class _NoWatchdog:
     def standings(self, _round_id: int | None) -> list[Any]:
         return []
 
+    def pids(self, _round_id: int | None) -> dict[int, int]:
+        return {}
+
     def observations(self, _round_id: int | None) -> dict[str, tuple[int, float]]:
         return {}
 

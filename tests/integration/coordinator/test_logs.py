@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from coordinator.config import Limits
-from coordinator.shell.logs import QUEUE_MAX
+from coordinator.shell.collecting.logs import QUEUE_MAX
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec

@@ -13,7 +13,7 @@ from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.stack_gathering import Answer, Found, StackGathering, asked_of
 from coordinator.errors import LimitReached
-from coordinator.shell.stacks import QUESTIONS_MAX, StackQuestions
+from coordinator.shell.collecting.stacks import QUESTIONS_MAX, StackQuestions
 from tests.support.waiting import MS
 from tests.support.world import a_spec, an_agent
 
@@ -114,6 +114,32 @@ async def test_one_that_says_nothing_is_not_waited_for_longer_than_the_limit() -
     assert told["gpu0"].stacks == "here"
     assert "has not answered within" in told["gpu1"].problem
     assert not silent.answer(), "nobody waits for it any more"
+
+
+async def test_of_many_that_say_nothing_each_is_named_in_a_turn_of_its_own() -> None:
+    questions, turns = StackQuestions(answer_within_s=50 * MS), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    silent = [Agent(questions, str(i)) for i in range(100)]
+    asking = asyncio.create_task(ask(questions, len(silent)))
+    await asyncio.sleep(0)
+    assert all(agent.heard for agent in silent)
+    beside = asyncio.create_task(others())
+    seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(len(silent))]
+    before, between = 0, []
+    async with aclosing(questions.ask("run", 0, asked_of(seats, []))) as answers:
+        async for _ in answers:
+            between.append(turns - before)
+            before = turns
+    assert len(between) == len(silent)
+    assert min(between) > 0
+    assert len(await asking) == len(silent)
+    beside.cancel()
 
 
 async def test_an_agent_that_comes_back_is_asked_again() -> None:

@@ -130,6 +130,7 @@ def test_calls_that_made_runs_forgotten_are_bounded() -> None:
     ask(story, StopAsked)
     story.obey("a")
     story.break_session("a")
-    story.registry._forgets = dict.fromkeys(map(str, range(FORGETS_KNOWN_MAX)))
+    story.registry.forgets = tuple(map(str, range(FORGETS_KNOWN_MAX)))
     ask(story, ForgetAsked, call_id="f")
-    assert len(story.registry._forgets) == FORGETS_KNOWN_MAX
+    assert len(story.registry.forgets) == FORGETS_KNOWN_MAX
+    assert story.registry.forgets[-1] == "f"
