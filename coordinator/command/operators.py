@@ -27,7 +27,7 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 
 def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    root.add_section("Looking", status, watch, events, why, stacks)
+    root.add_section("Looking", status, watch, events, why, stacks, logs)
     root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
     root.add_section("Access", token, authority)
 
@@ -424,3 +424,26 @@ def stacks(ctx: click.Context, /, **params: Any) -> Request:
     worker_sdk.heartbeat; those that can't answer are named with the reason.
     """
     return _made(requests.ShowStacks, ctx, params)
+
+
+@_command(
+    None,
+    "logs",
+    """\b
+Examples:
+  coordinator logs mt5
+  coordinator logs mt5 --rank 17 --tail 200
+  coordinator logs mt5 --follow
+  coordinator logs mt5 --follow -o json | jq -r 'select(.stream == "stderr") | .line'
+""",
+    requests.ShowLogs,
+)
+@_RUN
+@click.pass_context
+def logs(ctx: click.Context, /, **params: Any) -> Request:
+    """Show the output of a run's workers, from all hosts, as their agents have it.
+
+    Each line stands behind its rank. A reader that is too slow loses lines and is told how many;
+    no worker waits for it. Of ranks that have nothing to show the reason is told.
+    """
+    return _made(requests.ShowLogs, ctx, params)

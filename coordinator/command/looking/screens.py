@@ -66,6 +66,12 @@ def text_of(*parts: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
+def has_colours() -> bool:
+    """Return whether standard output is a terminal that is to have colours."""
+    console = Console(file=sys.stdout)
+    return console.is_terminal and console.color_system is not None and not console.no_color
+
+
 def show_live(statuses: Iterable[Document]) -> Document:
     """Show each in the place of the one before, on a screen of its own; return the last."""
     last: Document = {}
