@@ -7,7 +7,7 @@ On the training thread a call reads and writes a few words of memory. A wrong st
 from __future__ import annotations
 
 from enum import StrEnum
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import NamedTuple
 
 from worker_sdk.board import notice_layout
@@ -27,7 +27,10 @@ from worker_sdk.board.notice_layout import (
     UNTIL,
 )
 from worker_sdk.runtime import STATE, start
-from worker_sdk.timers import STEP_MAX, checked_step
+from worker_sdk.timers import STEP_MAX, checked_step, section
+
+# How often a rank that waits looks whether it still has to: memory that is shared wakes no thread.
+LOOK_S = 0.02
 
 
 class NoticeKind(StrEnum):
@@ -88,8 +91,14 @@ def should_checkpoint(step: int) -> bool:
     return is_due(board, before, step)
 
 
-def checkpointed(step: int) -> None:
-    """Say that this rank has saved what it had at ``step``; once all have, the wait is over."""
+def checkpointed(step: int, *, wait: bool = False) -> None:
+    """Say that this rank has saved what it had at ``step``; once all have, the wait is over.
+
+    With ``wait`` it returns when there is more to train for: what was planned has not come, or
+    another step is chosen. Mostly its process ends before. So nothing is computed that would be
+    lost. It waits at most until the notice's time is up, and not at all without a notice, or if
+    ``step`` is before the one to save at. No limit counts meanwhile.
+    """
     board = STATE.board or start()
     words = board.notices.words
     if type(step) is not int or not 0 <= step <= STEP_MAX:
@@ -99,6 +108,16 @@ def checkpointed(step: int) -> None:
         words[SAVED] = step
         words[SAVED_ID] = pending
         board.kick()
+        if wait and _is_to_wait(words, pending, step):
+            with section("notice"):
+                while _is_to_wait(words, pending, step):
+                    sleep(LOOK_S)
+
+
+def _is_to_wait(words: memoryview[int], pending: int, step: int) -> bool:
+    if words[NOTICE_ID] != pending or not NO_STEP < words[CHOSEN] <= step:
+        return False
+    return monotonic_ns() < words[UNTIL]
 
 
 def is_due(board: Board, before: int, step: int) -> bool:

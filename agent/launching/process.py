@@ -17,7 +17,7 @@ from agent.errors import AgentError
 from agent.launching import exchange
 from agent.settings.config import AgentConfig
 from drumbeat.command.console import close_console, open_missing
-from drumbeat.command.logs import configure_logs
+from drumbeat.command.loading import load_structlog_alone
 
 
 def watch_launcher(lifeline: int, pid: int) -> threading.Event:
@@ -51,6 +51,9 @@ def main(argv: list[str]) -> int:
     try:
         config: AgentConfig = exchange.read(directory / exchange.AGENT)
         (directory / exchange.AGENT).unlink()  # there may be a token in it
+        load_structlog_alone()
+        from drumbeat.command.logs import configure_logs  # noqa: PLC0415
+
         configure_logs(config.log_format, level=config.log_level)
         return run(config)
     except AgentError as error:

@@ -118,7 +118,7 @@ class Identity:
     term: int = 0
 
 
-FEATURES = ("stacks",)
+FEATURES = ("stacks", "logs")
 """What every agent can do beyond the first version of the protocol."""
 
 

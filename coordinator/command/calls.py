@@ -151,14 +151,20 @@ def _retire_authority(_asked: RetireAuthority, call: Call) -> Done:
 
 def _stop_run(asked: StopRun, call: Call) -> Done:
     request = control_pb2.StopRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return _steered(asked.run_id, call("StopRun", request))
 
 
 def _restart_run(asked: RestartRun, call: Call) -> Done:
     request = control_pb2.RestartRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
     return _steered(asked.run_id, call("RestartRun", request))
 
@@ -176,7 +182,9 @@ def _forget_run(asked: ForgetRun, call: Call) -> Done:
 
 
 def _drain_agent(asked: DrainAgent, call: Call) -> Done:
-    response = call("DrainAgent", control_pb2.DrainAgentRequest(**_drain_of(asked)))
+    grace = None if asked.grace is None else duration(asked.grace)
+    request = control_pb2.DrainAgentRequest(**_drain_of(asked), grace=grace)
+    response = call("DrainAgent", request)
     done = _drained(asked, response)
     if not response.is_new or response.agents_count:
         return done
@@ -185,7 +193,13 @@ def _drain_agent(asked: DrainAgent, call: Call) -> Done:
 
 def _undrain_agent(asked: UndrainAgent, call: Call) -> Done:
     request = control_pb2.UndrainAgentRequest(**_drain_of(asked))
-    return _drained(asked, call("UndrainAgent", request))
+    response = call("UndrainAgent", request)
+    done = _drained(asked, response)
+    if response.is_new:
+        return done
+    names = {drain.name for drain in call("ListDrains", control_pb2.ListDrainsRequest()).drains}
+    drained = f"drained {are(len(names))} {listed(sorted(names))}" if names else ""
+    return done._replace(note=drained)
 
 
 def _drain_of(asked: DrainAgent | UndrainAgent) -> dict[str, str]:

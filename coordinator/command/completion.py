@@ -16,7 +16,7 @@ TIMEOUT_S = 1.0
 
 def run_ids(ctx: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
     """Return the ids that begin so, of the coordinator that the line or environment names."""
-    from drumbeat.command.logs import load_grpc_quietly  # noqa: PLC0415
+    from drumbeat.command.loading import load_grpc_quietly  # noqa: PLC0415
 
     load_grpc_quietly()
     import grpc  # noqa: PLC0415

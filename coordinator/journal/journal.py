@@ -14,7 +14,7 @@ import msgspec
 from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import FailuresCounted, RunCreated, weight
+from coordinator.core.run.records import FailuresCounted, RunCreated, RunEnded, weight
 from coordinator.core.run.state import RunState, key_of
 from coordinator.journal.watches import Watches
 
@@ -46,7 +46,7 @@ class JournaledRuns:
     def changes(self, effects: Iterable[fx.Effect]) -> list[Change]:
         """Return what to write of runs: what is kept of these effects, and snapshots that are due.
 
-        Counted failure records of one run are put together, behind all else.
+        Counted failure records of one run are put together, behind all else but its end.
         """
         kept: list[fx.Persist | fx.Forget] = []
         counted: dict[str, list[FailuresCounted]] = {}
@@ -57,7 +57,9 @@ class JournaledRuns:
                 case fx.Persist() | fx.Forget():
                     kept.append(effect)
         for key, records in counted.items():
-            kept.append(fx.Persist(run_id=key, record=FailuresCounted.together(records)))
+            ends = (at for at, change in enumerate(kept) if _is_end(change, key))
+            together = fx.Persist(run_id=key, record=FailuresCounted.together(records))
+            kept.insert(next(ends, len(kept)), together)
         changed = dict.fromkeys(change.run_id for change in kept)
         due = [key for key in changed if self._sizes.get(key, 0) >= self.records_per_snapshot]
         return [*(Compact(self.states[key]) for key in due), *kept]
@@ -96,6 +98,11 @@ class JournaledRuns:
         if (state := self.states.get(key)) is None:
             return None
         return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)
+
+
+def _is_end(change: fx.Persist | fx.Forget, key: str) -> bool:
+    is_end = isinstance(change, fx.Forget) or isinstance(change.record, RunEnded)
+    return is_end and change.run_id == key
 
 
 class Journal:

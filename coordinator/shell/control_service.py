@@ -25,6 +25,7 @@ from coordinator.wire.control import (
     call_id_of,
     drain_asked,
     drain_message,
+    grace_of,
     reason_of,
     token_created,
     token_message,
@@ -223,6 +224,7 @@ class ControlService:
                 call_id=call_id_of(request.request_id),
                 reason=reason,
                 caller=caller,
+                grace_s=grace_of(request),
             )
             return await self._driver.steer(event)
 

@@ -25,11 +25,9 @@ async def test_a_run_is_restarted_stopped_and_forgotten(
         agent = await client.agent().join()
         assert (await agent.run()).round_id == 0
 
-        done = await operator("restart run --reason update")
+        done = await operator("restart run --reason update --grace 0")
         assert (done.code, done.err) == (0, [])
-        assert done.out == [
-            "coordinator: run run: its next round starts now; no restart is charged"
-        ]
+        assert done.out == ["coordinator: run run: its next round starts; no restart is charged"]
         again = await agent.run()
         assert (again.round_id, again.restarts_used) == (1, 0)
         assert again.reason == "restarted by the operator: update"
@@ -38,7 +36,7 @@ async def test_a_run_is_restarted_stopped_and_forgotten(
         assert (refused.code, refused.out) == (2, [])
         assert "run 'run' lives, in the phase RUNNING; `coordinator stop run`" in refused.err[0]
 
-        done = await operator("stop run --reason over")
+        done = await operator("stop run --reason over --grace 0")
         assert done.out == ["coordinator: run run: it ends; its workers are being stopped"]
         assert (await agent.desired("stop")).reason == "stopped by the operator: over"
         await agent.say(session_pb2.GROUP_STATE_IDLE, workers_alive=0)
@@ -59,7 +57,7 @@ async def test_a_drained_host_is_listed_and_kept_out_until_it_is_let_in(
         operator = Operator(client.port, capsys)
         first = await client.agent(host="gpu7").join()
         await first.run()
-        done = await operator("drain gpu7 --reason memory")
+        done = await operator("drain gpu7 --reason memory --grace 0")
         assert done.out == [
             "coordinator: gpu7: 1 agent left; those that come wait until `coordinator undrain`"
         ]
