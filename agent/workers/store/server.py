@@ -71,13 +71,13 @@ class Store:
         self._table = StoreTable()
         self._clients: dict[int, Client] = {}
         self._numbers = count()
-        self._listener = listener
-        self._serving = asyncio.ensure_future(self._serve())
+        self._serving = asyncio.ensure_future(self._serve(listener))
+        # After the server, which has it in the loop; and if that has never begun.
+        self._serving.add_done_callback(lambda _: listener.close())
 
     def close(self) -> None:
         """End; its clients have their connections reset."""
         self._serving.cancel()
-        self._listener.close()
         for client in [*self._clients.values()]:
             client.end()
 
@@ -103,9 +103,9 @@ class Store:
         if self._clients.pop(number, None) is not None:
             self._table.leave(number)
 
-    async def _serve(self) -> None:
+    async def _serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Client(self), sock=self._listener)
+        server = await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
         async with server:
             await server.serve_forever()
 
