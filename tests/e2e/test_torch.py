@@ -71,3 +71,29 @@ def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> No
     resumed = leader.wait_for_line(r"rank 0: first step, epoch (\d+), restart 1")
     assert int(resumed[1]) > 3
     assert "SIGKILL" in "\n".join(agent.stderr for agent in agents)
+
+
+OUTLIVED = """
+import os, select
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+dist.init_process_group("gloo")
+store = _get_default_store()
+if dist.get_rank() == 0:
+    store.set("pid", str(os.getpid()))
+else:
+    first = os.pidfd_open(int(store.get("pid")))
+    select.select([first], [], [])
+    store.set("late", "heard")
+    print("rank 1 was", store.get("late").decode(), flush=True)
+"""
+
+
+def test_the_store_outlives_rank_0(cluster: Cluster) -> None:
+    """Rank 1 uses it once rank 0 has returned, as under torchrun."""
+    script = cluster.directory / "outlived.py"
+    script.write_text(OUTLIVED)
+    agent = cluster.agent("--standalone", "--nproc-per-node", "2", str(script))
+    assert agent.wait(TRAINING_S) == 0, agent.log()
+    agent.wait_for_line("rank 1 was heard")

@@ -96,7 +96,8 @@ class Store:
         """Do what a client says."""
         for command in reader.feed(data):
             for client, answer in self._table.handle(number, command):
-                self._clients[client].send(answer)
+                if client in self._clients:  # it may have gone by the answer before
+                    self._clients[client].send(answer)
 
     def forget(self, number: int) -> None:
         """Take note that a client has gone."""
