@@ -32,14 +32,14 @@ Exit codes:
 """
 
 
-_EPILOG = """\b
+_EPILOG = f"""\b
 Examples:
   coordinator serve --host 0.0.0.0
   coordinator status mt5 --coordinator head:29400 --token-file operator.token
   coordinator COMMAND --help
 
-All but serve take -o json, and exit with 0 done, 1 failed, 2 usage or refused, 3 not reached.
-"""
+All but serve take -o json.
+{operators.EXIT_CODES}"""
 
 
 @click.group(

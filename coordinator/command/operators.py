@@ -13,7 +13,7 @@ from coordinator.command.requests import Request
 from drumbeat.access import arguments
 from drumbeat.command import options
 
-_EXIT_CODES = """
+EXIT_CODES = """
 \b
 Exit codes:
   0  done
@@ -38,7 +38,7 @@ def _command(
     """Declare a command that returns a request."""
     params = options.options_of(requests.settings_of(request))
     make = click.command if group is None else group.command
-    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{_EXIT_CODES}", params=params)
+    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{EXIT_CODES}", params=params)
 
 
 def _made(request: type[Request], ctx: click.Context, params: dict[str, Any]) -> Request:
@@ -184,7 +184,15 @@ def drains(ctx: click.Context, /, **params: Any) -> Request:
     return _made(requests.ListDrains, ctx, params)
 
 
-@click.group(no_args_is_help=False)
+@click.group(
+    no_args_is_help=False,
+    epilog=f"""\b
+Examples:
+  coordinator token create --role join --run-id exp1 --ttl 12h
+  coordinator token list
+  coordinator token revoke k3v9qr2m
+{EXIT_CODES}""",
+)
 def token() -> None:
     """Make, list and revoke tokens.
 
@@ -255,7 +263,14 @@ def revoke(ctx: click.Context, /, **params: Any) -> Request:
     return _made(requests.RevokeToken, ctx, params)
 
 
-@click.group(no_args_is_help=False)
+@click.group(
+    no_args_is_help=False,
+    epilog=f"""\b
+Examples:
+  coordinator authority show
+  coordinator authority rotate
+{EXIT_CODES}""",
+)
 def authority() -> None:
     """Show or replace the certificate authority.
 
