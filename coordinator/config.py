@@ -31,6 +31,11 @@ class Limits:
     anonymous_calls_max: int = 1_000
     # Streams of events under way; one more is refused. For each a flag is kept and nothing else.
     watches_max: int = 1_000
+    # Readers of workers' output at once, of all runs; one more is refused.
+    log_readers_max: int = 16
+    # What one of them is given; agents then read no further, and what they keep no longer is lost
+    # to this reader, which is told how many lines. A message counts as 4 KiB at least.
+    log_bytes_per_s_max: int = 4 * 1024 * 1024
     # A new stream that has not said Hello by then is ended, and any other call without its message.
     hello_timeout_s: float = 10.0
     # Before it is known who is there. More connections than a run has agents; fewer if the

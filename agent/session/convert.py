@@ -118,7 +118,7 @@ class Identity:
     term: int = 0
 
 
-FEATURES = ("stacks",)
+FEATURES = ("stacks", "logs")
 """What this agent can do beyond the first version of the protocol."""
 
 

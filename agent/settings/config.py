@@ -198,6 +198,12 @@ class JobSettings(AccessSettings):
         "Whether the failure report has the last lines of stderr where it is in no file; "
         "off: workers write to the agent's own stderr.",
     )
+    stdout_capture: bool = _output(
+        True,
+        switch("on", "off"),
+        "Whether `coordinator logs` has the end of stdout where it is in no file; off: workers "
+        "write to the agent's own stdout.",
+    )
     local_addr: str | None = _network(
         None, kinds.HOST, "Address at which the other machines reach this one; found if not given."
     )

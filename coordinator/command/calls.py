@@ -193,7 +193,13 @@ def _drain_agent(asked: DrainAgent, call: Call) -> Done:
 
 def _undrain_agent(asked: UndrainAgent, call: Call) -> Done:
     request = control_pb2.UndrainAgentRequest(**_drain_of(asked))
-    return _drained(asked, call("UndrainAgent", request))
+    response = call("UndrainAgent", request)
+    done = _drained(asked, response)
+    if response.is_new:
+        return done
+    names = {drain.name for drain in call("ListDrains", control_pb2.ListDrainsRequest()).drains}
+    drained = f"drained {are(len(names))} {listed(sorted(names))}" if names else ""
+    return done._replace(note=drained)
 
 
 def _drain_of(asked: DrainAgent | UndrainAgent) -> dict[str, str]:

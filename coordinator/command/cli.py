@@ -11,7 +11,7 @@ import click
 from coordinator.command import operators
 from coordinator.command.requests import Looking, Request
 from coordinator.config import CoordinatorConfig, default_state_dir
-from coordinator.errors import CommandFailed, InvalidConfiguration
+from coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 from drumbeat.command import options
 from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
@@ -32,14 +32,14 @@ Exit codes:
 """
 
 
-_EPILOG = """\b
+_EPILOG = f"""\b
 Examples:
   coordinator serve --host 0.0.0.0
   coordinator status mt5 --coordinator head:29400 --token-file operator.token
   coordinator COMMAND --help
 
-All but serve take -o json, and exit with 0 done, 1 failed, 2 usage or refused, 3 not reached.
-"""
+All but serve take -o json.
+{operators.EXIT_CODES}"""
 
 
 @click.group(
@@ -120,8 +120,12 @@ def _ask(asked: Request) -> int:
 
             click.echo(perform(asked))
         sys.stdout.flush()
-    except BrokenPipeError:  # what reads it has seen enough, as `head` does
+    except OSError as error:
+        # What Python still holds must not fail at the end once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # what reads it has seen enough, as `head` does
+            problem = f"standard output cannot be written: {error.strerror or error}"
+            raise CallFailed(problem, 1) from error
     except KeyboardInterrupt:  # how one ends what follows
         return options.EXIT_INTERRUPTED
     return 0

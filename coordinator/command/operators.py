@@ -13,7 +13,7 @@ from coordinator.command.requests import Request
 from drumbeat.access import arguments
 from drumbeat.command import options
 
-_EXIT_CODES = """
+EXIT_CODES = """
 \b
 Exit codes:
   0  done
@@ -27,7 +27,7 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 
 def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    root.add_section("Looking", status, watch, events, why, stacks)
+    root.add_section("Looking", status, watch, events, why, stacks, logs)
     root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
     root.add_section("Access", token, authority)
 
@@ -38,7 +38,7 @@ def _command(
     """Declare a command that returns a request."""
     params = options.options_of(requests.settings_of(request))
     make = click.command if group is None else group.command
-    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{_EXIT_CODES}", params=params)
+    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{EXIT_CODES}", params=params)
 
 
 def _made(request: type[Request], ctx: click.Context, params: dict[str, Any]) -> Request:
@@ -184,7 +184,15 @@ def drains(ctx: click.Context, /, **params: Any) -> Request:
     return _made(requests.ListDrains, ctx, params)
 
 
-@click.group(no_args_is_help=False)
+@click.group(
+    no_args_is_help=False,
+    epilog=f"""\b
+Examples:
+  coordinator token create --role join --run-id exp1 --ttl 12h
+  coordinator token list
+  coordinator token revoke k3v9qr2m
+{EXIT_CODES}""",
+)
 def token() -> None:
     """Make, list and revoke tokens.
 
@@ -255,7 +263,14 @@ def revoke(ctx: click.Context, /, **params: Any) -> Request:
     return _made(requests.RevokeToken, ctx, params)
 
 
-@click.group(no_args_is_help=False)
+@click.group(
+    no_args_is_help=False,
+    epilog=f"""\b
+Examples:
+  coordinator authority show
+  coordinator authority rotate
+{EXIT_CODES}""",
+)
 def authority() -> None:
     """Show or replace the certificate authority.
 
@@ -424,3 +439,26 @@ def stacks(ctx: click.Context, /, **params: Any) -> Request:
     worker_sdk.heartbeat; those that can't answer are named with the reason.
     """
     return _made(requests.ShowStacks, ctx, params)
+
+
+@_command(
+    None,
+    "logs",
+    """\b
+Examples:
+  coordinator logs mt5
+  coordinator logs mt5 --rank 17 --tail 200
+  coordinator logs mt5 --follow
+  coordinator logs mt5 --follow -o json | jq -r 'select(.stream == "stderr") | .line'
+""",
+    requests.ShowLogs,
+)
+@_RUN
+@click.pass_context
+def logs(ctx: click.Context, /, **params: Any) -> Request:
+    """Show the output of a run's workers, from all hosts, as their agents have it.
+
+    Each line stands behind its rank. A reader that is too slow loses lines and is told how many;
+    no worker waits for it. Of ranks that have nothing to show the reason is told.
+    """
+    return _made(requests.ShowLogs, ctx, params)

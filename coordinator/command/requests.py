@@ -296,6 +296,38 @@ class ShowStacks(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowLogs(Looking):
+    """``coordinator logs``."""
+
+    run_id: str  # an argument
+    rank: tuple[int, ...] = setting(
+        (),
+        _RANKS,
+        "Options",
+        "Only the workers of these ranks, e.g. 17 or 0,8-15; at most 1000.",
+        shown_default="all",
+        has_variable=False,
+    )
+    follow: bool = setting(
+        False,
+        settings.FLAG,
+        "Options",
+        "Go on with what is written from now on, until the run has ended; over all its rounds, "
+        "and through a restart of the coordinator.",
+        flags=("-f", "--follow"),
+        has_variable=False,
+    )
+    tail: int = setting(
+        20,
+        settings.number(0, 10_000),
+        "Options",
+        "How many lines to begin with, of each rank and each of its two streams.",
+        flags=("-n", "--tail"),
+        has_variable=False,
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -315,6 +347,7 @@ COMMANDS: dict[str, type[Request]] = {
     "why": ExplainRun,
     "watch": WatchRun,
     "stacks": ShowStacks,
+    "logs": ShowLogs,
 }
 
 

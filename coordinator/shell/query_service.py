@@ -17,16 +17,22 @@ from coordinator.core.progress.stack_gathering import Asked, asked_of
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
+from coordinator.shell.collecting.logs import LogReader
+from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
 from coordinator.shell.overviews import Overviews
-from coordinator.shell.stacks import ASKED_AT_ONCE_MAX
 from coordinator.wire.failure import verdict_message
+from coordinator.wire.logs import brought_message, logs_asked
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
 from coordinator.wire.stacks import answer_message
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2
 
 # A reader of stacks that takes longer than this is left: what it has not taken waits here.
 STACKS_READ_WITHIN_S = 30
+# Of one reader of output: what a message costs beside its bytes, and pauses not worth one.
+LOG_MESSAGE_BYTES_LEAST = 4096
+LOG_PAUSE_S = 0.01
 
 
 class QueryService:
@@ -128,6 +134,42 @@ class QueryService:
         """Return a run at a glance."""
         state, run = self._find(request.run_id, request.generation)
         return await self._overviews.get(state, run, is_repeated=request.is_repeated)
+
+    async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
+        """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
+        state, _ = self._find(request.run_id, request.generation)
+        if state.round is None and not request.follow:
+            raise UnknownRun(request.run_id, "that has had workers")
+        asked, limits = logs_asked(request, state), self._driver.limits
+        current, runs = state.round, self._driver.journal.runs
+        agents = {} if current is None else await _asked_of(state, current, request.ranks)
+        with (
+            runs.watches.open(state.key, most=limits.watches_max) as watch,
+            self._driver.logs.open(asked, agents, most=limits.log_readers_max) as reader,
+        ):
+            reader.reading.begin({each.incarnation: each.cursors for each in request.cursors})
+
+            async def end_with_run() -> None:
+                while (found := runs.states.get(state.key)) is not None and found.verdict is None:
+                    await watch.news()
+                await reader.end()
+                await asyncio.get_running_loop().create_future()
+
+            await until_one_ends(self._write_logs(reader, state.key, context), end_with_run())
+
+    async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
+        """Write what comes, no faster than is allowed."""
+        since, clock = reader.reading.asked.since_round, asyncio.get_running_loop().time
+        due, rate = clock(), self._driver.limits.log_bytes_per_s_max
+        await context.write(query_pb2.WatchLogsResponse(since_round=since))
+        while (brought := await reader.take()) is not None:
+            state = self._driver.journal.runs.states.get(key)
+            member = None if state is None else state.members.get(brought.incarnation)
+            message = brought_message(brought, member, since)
+            await context.write(message)
+            due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
+            if (delay_s := due - clock()) > LOG_PAUSE_S:
+                await asyncio.sleep(delay_s)
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)

@@ -320,6 +320,7 @@ def _add_services(
         OpenSession=_stream(sessions.open),
         ReportFailures=_stream(sessions.report),
         ReportStacks=report_stacks,
+        ReportLogs=_stream(sessions.report_logs),
     )
     queries: Any = QueryService(driver, caller_of)
     session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)

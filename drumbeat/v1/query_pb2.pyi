@@ -964,3 +964,111 @@ class GetOverviewResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
+
+@typing.final
+class WatchLogsRequest(google.protobuf.message.Message):
+    """Asks for output of workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    TAIL_FIELD_NUMBER: builtins.int
+    FOLLOW_FIELD_NUMBER: builtins.int
+    SINCE_ROUND_FIELD_NUMBER: builtins.int
+    CURSORS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    tail: builtins.int
+    """How many lines of each stream to begin with; at most 10,000."""
+    follow: builtins.bool
+    """Whether to go on with what comes, over all rounds."""
+    since_round: builtins.int
+    """To go on: the round of the first answer to the first call. Unset: the current round."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the workers; empty: all. At most 1,000."""
+
+    @property
+    def cursors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AgentCursors]:
+        """To go on: what was read."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        tail: builtins.int = ...,
+        follow: builtins.bool = ...,
+        since_round: builtins.int | None = ...,
+        cursors: collections.abc.Iterable[Global___AgentCursors] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_since_round", b"_since_round", "since_round", b"since_round"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_since_round", b"_since_round", "cursors", b"cursors", "follow", b"follow", "generation", b"generation", "ranks", b"ranks", "run_id", b"run_id", "since_round", b"since_round", "tail", b"tail"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_since_round", b"_since_round"]) -> typing.Literal["since_round"] | None: ...
+
+Global___WatchLogsRequest: typing_extensions.TypeAlias = WatchLogsRequest
+
+@typing.final
+class AgentCursors(google.protobuf.message.Message):
+    """How far the output of one agent's workers was read."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: builtins.int
+    CURSORS_FIELD_NUMBER: builtins.int
+    incarnation: builtins.str
+    """The agent."""
+    @property
+    def cursors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.session_pb2.LogCursor]:
+        """The latest `LogPiece.next` of each stream."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: builtins.str = ...,
+        cursors: collections.abc.Iterable[drumbeat.v1.session_pb2.LogCursor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cursors", b"cursors", "incarnation", b"incarnation"]) -> None: ...
+
+Global___AgentCursors: typing_extensions.TypeAlias = AgentCursors
+
+@typing.final
+class WatchLogsResponse(google.protobuf.message.Message):
+    """Output of workers. The first answer has none."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SINCE_ROUND_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PIECES_FIELD_NUMBER: builtins.int
+    since_round: builtins.int
+    """The round that the first call began with; to go on with."""
+    incarnation: builtins.str
+    """The agent of these workers."""
+    name: builtins.str
+    """Its name."""
+    host: builtins.str
+    """Its host."""
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.session_pb2.LogPiece]:
+        """Output, in the order of each stream."""
+
+    def __init__(
+        self,
+        *,
+        since_round: builtins.int = ...,
+        incarnation: builtins.str = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        pieces: collections.abc.Iterable[drumbeat.v1.session_pb2.LogPiece] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "name", b"name", "pieces", b"pieces", "since_round", b"since_round"]) -> None: ...
+
+Global___WatchLogsResponse: typing_extensions.TypeAlias = WatchLogsResponse

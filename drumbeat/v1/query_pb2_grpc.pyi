@@ -153,7 +153,23 @@ _QueryServiceGetOverviewType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType]):
+_QueryServiceWatchLogsType = typing_extensions.TypeVar(
+    '_QueryServiceWatchLogsType',
+    grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -196,6 +212,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetOverviewRequest,
             drumbeat.v1.query_pb2.GetOverviewResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchLogsRequest,
+            drumbeat.v1.query_pb2.WatchLogsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -231,6 +251,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetOverviewRequest,
             drumbeat.v1.query_pb2.GetOverviewResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchLogsRequest,
+            drumbeat.v1.query_pb2.WatchLogsResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -275,6 +299,17 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
     """
 
+    WatchLogs: _QueryServiceWatchLogsType
+    """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
+    keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+
+    With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
+    stops: go on with the cursors of what was read. Without, it ends once all agents of the round
+    have answered; what has no answer within 4 seconds is named with the reason. NOT_FOUND: the run
+    has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
+    such calls are under way.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -307,6 +342,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetOverviewRequest,
         drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
     ],
 ]
 
@@ -398,6 +437,22 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.query_pb2.GetOverviewResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetOverviewResponse]]:
         """Returns a run at a glance: with the workers that tell most of it and the latest events. What
         it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
+        """
+
+    @abc.abstractmethod
+    def WatchLogs(
+        self,
+        request: drumbeat.v1.query_pb2.WatchLogsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchLogsResponse]]:
+        """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
+        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+
+        With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
+        stops: go on with the cursors of what was read. Without, it ends once all agents of the round
+        have answered; what has no answer within 4 seconds is named with the reason. NOT_FOUND: the run
+        has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
+        such calls are under way.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

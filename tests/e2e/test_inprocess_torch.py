@@ -12,7 +12,12 @@ from tests.support.waiting import MS
 if TYPE_CHECKING:
     from tests.support.cluster import Agent, Cluster, Coordinator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(240),
+    pytest.mark.usefixtures("shared_coordinator"),
+]
 
 WORKER = ("-m", "tests.support.workers.training")
 TRAINING_S = 120_000 * MS

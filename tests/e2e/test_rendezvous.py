@@ -11,7 +11,7 @@ from tests.support.cluster import exit_all
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
 def test_a_full_round_closes_at_once(cluster: Cluster) -> None:

@@ -102,6 +102,11 @@ class Reader:
         return call(request, timeout=self._timeout_s, metadata=self._metadata)
 
 
+def watch_logs(channel: grpc.Channel, metadata: Metadata, request: pb.WatchLogsRequest) -> Any:
+    """Return the stream of the output of a run's workers."""
+    return query_pb2_grpc.QueryServiceStub(channel).WatchLogs(request, metadata=metadata)
+
+
 def read_stacks(
     channel: grpc.Channel, metadata: Metadata, run_id: str, ranks: Sequence[int]
 ) -> list[Worker]:

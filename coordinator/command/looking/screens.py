@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _EVENT_WIDTHS = (5, 14, 5, 21, 2, 6)
 _PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
 _REASON_CHARACTERS_MAX = 1_000
+# Columns that a narrow terminal cuts, beside the last one: names, and no figures.
+_NARROWED = frozenset({"RUN", "AGENT", "HOST", "BY"})
+_HOST = 2  # its column among those of workers
 _WAITING_SHOWN = 8  # reasons of agents without a place
 _NOTHING = "-"
 _STYLES = {
@@ -61,6 +64,12 @@ def text_of(*parts: RenderableType) -> str:
         for part in parts:
             console.print(part)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def has_colours() -> bool:
+    """Return whether standard output is a terminal that is to have colours."""
+    console = Console(file=sys.stdout)
+    return console.is_terminal and console.color_system is not None and not console.no_color
 
 
 def show_live(statuses: Iterable[Document]) -> Document:
@@ -180,7 +189,11 @@ def _workers(rows: Iterable[tuple[Document, Document]]) -> RenderableType:
         )
         for agent, worker in rows
     ]
-    return _table(heads, cells, styled=3)
+    if sys.stdout.isatty() and all(row[_HOST] == row[_HOST - 1] for row in cells):
+        # Names are those of the hosts, and room is scarce.
+        kept = [row[:_HOST] + row[_HOST + 1 :] for row in (heads, *cells)]
+        return _table(kept[0], kept[1:], styled=_HOST)
+    return _table(heads, cells, styled=_HOST + 1)
 
 
 def _state(agent: Document) -> str:
@@ -215,9 +228,11 @@ def _table(
     table = Table(box=None, pad_edge=False, show_header=has_heads, header_style="bold")
     for number, head in enumerate(heads):
         is_last = number == len(heads) - 1
-        overflow: Any = "fold" if is_last else "ellipsis"
+        # The id of a run is what one types next.
+        overflow: Any = "fold" if is_last or head == "RUN" else "ellipsis"
         width = widths[number] if widths else None
-        table.add_column(head, no_wrap=not is_last, overflow=overflow, min_width=width)
+        is_narrowed = is_last or head in _NARROWED
+        table.add_column(head, no_wrap=not is_narrowed, overflow=overflow, min_width=width)
     for row in rows:
         most = [CELL_CHARACTERS_MAX] * (len(row) - 1) + [_REASON_CHARACTERS_MAX]
         cells = [Text(_line(cell, room)) for cell, room in zip(row, most, strict=True)]

@@ -22,11 +22,13 @@ from coordinator.command.looking.documents import (
 from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
 from coordinator.command.looking.live import look, looks
+from coordinator.command.looking.log_following import show_logs
 from coordinator.command.looking.reading import Reader, channel_of, read_stacks
 from coordinator.command.requests import (
     ExplainRun,
     Looking,
     ShowEvents,
+    ShowLogs,
     ShowStacks,
     ShowStatus,
     WatchRun,
@@ -153,10 +155,15 @@ def _stacks(asked: ShowStacks) -> None:
         write(stacks.text(answers))
 
 
+def _logs(asked: ShowLogs) -> None:
+    show_logs(asked, write)
+
+
 VERBS: dict[type[Looking], Callable[[Any], None]] = {
     ShowStatus: _status,
     ShowEvents: _events,
     ExplainRun: _why,
     WatchRun: _watch,
     ShowStacks: _stacks,
+    ShowLogs: _logs,
 }

@@ -22,10 +22,12 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.session.access import Access
 from agent.session.convert import Identity
 from agent.session.grpc_transport import GrpcConnection
+from agent.session.log_answers import LogAnswers
 from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
+from agent.workers.output.kept import KeptOutput
 from coordinator.command.calls import perform
 from coordinator.command.requests import ResetLimits
 from coordinator.errors import CallFailed
@@ -85,7 +87,8 @@ class Scene:
         identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
         opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT)
         watchdog = cast("Watchdog", self.watched)
-        self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
+        logs = LogAnswers("r", identity, KeptOutput(), str)
+        self.session = Session(opening, config, identity, self.events.put_nowait, watchdog, logs)
         self.files = FileThread()
         connect = partial(GrpcConnection, Access(config, self.files))
         self.task = asyncio.create_task(self.session.run(connect, spool))

@@ -152,3 +152,6 @@ async def test_a_drain_of_nobody_names_those_with_like_names(
             "coordinator: there is gpu17; `coordinator undrain gpu-17` takes this one back\n"
         )
         assert (await ask(client, capsys, "drain gpu17")).err == ""
+        done = await ask(client, capsys, "undrain gpu7")
+        assert (done.code, json.loads(done.out)["is_new"]) == (0, False)
+        assert done.err == "coordinator: drained are gpu-17 and gpu17\n"

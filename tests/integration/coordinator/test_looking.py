@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from coordinator.command import cli
+from coordinator.command.looking import screens
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.wire import Client, FakeAgent, coordinator, spec
 
@@ -240,3 +243,28 @@ async def test_why_says_it_in_sentences(tmp_path: Path, capsys: pytest.CaptureFi
         assert "  Rank 0 on alice exited with 1.\n  It said: Oops: \\x1b[2J\n" in out
         document = (await look(client, capsys, "why run -o json")).document
         assert document["root_cause"][0] == "Rank 0 on alice exited with 1."
+
+
+def test_a_narrow_terminal_cuts_names_and_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ip-10-0-131-77.eu-central-1.compute.internal"
+    agent: dict[str, Any] = {"name": name, "host": name, "state": "running", "silence_s": 1.2}
+    agent |= {"group_rank": 0, "is_connected": True, "is_drained": False}
+    worker: dict[str, Any] = {"rank": 17, "pid": 412345, "step": 123456, "step_time_s": 0.25}
+    worker |= {"heartbeat_age_s": 1.0, "scope": None}
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    heads, row = screens.text_of(screens._workers([(agent, worker)])).splitlines()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", heads)
+    assert re.split(r" {2,}", plain)[:4] == ["RANK", "AGENT", "STATE", "SILENCE"]
+    rank, shown, *figures = row.split()
+    assert shown.endswith("…")
+    assert name.startswith(shown[:-1])
+    assert [rank, *figures] == ["17", "running", "1.2s", "123456", "250ms", "1s", "412345", "-"]
+    assert "\x1b" not in row
+    assert max(len(plain), len(row)) <= 80
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

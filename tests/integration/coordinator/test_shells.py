@@ -78,3 +78,21 @@ async def test_a_reader_that_has_seen_enough_is_no_error(line: str, tmp_path: Pa
         async with asyncio.timeout(DEADLINE_S):
             _, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+async def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        with Path("/dev/full").open("w") as full:  # noqa: ASYNC230 - no disk is waited for
+            process = await asyncio.create_subprocess_exec(
+                *(str(COMMAND), "drains"),
+                env=environment(client.port),
+                stdout=full,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        async with asyncio.timeout(DEADLINE_S):
+            _, err = await process.communicate()
+    assert process.returncode == 1
+    assert err == (
+        b"coordinator: error: standard output cannot be written: No space left on device\n"
+    )

@@ -13,7 +13,7 @@ from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.stack_gathering import Answer, Found, StackGathering, asked_of
 from coordinator.errors import LimitReached
-from coordinator.shell.stacks import QUESTIONS_MAX, StackQuestions
+from coordinator.shell.collecting.stacks import QUESTIONS_MAX, StackQuestions
 from tests.support.waiting import MS
 from tests.support.world import a_spec, an_agent
 
