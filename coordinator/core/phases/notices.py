@@ -63,7 +63,7 @@ class Notices:
         It ends no later then: who is to wait for it waits for the shorter time.
         """
         if (pending := self._run.state.notice) is not None:
-            if until <= now or until < pending.until_s - SOONER_MIN_S:
+            if until < pending.until_s - (SOONER_MIN_S if until > now else 0.0):
                 shorter = replace(pending, reason=reason, until_s=until)
                 self._run.decide(NoticeGiven(notice=shorter, at_s=now))
                 self._untold.update(self._round.seats)
