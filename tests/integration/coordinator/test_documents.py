@@ -141,7 +141,7 @@ async def test_an_error_is_a_sentence_and_an_exit_code_and_no_document(
     assert "cannot be reached" in capsys.readouterr().err
 
 
-async def test_a_drain_of_nobody_names_those_with_like_names(
+async def test_a_drain_that_no_agent_matches_names_those_with_like_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with coordinator(tmp_path) as client:
