@@ -16,7 +16,7 @@ import structlog
 
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.session.convert import Identity
-from agent.session.log_reading import LogReading, News
+from agent.session.log_reading import BATCH_BYTES, LogReading, News, is_wanted
 from agent.session.transport import Connection, TransportError
 from agent.workers.output.kept import KeptOutput
 from drumbeat.v1 import common_pb2, session_pb2
@@ -26,6 +26,7 @@ log = structlog.get_logger()
 REQUESTS_MAX = 32  # served at once; the coordinator has no more
 READ_TIMEOUT_S = 30.0  # a file system that stands still costs readers their output, nobody else
 RETRY_S = 2.0  # after a break, at most
+GATHER_S = 0.05  # what is written within it goes together, so that short lines cost little
 
 
 class LogAnswers:
@@ -94,6 +95,8 @@ class LogAnswers:
                     begin.set_result(response)
 
             try:
+                if request.follow:
+                    await self._until_concerned(request)
                 await connection.report_logs(self._messages(request, begin), take)
             except (TransportError, FilesStalled) as error:
                 log.debug("output not delivered, trying again", reason=str(error))
@@ -104,6 +107,15 @@ class LogAnswers:
             else:
                 return
             await asyncio.sleep(random.uniform(RETRY_S / 2, RETRY_S))  # noqa: S311 - jitter
+
+    async def _until_concerned(self, request: session_pb2.LogRequest) -> None:
+        """Return once there are workers here whose output is asked for."""
+        with closing(News(self._kept)) as news:
+            while True:
+                news.expect()
+                if any(is_wanted(key, request) for key in self._kept.streams()[0]):
+                    return
+                await news.wait()
 
     async def _messages(
         self,
@@ -142,6 +154,8 @@ class LogAnswers:
             pieces = await self._files.run(read, timeout_s=READ_TIMEOUT_S)
             if pieces:
                 yield pieces
+                if not is_last and sum(len(piece.text) for piece in pieces) < BATCH_BYTES // 2:
+                    await asyncio.sleep(GATHER_S)
             elif is_last:
                 return
             else:

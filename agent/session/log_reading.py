@@ -30,7 +30,6 @@ class LogReading:
         cursors: Iterable[session_pb2.LogCursor],
     ) -> None:
         self._request, self._kept, self._redact = request, kept, redact
-        self._ranks = frozenset(request.ranks)
         self._places = {
             StreamKey(each.round_id, each.rank, each.stream): Place(each.offset, each.lines)
             for each in cursors
@@ -44,7 +43,7 @@ class LogReading:
     ) -> list[session_pb2.LogPiece]:
         """Return what has come, each stream in its turn; files are watched before they are read."""
         streams, latest = self._kept.streams()
-        keys = [key for key in streams if self._is_wanted(key)]
+        keys = [key for key in streams if is_wanted(key, self._request)]
         pieces: list[session_pb2.LogPiece] = []
         room = BATCH_BYTES
         for number in range(len(keys)):
@@ -69,10 +68,6 @@ class LogReading:
                         pieces.append(_piece(key, Place(), problem=why))
             self._begun.add(key)
         return pieces
-
-    def _is_wanted(self, key: StreamKey) -> bool:
-        is_of_rank = not self._ranks or key.rank in self._ranks
-        return is_of_rank and key.round_id >= self._request.since_round
 
     def _read(
         self, key: StreamKey, stream: Kept, is_last: bool
@@ -152,6 +147,12 @@ class News:
     def _wake_from_thread(self) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._is_due.set)
+
+
+def is_wanted(key: StreamKey, request: session_pb2.LogRequest) -> bool:
+    """Return whether a stream is among those that are asked for."""
+    is_of_rank = not request.ranks or key.rank in request.ranks
+    return is_of_rank and key.round_id >= request.since_round
 
 
 def _piece(

@@ -11,7 +11,7 @@ from functools import partial
 
 from bench.figures import one_of_each
 from bench.harness import LOOPBACK, Question, Scene
-from bench.looking.commands import RUN, probed, time_of
+from bench.looking.commands import RUN, cpu_s, probed, time_of
 from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
 from bench.ways import Way
@@ -28,8 +28,10 @@ async def measure(scene: Scene, ranks: int) -> dict[str, float | None]:
     async with Fleet(address, hosts, workers=WORKERS, credentials=credentials) as fleet:
         await fleet.time_to_assign()
         await coordinator.longest_stop_ms()
+        before = cpu_s(coordinator.process)
         return {
             "time": await time_of(scene, port, "stacks", RUN),
+            "cpu": cpu_s(coordinator.process) - before,
             "stop": await coordinator.longest_stop_ms(),
         }
 
@@ -53,6 +55,7 @@ def questions(ranks: int) -> list[Question]:
         )
         for name, unit, text in (
             ("time", "s", "`coordinator stacks`"),
+            ("cpu", "s", "CPU of the coordinator meanwhile, with some beats"),
             ("stop", "ms", "longest stop of the coordinator's event loop during it"),
         )
     ]

@@ -1,8 +1,8 @@
 """Do 50 watchers slow a run down: its beats, and its restarts?
 
-25 `watch`, 25 `events --follow`, and `stacks` now and then, in a process of their own. Windows with
-and without them take turns, so that a change of load meets both. Ratios are those of
-neighbouring windows.
+25 `watch` and 25 `events --follow`, in a process of their own. Windows with and without them take
+turns, so that a change of load meets both. Ratios are those of neighbouring windows. What one
+`stacks` takes, `bench.looking.stacks` tells.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 SIZE, WORKERS = 2_000, 8
 WATCHERS = 50
-STACKS_EVERY_S = 5.0
-SETTLE_S = 3.0
+SETTLE_S = 5.0
 WINDOW_S = 10.0
 WINDOWS = 5
 RESTARTS = 3  # in a window
@@ -37,7 +36,7 @@ RESTARTS = 3  # in a window
 @asynccontextmanager
 async def watchers(scene: Scene, address: str) -> AsyncIterator[None]:
     """Have all of them read while the context is open."""
-    what = (address, RUN, str(WATCHERS), str(STACKS_EVERY_S), *scene.way.options)
+    what = (address, RUN, str(WATCHERS), *scene.way.options)
     process = await started(scene, "bench.programs.watchers", *what)
     assert process.stdout is not None, "it is a pipe"
     try:

@@ -1,6 +1,6 @@
 """Readers that stay: half as ``coordinator watch``, half as ``coordinator events --follow``.
 
-Usage: watchers.py COORDINATOR RUN COUNT STACKS_EVERY_S [--insecure]. Each has a thread and calls
+Usage: watchers.py COORDINATOR RUN COUNT [--insecure]. Each has a thread and calls
 of its own, and does all that the command does but write to a terminal. Says "ready" when all
 have seen the run, and ends when its standard input does.
 """
@@ -19,7 +19,7 @@ from coordinator.command.looking import screens  # noqa: E402
 from coordinator.command.looking.documents import event_document  # noqa: E402
 from coordinator.command.looking.following import Patience, follow  # noqa: E402
 from coordinator.command.looking.live import looks  # noqa: E402
-from coordinator.command.looking.reading import Reader, channel_of, read_stacks  # noqa: E402
+from coordinator.command.looking.reading import Reader, channel_of  # noqa: E402
 from coordinator.command.requests import ShowEvents, WatchRun  # noqa: E402
 
 
@@ -42,28 +42,17 @@ def follow_events(asked: dict[str, Any], seen: threading.Semaphore) -> None:
         screens.text_of(screens.events_screen(event_document(event) for event in response.events))
 
 
-def ask_for_stacks(asked: dict[str, Any], every_s: float, ended: threading.Event) -> None:
-    """Do as ``coordinator stacks``, again and again."""
-    wanted = WatchRun(output="text", **asked)
-    while not ended.wait(every_s):
-        with channel_of(wanted) as (channel, metadata):
-            read_stacks(channel, metadata, wanted.run_id, ())
-
-
-def main(coordinator: str, run_id: str, count: str, stacks_every_s: str, *insecure: str) -> None:
+def main(coordinator: str, run_id: str, count: str, *insecure: str) -> None:
     """Read until standard input ends."""
     asked = {"coordinator": coordinator, "run_id": run_id, "insecure": bool(insecure)}
-    seen, ended = threading.Semaphore(0), threading.Event()
+    seen = threading.Semaphore(0)
     for number in range(int(count)):
         read = watch if number % 2 else follow_events
         threading.Thread(target=read, args=(asked, seen), daemon=True).start()
-    every_s = float(stacks_every_s)
-    threading.Thread(target=ask_for_stacks, args=(asked, every_s, ended), daemon=True).start()
     for _ in range(int(count)):
         seen.acquire()
     print("ready", flush=True)
     sys.stdin.read()
-    ended.set()
 
 
 if __name__ == "__main__":

@@ -73,13 +73,13 @@ class JournaledRuns:
                 case fx.Persist(run_id=key, record=record):
                     self.states[key].apply(record)
                     self._sizes[key] += weight(record)
-                    self.watches.wake(key)
+                    self.watches.changed(key)
                 case fx.Forget(run_id=key):
                     state = self.states.pop(key)
                     del self._sizes[key]
                     if self._latest[state.run_id] == state.generation:
                         del self._latest[state.run_id]
-                    self.watches.wake(key)
+                    self.watches.changed(key)
                 case Compact(state):
                     self._sizes[state.key] = 0
 

@@ -264,6 +264,7 @@ class Driver:
                 effects = self._turns.decide(now=now)
                 await self._write(effects, now)
                 self._turns.tell(effects)
+                self.journal.runs.watches.tell()
                 # The others have their turn, however much waits here.
                 await asyncio.sleep(0)
         finally:

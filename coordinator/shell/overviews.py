@@ -22,6 +22,8 @@ PASSES_MAX = 3
 SHARE, FRESH_LEAST_S = 0.01, 1.0
 # The same just after an event.
 SHARE_AT_EVENTS = 0.05
+# What it takes to give one reader what is there: receiving, encoding, encrypting.
+ANSWER_S = 0.001
 # What no one has asked for in this time is forgotten.
 KEPT_S = 60.0
 
@@ -35,6 +37,8 @@ class _Kept:
     written_at: float = 0.0
     took_s: float = 0.0
     events_count: int = 0
+    served: int = 0  # repeated readers that were given it
+    served_before: int = 0  # that were given the one before
 
     def serves(self, state: RunState, *, asked_at: float, is_repeated: bool) -> bool:
         """Return whether a reader that asked then may have this answer."""
@@ -45,7 +49,8 @@ class _Kept:
     def fresh_until(self, state: RunState) -> float:
         """Return until when repeated readers are given this answer."""
         share = SHARE if state.events_count == self.events_count else SHARE_AT_EVENTS
-        return self.written_at + max(FRESH_LEAST_S, self.took_s / share)
+        takes_s = self.took_s + ANSWER_S * max(self.served, self.served_before)
+        return self.written_at + max(FRESH_LEAST_S, takes_s / share)
 
 
 class Overviews:
@@ -67,6 +72,8 @@ class Overviews:
                 overview, kept.took_s = await self._passed(state, run)
                 kept.written_at, kept.events_count = self._now(), state.events_count
                 kept.answer = overview_message(state, run, overview, now=kept.written_at)
+                kept.served_before, kept.served = kept.served, 0
+            kept.served += is_repeated
         assert kept.answer is not None, "just made, or served from"
         answer = query_pb2.GetOverviewResponse()
         answer.CopyFrom(kept.answer)

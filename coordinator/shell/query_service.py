@@ -142,7 +142,10 @@ class QueryService:
             raise UnknownRun(request.run_id, "that has had workers")
         asked, limits = logs_asked(request, state), self._driver.limits
         current, runs = state.round, self._driver.journal.runs
-        agents = {} if current is None else await _asked_of(state, current, request.ranks)
+        is_over = state.verdict is not None
+        agents = (
+            {} if current is None or is_over else await _asked_of(state, current, request.ranks)
+        )
         with (
             runs.watches.open(state.key, most=limits.watches_max) as watch,
             self._driver.logs.open(asked, agents, most=limits.log_readers_max) as reader,

@@ -10,6 +10,7 @@ from coordinator.errors import InvalidRequest
 from drumbeat.v1 import query_pb2, session_pb2
 
 RANKS_MAX = 1_000
+AGENTS_MAX = 1_000  # each has a connection more while it brings output
 TAIL_MAX = 10_000
 
 
@@ -37,6 +38,9 @@ def logs_asked(request: query_pb2.WatchLogsRequest, state: RunState) -> LogsAske
     if request.tail > TAIL_MAX:
         raise InvalidRequest("tail", request.tail, f"at most {TAIL_MAX}")
     current = state.round
+    if not request.ranks and current is not None and len(current.seats) > AGENTS_MAX:
+        allowed = f"ranks, at most {RANKS_MAX}: more than {AGENTS_MAX} agents would bring output"
+        raise InvalidRequest("rank", "none", allowed)
     is_new = not request.HasField("since_round")
     if is_new and current is not None and request.ranks:
         size = current.world_size

@@ -86,6 +86,7 @@ def test_output_is_followed_through_a_coordinator_restart(cluster: Cluster) -> N
         seen = numbers(follower, rank)
         assert seen == list(range(seen[0], seen[0] + len(seen))), "no line twice, and none left out"
         assert f"[rank{rank}]: rank {rank} is done" in follower.stdout.splitlines()
+    assert "no output" not in follower.stderr, "agents that come back are not named"
     ended = coordinator.operate("logs", "run")
     assert ended.wait() == 2
     assert "run run has ended, and its agents with it" in ended.stderr

@@ -88,12 +88,12 @@ def test_a_run_left_with_too_few_agents_waits_for_another_one(cluster: Cluster) 
 
 def test_a_run_left_with_too_few_agents_fails_after_the_join_timeout(cluster: Cluster) -> None:
     """Survivors are told why, and hold no workers meanwhile."""
-    job = cluster.job("--nnodes", "2", "--join-timeout", "1s")
+    job = cluster.job("--nnodes", "2", "--join-timeout", "4s")
     agents = [job.join(), job.join()]
     job.server.wait_for(2)
     agents[0].kill()
     assert agents[1].wait() == 1
-    assert "join timeout: 1 of 2 agents after 1 s" in agents[1].stderr
+    assert "join timeout: 1 of 2 agents after 4 s" in agents[1].stderr
     cluster.wait_until_gone(agents[0].pid)
 
 

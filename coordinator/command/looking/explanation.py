@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -92,15 +92,23 @@ def _waits_since_s(events: Sequence[Document]) -> float:
 
 def _planned(events: Sequence[Document]) -> Iterator[str]:
     """Tell of a change that is to come, and who asked for it."""
-    told = [event for event in events if event["kind"] in ("notice_given", "notice_over")]
-    if told and told[-1]["kind"] == "notice_given":
-        notice = told[-1]
+    notice = _pending(events, {"notice_given"}, {"notice_over"})
+    asked = _pending(events, _ASKED, _CARRIED_OUT)
+    if notice:
         yield f"A change is to come: {notice['reason']}{_by(notice)}; training saves before it."
-    asked = [event for event in events if event["kind"] in _ASKED]
-    after = [event for event in events if event["kind"] in _CARRIED_OUT]
-    if asked and not (after and after[-1]["sequence"] > asked[-1]["sequence"]):
-        what = asked[-1]["kind"].removesuffix("_asked")
-        yield f"A {what} is under way{_by(asked[-1])}: {asked[-1]['reason'] or 'no reason given'}."
+        if asked and asked["sequence"] < notice["sequence"]:
+            return  # it is this one, and its reason says who asked for it
+    if asked:
+        what = asked["kind"].removesuffix("_asked")
+        yield f"A {what} is under way{_by(asked)}: {asked['reason'] or 'no reason given'}."
+
+
+def _pending(
+    events: Sequence[Document], begins: Collection[str], ends: Collection[str]
+) -> Document | None:
+    """Return the latest event that begins something, unless one that ends it came after."""
+    told = [event for event in events if event["kind"] in begins or event["kind"] in ends]
+    return told[-1] if told and told[-1]["kind"] in begins else None
 
 
 def _absent(status: Document) -> Iterator[str]:

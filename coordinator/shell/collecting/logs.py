@@ -41,7 +41,7 @@ class LogReader:
     run_id: str
     request_id: str
     reading: LogReading
-    problems: deque[Brought] = field(default_factory=deque)
+    _problems: deque[Brought] = field(default_factory=deque, init=False)
     _queue: asyncio.Queue[_Item | None] = field(
         default_factory=lambda: asyncio.Queue(QUEUE_MAX), init=False
     )
@@ -53,8 +53,8 @@ class LogReader:
     async def take(self) -> Brought | None:
         """Return what comes next, once there is something; ``None`` at the end."""
         while True:
-            if self.problems:
-                return self.problems.popleft()
+            if self._problems:
+                return self._problems.popleft()
             if self._queue.empty() and (self._is_over or self.reading.is_complete):
                 return None
             if (item := await self._queue.get()) is None:
@@ -93,12 +93,11 @@ class LogReader:
                 self._quiet.set()
             self._wake()
 
-    def give_up(self, incarnations: Iterable[str], why: str) -> None:
-        """Name the ranks of agents that bring nothing."""
-        for incarnation in incarnations:
-            if incarnation not in self._calls and (told := self.reading.given_up(incarnation, why)):
-                self.problems.append(told)
-        self._wake()
+    def give_up(self, incarnation: str, why: str) -> None:
+        """Name the ranks of an agent that brings nothing."""
+        if incarnation not in self._calls and (told := self.reading.given_up(incarnation, why)):
+            self._problems.append(told)
+            self._wake()
 
     async def end(self) -> None:
         """Let ``take`` come to its end, once agents that bring something have ended too."""
@@ -114,7 +113,7 @@ class LogReader:
         if not self.reading.asked.follow and incarnation in self.reading.waiting:
             if (call := self._calls.pop(incarnation, None)) is not None:
                 call.set()
-            self.give_up([incarnation], "its agent was disconnected")
+            self.give_up(incarnation, "its agent was disconnected")
 
     def close(self) -> None:
         """End the calls of the agents."""
@@ -164,13 +163,12 @@ class LogReaders:
             raise LimitReached("log_readers_max", most)
         reader = LogReader(asked.run_id, uuid.uuid4().hex, LogReading(asked, dict(agents)))
         self._readers[reader.request_id] = reader
-        for incarnation in agents:
-            if why := self._why_not(asked.run_id, incarnation):
-                reader.give_up([incarnation], why)
+        if not asked.follow:  # else those that are away may be back by then
+            self._give_up(reader, agents, "")
         self._tell_all(asked.run_id)
-        why = f"its agent has not answered within {self._within_s:g} s"
+        late = f"its agent has not answered within {self._within_s:g} s"
         loop = asyncio.get_running_loop()
-        patience = loop.call_later(self._within_s, reader.give_up, tuple(agents), why)
+        patience = loop.call_later(self._within_s, self._give_up, reader, tuple(agents), late)
         try:
             yield reader
         finally:
@@ -183,6 +181,12 @@ class LogReaders:
         """Return a reader that is still there."""
         reader = self._readers.get(request_id)
         return reader if reader is not None and reader.run_id == run_id else None
+
+    def _give_up(self, reader: LogReader, agents: Iterable[str], late: str) -> None:
+        """Name those that can't answer, and for being ``late`` those that could."""
+        for incarnation in agents:
+            if why := self._why_not(reader.run_id, incarnation) or late:
+                reader.give_up(incarnation, why)
 
     def _why_not(self, run_id: str, incarnation: str) -> str:
         session = self._sessions.get(run_id, {}).get(incarnation)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PAGE = (Path(__file__).parents[3] / "docs/operating.md").read_text()
 # Streams: a document a line. The others write one.
-STREAMS = {"events", "watch"}
+STREAMS = {"events", "watch", "logs"}
 # Of a coordinator with TLS, which has an authority.
 AUTHORITY = {
     requests.ShowAuthority: control_pb2.GetAuthorityResponse,
@@ -77,7 +77,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = lines[-1]
             return lines[-1]
 
-        for verb in ("status", "events", "why", "stacks", "restart"):
+        for verb in ("status", "events", "why", "stacks", "logs", "restart"):
             await document(verb, "run")
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
         token = await document("token create", "--role view --ttl 1h")
@@ -141,7 +141,7 @@ async def test_an_error_is_a_sentence_and_an_exit_code_and_no_document(
     assert "cannot be reached" in capsys.readouterr().err
 
 
-async def test_a_drain_of_nobody_names_those_with_like_names(
+async def test_a_drain_that_no_agent_matches_names_those_with_like_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with coordinator(tmp_path) as client:

@@ -135,9 +135,12 @@ async def test_following_goes_on_with_the_next_coordinator(
     assert "waiting for it" in err
 
 
+@pytest.mark.parametrize("verb", ["events run --follow", "watch run"])
 async def test_following_goes_on_when_a_host_that_vanished_is_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "SHARE", 1e-9)  # it is the event that lets it look again
     monkeypatch.setattr(calls, "KEEPALIVE_AFTER_S", 200 * MS)
     monkeypatch.setattr(calls, "KEEPALIVE_WITHIN_S", 300 * MS)
     config, said = CoordinatorConfig(port=0, insecure=True), io.StringIO()
@@ -146,7 +149,7 @@ async def test_following_goes_on_when_a_host_that_vanished_is_back(
         agent = await client.agent().join()
         await agent.run()
         with Proxy(f"127.0.0.1:{port}") as proxy, redirect_stderr(said):
-            line = f"events run --follow -o json --insecure --coordinator {proxy.address}"
+            line = f"{verb} -o json --insecure --coordinator {proxy.address}"
             done = asyncio.create_task(asyncio.to_thread(cli.main, line.split()))
             await wait_until(lambda: driver.journal.runs.watches._count, DEADLINE_S)
             proxy.stall(up=True, down=True)  # nothing is said any more, nor is it closed
@@ -157,8 +160,11 @@ async def test_following_goes_on_when_a_host_that_vanished_is_back(
                 assert await done == 0
     assert said.getvalue().splitlines()[-1] == "coordinator: it is back"
     out = capsys.readouterr().out
-    events = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    assert [event["sequence"] for event in events] == [1, 2, 3]
+    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    if verb.startswith("events"):
+        assert [event["sequence"] for event in told] == [1, 2, 3]
+    else:
+        assert (told[0]["phase"], told[-1]["phase"]) == ("running", "ended")
 
 
 async def test_a_status_is_shown_until_the_run_has_ended(

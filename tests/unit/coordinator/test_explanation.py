@@ -150,6 +150,13 @@ def test_a_wait_a_planned_change_and_who_waits_outside_are_told() -> None:
         "A restart is under way (asked for by t1): new driver.",
         "Waiting outside: d, drained by t1.",
     ]
+    events[2:] = [
+        event(3, 9, "STOP_ASKED", "over", caller="t1"),
+        event(4, 8, "NOTICE_GIVEN", "stopped by t1: over"),
+    ]
+    assert explain(run, events=events)["what"][2:] == [
+        "A change is to come: stopped by t1: over; training saves before it."
+    ]
     events += [
         event(5, 2, "NOTICE_OVER", "all have saved"),
         event(6, 1, "ROUND_ENDED", "restarted"),

@@ -13,7 +13,7 @@ from coordinator.core.progress.worker_progress import (
     WorkerProgress,
     furthest_behind,
 )
-from coordinator.shell.overviews import FRESH_LEAST_S, Overviews
+from coordinator.shell.overviews import ANSWER_S, FRESH_LEAST_S, SHARE, Overviews
 from coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2
@@ -210,6 +210,17 @@ async def test_those_who_ask_again_and_again_share_an_overview_until_it_is_old()
     train(3)
     now += FRESH_LEAST_S
     assert await step() == (3, FRESH_LEAST_S)
+
+
+async def test_the_more_watch_the_less_often_each_of_them_is_given_something_new() -> None:
+    story = a_running_story(1)
+    overviews, waits = Overviews(lambda: story.now), list[float]()
+    for _ in range(100):
+        found = await overviews.get(story.state(), story.run(), is_repeated=True)
+        waits.append(seconds_of(found.fresh_for))
+    assert waits == sorted(waits)
+    assert waits[0] == FRESH_LEAST_S
+    assert waits[-1] >= 100 * ANSWER_S / SHARE
 
 
 async def test_all_who_ask_at_once_are_given_the_same_overview() -> None:
