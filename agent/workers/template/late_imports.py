@@ -10,13 +10,14 @@ import _thread
 import os
 import struct
 import time
-from importlib import _bootstrap  # type: ignore[attr-defined]
+from importlib import _bootstrap as _importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from mmap import mmap
+    from types import FunctionType
 
+_BOOTSTRAP: Any = _importlib  # what loads modules
 MEMORY_BYTES = 65_536  # for about a thousand modules; what comes later is not noted
 _COUNT = struct.Struct("=Q")
 
@@ -38,7 +39,7 @@ def read(memory: mmap) -> list[tuple[str, float]]:
 
 def note(memory: memoryview) -> None:
     """Have this process, but none that it forks, note its imports from now on."""
-    load: Callable[[Any], Any] = _bootstrap._load_unlocked  # noqa: SLF001
+    load: FunctionType = _BOOTSTRAP._load_unlocked  # noqa: SLF001
     owner, importing, used = os.getpid(), _thread.allocate_lock(), 0
 
     def _load_unlocked(spec: Any) -> Any:
@@ -57,7 +58,7 @@ def note(memory: memoryview) -> None:
                 memory[: _COUNT.size] = _COUNT.pack(used)
             importing.release()
 
-    # Python leaves frames of this file out of tracebacks, and warnings look past them.
-    code = _load_unlocked.__code__.replace(co_filename=_bootstrap._load_unlocked.__code__.co_filename)  # noqa: SLF001
+    # Python leaves frames of that file out of tracebacks, and warnings look past them.
+    code = _load_unlocked.__code__.replace(co_filename=load.__code__.co_filename)
     _load_unlocked.__code__ = code
-    _bootstrap._load_unlocked = _load_unlocked  # noqa: SLF001
+    _BOOTSTRAP._load_unlocked = _load_unlocked  # noqa: SLF001

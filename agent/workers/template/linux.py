@@ -43,8 +43,14 @@ class _MemoryMap(ctypes.Structure):
 
 # Of each address: its number among the fields of /proc/self/stat, counted from 1; see proc(5).
 _FIELDS = {
-    **{"start_code": 26, "end_code": 27, "start_stack": 28, "start_data": 45, "end_data": 46},
-    **{"start_brk": 47, "arg_start": 48, "arg_end": 49},
+    "start_code": 26,
+    "end_code": 27,
+    "start_stack": 28,
+    "start_data": 45,
+    "end_data": 46,
+    "start_brk": 47,
+    "arg_start": 48,
+    "arg_end": 49,
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from importlib import _bootstrap, import_module  # type: ignore[attr-defined]
-from typing import Any
+from importlib import _bootstrap as _importlib
+from importlib import import_module
+from typing import Any, Self
 
 from . import traces
 from .modules import IMPORTED_WITH
 
+_BOOTSTRAP: Any = _importlib  # what loads modules
 SCRIPT_NAME = "__preload__"  # that a script for preloading has as ``__name__``
 SOURCES_MAX = 10_000  # files that are watched for changes; those beyond are not
 
@@ -30,10 +32,10 @@ class Preloading:
         self._causes: dict[str, str] = {}
         self._seen = {*traces.threads(), *self._open()}
         self._before = frozenset(self._seen)
-        self._load: Callable[[Any], Any] = _bootstrap._load_unlocked  # noqa: SLF001
+        self._load: Callable[[Any], Any] = _BOOTSTRAP._load_unlocked  # noqa: SLF001
         self._read: Callable[[Any, str], str] = type(os.environ).__getitem__
 
-    def __enter__(self) -> Preloading:
+    def __enter__(self) -> Self:
         """Begin to watch."""
 
         def load(spec: Any) -> Any:
@@ -47,13 +49,13 @@ class Preloading:
                 self.reads[name] = _reader(sys._getframe(1))  # noqa: SLF001
             return self._read(environment, name)
 
-        _bootstrap._load_unlocked = load  # noqa: SLF001
+        _BOOTSTRAP._load_unlocked = load  # noqa: SLF001
         type(os.environ).__getitem__ = read  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leave Python as it was."""
-        _bootstrap._load_unlocked = self._load  # noqa: SLF001
+        _BOOTSTRAP._load_unlocked = self._load  # noqa: SLF001
         type(os.environ).__getitem__ = self._read  # type: ignore[method-assign]
 
     def load(self, names: Iterable[str], script: str) -> None:

@@ -50,16 +50,16 @@ class Template:
         """Import everything; raises `Unfit`."""
         linux.name_process(NAME)
         began, known = time.perf_counter(), len(sys.modules)
-        place = self._order["path"]
-        sys.path[:0] = place
+        places = self._order["path"]
+        sys.path[:0] = places
         with self._preloading as watched:
             watched.load(self._order["modules"], self._order["script"])
             if why := _try_fork():
                 raise Unfit(why)
             watched.check()
-        # Python puts it there itself as the program begins.
-        if place and place[0] in sys.path:
-            sys.path.remove(place[0])
+        for place in places:  # The program puts them there itself as it begins.
+            if place in sys.path:
+                sys.path.remove(place)
         os.chdir(self._folder)
         self._sources = preloading.sources(self._order["script"])
         # What is never collected is never written to, and stays shared.
@@ -99,10 +99,10 @@ class Template:
     def _refusal(self, seats: list[Seat]) -> dict[str, Any] | None:
         """Return why these workers must not be forked from here, None if they may."""
         if path := preloading.changed(self._sources):
-            return {"changed": path}
+            return {"refused": {"checked": path}}
         for seat in seats:
             if why := too_late(self._preloading.reads, self.environment, seat.env):
-                return {"unfit": why}
+                return {"refused": {"unfit": why}}
         return None
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
@@ -145,7 +145,7 @@ class Template:
             return None
         os.close(tell)
         # It ends when the last worker leads its own session, and so gets what is for its group.
-        with open(told, "rb") as file:
+        with open(told, "rb") as file:  # noqa: PTH123 - a descriptor
             content = file.read()
         # Only then is the supervisor their parent.
         os.waitpid(parent, 0)

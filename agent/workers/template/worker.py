@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from . import linux
 from .environment import after_imports
@@ -32,10 +33,8 @@ def become(seat: Seat, *, before: dict[str, str]) -> None:
     if seat.cpus:
         # It fails if all of them were taken from us since they were chosen. Where a worker
         # runs decides how fast it is; that is no reason for it not to run.
-        try:
+        with suppress(OSError):
             os.sched_setaffinity(0, seat.cpus)
-        except OSError:
-            pass
     given = before | seat.env
     wanted = after_imports(before, dict(os.environ), given)
     for name in os.environ.keys() - wanted.keys():
