@@ -278,12 +278,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         reaped = _reap_ended()
-        template, is_any_left = self._template, reaped.is_any_left
-        if template is not None and (code := reaped.exit_codes.get(template.pid)) is not None:
-            self._hear_template()  # its last words
-            if self._template is template:
-                self._drop_template()
-                self._keep(template_keeper.Ended(how=_describe_end(code)))
+        is_any_left = reaped.is_any_left
         if self._keeper.warmth is not template_keeper.Warmth.UNASKED and is_any_left:
             is_any_left = bool(list_own_children() - {*self._spared})
             if is_any_left and self._group.state is worker_group.State.IDLE:
@@ -292,6 +287,12 @@ class Supervisor:
                 is_any_left = False
         if reaped.exit_codes or not is_any_left:
             self._dispatch(replace(reaped, is_any_left=is_any_left))
+        template = self._template
+        if template is not None and (code := reaped.exit_codes.get(template.pid)) is not None:
+            self._hear_template()  # its last words
+            if self._template is template:
+                self._drop_template()
+                self._keep(template_keeper.Ended(how=_describe_end(code)))
 
     def _flush(self) -> None:
         try:

@@ -33,6 +33,8 @@ def read(memory: mmap) -> list[tuple[str, float]]:
     found = []
     for line in memory[_COUNT.size : _COUNT.size + used].decode(errors="replace").splitlines():
         duration, _, name = line.partition(" ")
+        if not name or not duration.replace(".", "").isdecimal():
+            break  # the worker has written something else there
         found.append((name, float(duration)))
     return found
 

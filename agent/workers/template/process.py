@@ -185,6 +185,7 @@ def serve(order: str) -> None:
     # Workers find none of ours; what runs here does not need to be found.
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
+    sys.path_importer_cache.pop(os.path.dirname(__file__), None)  # noqa: PTH120
     connection = socket.socket(fileno=told["fd"])
     connection.set_inheritable(False)
     template = Template(told, connection)
