@@ -123,7 +123,7 @@ Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | mess
 class Warmth(Enum):
     """Whether workers are forked from a template."""
 
-    UNASKED = "unasked"  # nobody wants one
+    UNASKED = "unasked"  # none is asked for
     LOADING = "loading"  # it imports; starts wait
     READY = "ready"  # starts are for it
     COLD = "cold"  # there can be none

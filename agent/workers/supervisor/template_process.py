@@ -42,6 +42,7 @@ class TemplateProcess:
 
     def __init__(self, preload: Preload, spawn: Callable[[StartWorkers, WorkerStart], int]) -> None:
         """Start it. Raises ``OSError``."""
+        self._preload = preload
         with ExitStack() as undo:
             self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(self.connection.close)
@@ -84,6 +85,8 @@ class TemplateProcess:
         With an error those that are missing were not tried. Raises `Refused` if there is none,
         and `Broken` if that is unknown.
         """
+        if (command.argv, command.env) != (self._preload.argv, self._preload.env):
+            raise Refused(None)
         ranks = [worker.local_rank for worker in command.workers]
         with self._exchange(), ExitStack() as files:
             packets: list[tuple[dict[str, Any], list[int]]] = []
