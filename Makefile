@@ -65,6 +65,7 @@ soak: $(READY)
 		tests/integration/coordinator/test_fuzz.py
 	DRUMBEAT_STRANGERS=5000 $(BIN)/python -m pytest --timeout=0 \
 		tests/integration/coordinator/test_strangers.py
+	$(BIN)/python -m pytest --timeout=0 -m soak tests/e2e
 	DRUMBEAT_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout=0 tests/e2e/test_orphans.py
 
 # The oldest versions pyproject.toml allows: the SDK lives where others pin them.

@@ -19,7 +19,7 @@ def run(config: AgentConfig) -> int:
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
     if not config.is_standalone:
-        from drumbeat.command.logs import load_grpc_quietly  # noqa: PLC0415
+        from drumbeat.command.loading import load_grpc_quietly  # noqa: PLC0415
 
         load_grpc_quietly()
     module = "standalone" if config.is_standalone else "agent.runtime.driver"

@@ -146,13 +146,15 @@ class Scene:
         self._processes.append(process)
         return process
 
-    def start_coordinator(self, port: int = 0) -> tuple[psutil.Popen, int]:
-        """Start our coordinator; return it and its port when it is ready."""
+    def start_coordinator(
+        self, port: int = 0, *options: str, module: str = "coordinator"
+    ) -> tuple[psutil.Popen, int]:
+        """Start our coordinator, or what stands for it; return it and its port when it is ready."""
         with (self.directory / "coordinator.log").open("ab") as log:
             process = psutil.Popen(
                 [
-                    *(self.way.python, "-m", "coordinator", "serve", "--port", str(port)),
-                    *("--state-dir", str(self.directory / "state"), *self.way.options),
+                    *(self.way.python, "-m", module, "serve", "--port", str(port)),
+                    *("--state-dir", str(self.directory / "state"), *self.way.options, *options),
                 ],
                 cwd=self.way.tree,
                 env=ENVIRONMENT,

@@ -10,7 +10,7 @@ import pkgutil
 import sys
 from importlib import import_module
 
-from bench import host, recovery, scale
+from bench import host, looking, recovery, scale
 from bench.harness import Question, main
 
 
@@ -18,7 +18,7 @@ def questions() -> list[Question]:
     """Return the ``QUESTIONS`` of all modules in the folders of cases."""
     return [
         question
-        for folder in (recovery, scale, host)
+        for folder in (recovery, scale, looking, host)
         for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
         for question in getattr(import_module(module.name), "QUESTIONS", ())
     ]

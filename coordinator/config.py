@@ -31,6 +31,11 @@ class Limits:
     anonymous_calls_max: int = 1_000
     # Streams of events under way; one more is refused. For each a flag is kept and nothing else.
     watches_max: int = 1_000
+    # Readers of workers' output at once, of all runs; one more is refused.
+    log_readers_max: int = 16
+    # What one of them is given; agents then read no further, and what they keep no longer is lost
+    # to this reader, which is told how many lines. A message counts as 4 KiB at least.
+    log_bytes_per_s_max: int = 4 * 1024 * 1024
     # A new stream that has not said Hello by then is ended, and any other call without its message.
     hello_timeout_s: float = 10.0
     # Before it is known who is there. More connections than a run has agents; fewer if the
@@ -39,8 +44,8 @@ class Limits:
     # For TLS and the first frame of HTTP/2, then the connection is closed. 10,000 agents that
     # come at once need 8 s of a core; gRPC's clients give up after 20 s themselves.
     handshake_timeout_s: float = 20.0
-    # A connection without a call is told to close by then; its client opens another one when
-    # it calls. Agents always have a call.
+    # A connection without a call is told to close after one to two times this; its client opens
+    # another one when it calls. Agents always have a call.
     idle_timeout_s: float = 60.0
     # Calls of one connection at once. Clients keep more to themselves; of those that do not,
     # gRPC's core refuses them in no time of ours, whether reset at once or not.
@@ -121,6 +126,13 @@ class CoordinatorConfig:
         seconds(0.1, 86400.0),
         "Liveness",
         "Silence after which an agent is given up; more than twice the interval.",
+    )
+    checkpoint_grace: float = setting(
+        300.0,  # beyond a save of most jobs, and training that does not ask waits for nothing
+        seconds(),
+        "Steering",
+        "How long training may take to save before a drain, a stop, a planned restart and a "
+        "scale-up; each ends the wait as soon as all ranks have saved.",
     )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)

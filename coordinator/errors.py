@@ -149,7 +149,7 @@ class UnknownRun(CoordinatorError):
 
     def __str__(self) -> str:
         run_id, *which = self.args
-        return " ".join((f"there is no run {show_value(run_id)}", *which))
+        return " ".join(filter(None, (f"there is no run {show_value(run_id)}", *which)))
 
 
 class WrongPhase(CoordinatorError):

@@ -1,6 +1,7 @@
 """Pure. Counts and foreign text as they may stand in a line of a log or report."""
 
 import re
+from collections.abc import Iterable
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # Control characters but tab and newline, what breaks lines elsewhere, what turns the direction
@@ -19,6 +20,14 @@ def count(number: int, noun: str) -> str:
 def are(number: int) -> str:
     """Return the verb that goes with so many."""
     return "is" if number == 1 else "are"
+
+
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """Return the first of some names, each once, and how many more there are."""
+    each = list(dict.fromkeys(names))
+    more = [f"{len(each) - most} more"] * (len(each) > most)
+    *others, last = *each[:most], *more
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,15 @@ from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from agent.runtime.driver import drive
-from agent.session.transport import Failures, Reports, TakeDirective, TakeReceipt, TransportError
+from agent.session.transport import (
+    Failures,
+    Logs,
+    Reports,
+    TakeCursors,
+    TakeDirective,
+    TakeReceipt,
+    TransportError,
+)
 from agent.settings.config import AgentConfig
 from coordinator.config import Limits
 from coordinator.core.policy import Policy
@@ -72,6 +80,10 @@ class EmbeddedConnection:
     async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
         """Deliver stacks."""
         await self._sessions.report_stacks(request)
+
+    async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
+        """Deliver output."""
+        await _converse(self._sessions.report_logs, requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""

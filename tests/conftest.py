@@ -1,8 +1,9 @@
-"""Checks around every test: nothing may be left behind."""
+"""Checks around every test: nothing may be left behind; and which tests run, in which order."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,29 @@ if TYPE_CHECKING:
 
 # A suite that nohup started would hand what is ignored on to every process of its tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``soak``, unless it was asked for; put what may take long first.
+
+    So that no worker of pytest has a long test before it when the others have none left.
+    """
+    if "soak" not in config.getoption("-m"):
+        left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    items.sort(key=_timeout_s, reverse=True)
+
+
+def _timeout_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker else float(item.config.getini("timeout"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave out what lives to the end whenever a test looks for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -324,10 +324,11 @@ class AgentCore:
         assignment = self.workers.assignment
         if assignment is None or notice.round_id != assignment.round_id or self.ending is not None:
             return
-        self._effects.append(fx.ShowNotice(notice=notice))
         if notice.is_over:
             self._answered = None
             self._leave("training was given notice")
+        if self.ending is None:  # else its workers wait for their end, and make no step in vain
+            self._effects.append(fx.ShowNotice(notice=notice))
 
     def _leave(self, why: str) -> None:
         """Leave the run, if this host will go away."""

@@ -17,16 +17,15 @@ from agent.errors import AgentError
 from agent.launching import exchange
 from agent.settings.config import AgentConfig
 from drumbeat.command.console import close_console, open_missing
-from drumbeat.command.logs import configure_logs
+from drumbeat.command.loading import load_structlog_alone
 
 
-def watch_launcher(lifeline: int, pid: int) -> threading.Event:
-    """Send this process SIGTERM, and set the event, when its launcher has ended or given up.
+def watch_launcher(lifeline: int, pid: int, signum: int, is_alone: threading.Event) -> None:
+    """Send this process a signal, and set the event, when its launcher has ended or given up.
 
     ``lifeline`` is the read end of a pipe that the launcher holds open. A fork of the launcher
     may hold it too, so its pid is watched as well.
     """
-    is_alone = threading.Event()
     os.set_inheritable(lifeline, False)
     poll = select.poll()
     poll.register(lifeline, 0)  # its end is always told
@@ -37,20 +36,29 @@ def watch_launcher(lifeline: int, pid: int) -> threading.Event:
             if os.getppid() == pid:
                 poll.poll()
         is_alone.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signum)
 
     threading.Thread(target=watch, name="launcher watch", daemon=True).start()
-    return is_alone
+
+
+def ending_signal(config: AgentConfig) -> signal.Signals:
+    """Return a signal that ends the agent at once, whatever tells it that its host goes away."""
+    is_notice = config.preemption_signal == signal.SIGTERM.name
+    return signal.SIGINT if is_notice else signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
     """Run the agent; return its exit code, of use only if the launcher is gone."""
     open_missing()
     directory = Path(argv[0])
-    is_alone = watch_launcher(int(argv[1]), int(argv[2]))
+    is_alone = threading.Event()
     try:
         config: AgentConfig = exchange.read(directory / exchange.AGENT)
         (directory / exchange.AGENT).unlink()  # there may be a token in it
+        load_structlog_alone()
+        from drumbeat.command.logs import configure_logs  # noqa: PLC0415
+
+        watch_launcher(int(argv[1]), int(argv[2]), ending_signal(config), is_alone)
         configure_logs(config.log_format, level=config.log_level)
         return run(config)
     except AgentError as error:

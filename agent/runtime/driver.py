@@ -37,6 +37,7 @@ from agent.session.convert import (
     failure_message,
     incarnation_of,
 )
+from agent.session.log_answers import LogAnswers
 from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
@@ -123,6 +124,7 @@ class Driver:
     ) -> None:
         self._config, self._connect = config, connect
         output = WorkerOutput(config, folder)
+        self._kept = output.kept
         size, host, now = config.nproc_per_node, socket.gethostname(), time.monotonic()
         key = secrets.token_bytes(INCARNATION_KEY_BYTES)
         self._identity = identity = Identity(
@@ -171,6 +173,8 @@ class Driver:
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
         if self._session is not None:
+            if self._session.is_output_read:
+                await self._workers.examined()
             await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
         return self._finish
 
@@ -238,7 +242,11 @@ class Driver:
                 if self._session_task is not None:
                     self._session_task.cancel()
                 watchdog = self._workers.watchdog
-                session = Session(effect, self._config, self._identity, self._submit, watchdog)
+                redact = Redactor(inherited_environment(), os.path.exists)
+                logs = LogAnswers(self._config.run_id, self._identity, self._kept, redact)
+                session = Session(
+                    effect, self._config, self._identity, self._submit, watchdog, logs
+                )
                 holding = session.run(self._connect, self._spool)
                 self._session, self._session_task = session, self._spawn(holding)
             case fx.SendBeat() if session is not None:

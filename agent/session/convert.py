@@ -118,7 +118,7 @@ class Identity:
     term: int = 0
 
 
-FEATURES = ("stacks",)
+FEATURES = ("stacks", "logs")
 """What this agent can do beyond the first version of the protocol."""
 
 
@@ -162,6 +162,7 @@ def beat_message(
     *,
     standings: Iterable[Standing] = (),
     observations: Mapping[str, tuple[int, float]] = MappingProxyType({}),
+    pids: Iterable[int] = (),
     now: float = 0.0,
     host: str = "",
 ) -> session_pb2.Beat:
@@ -175,6 +176,7 @@ def beat_message(
             )
             for name, (count, longest_s) in observations.items()
         ],
+        pids=pids,
         inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
         leaving=beat.leaving and _leaving(beat.leaving, now),
         failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),

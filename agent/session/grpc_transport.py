@@ -14,7 +14,9 @@ from agent.session.access import Access
 from agent.session.transport import (
     MESSAGE_BYTES_MAX,
     Failures,
+    Logs,
     Reports,
+    TakeCursors,
     TakeDirective,
     TakeReceipt,
     TransportError,
@@ -101,6 +103,13 @@ class GrpcConnection:
             await stub.ReportStacks(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise _transport_error(error) from error
+
+    async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
+        """Call ``AgentService.ReportLogs`` on a connection of its own."""
+        used = await self._access.credentials()
+        async with self._channel_of(used) as channel:
+            call = session_pb2_grpc.AgentServiceStub(channel).ReportLogs(metadata=used.metadata)
+            await _converse(call, requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.core.notice import Notice, NoticeKind
 from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
+from agent.session.log_answers import LogAnswers
 from agent.session.spool import Spool
 from agent.session.stack_answers import StackAnswers
 from agent.session.transport import Connect, Connection, Reports, TransportError
@@ -76,12 +77,14 @@ class Session:
         identity: Identity,
         on_event: Callable[[ev.Event], None],
         watchdog: Watchdog,
+        logs: LogAnswers,
     ) -> None:
         self._opening, self._attempt, self._beat = opening, opening.attempt, opening.beat
         self._config, self._identity, self._watchdog = config, identity, watchdog
         self._on_event = on_event
-        self._stacks = StackAnswers(config.run_id, identity, watchdog)
+        self._stacks, self._logs = StackAnswers(config.run_id, identity, watchdog), logs
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
+        self._told_pids: tuple[int | None, dict[int, int]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
@@ -100,8 +103,14 @@ class Session:
         self._goodbye = reason
         self._changed.set()
 
+    @property
+    def is_output_read(self) -> bool:
+        """Whether there are readers of the workers' output."""
+        return self._logs.is_read
+
     async def said_all(self, *, timeout_s: float) -> None:
-        """Return when a goodbye, if there is one, was handed to the network, or in vain."""
+        """Return when all output that is read, and a goodbye, were handed over, or in vain."""
+        await self._logs.finish(timeout_s=timeout_s)
         if self._goodbye is not None and self._session_id:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -162,7 +171,8 @@ class Session:
             await asyncio.get_running_loop().create_future()
 
         stream = connection.open(self._requests(), partial(self._take, connection))
-        await until_one_ends(stream, deliver(), show_all(), self._stacks.run(connection))
+        answers = (self._stacks.run(connection), self._logs.run(connection))
+        await until_one_ends(stream, deliver(), show_all(), *answers)
 
     def _take(self, connection: Connection, response: session_pb2.Directive) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""
@@ -187,6 +197,8 @@ class Session:
                 self._take_for_workers(response)
             case "collect":
                 self._stacks.asked(response.collect)
+            case "logs":
+                self._logs.asked(response.logs)
             case "authorities":
                 connection.trust(response.authorities.keys)
             case _:
@@ -240,9 +252,19 @@ class Session:
             self._beat,
             standings=self._watchdog.standings(round_id),
             observations=observed[1] if is_news else {},
+            pids=self._pids_to_tell(round_id),
             now=time.monotonic(),
             host=self._identity.host,
         )
+
+    def _pids_to_tell(self, round_id: int | None) -> Sequence[int]:
+        """Return the workers' processes by local rank if that is news in this session."""
+        told_of, told = self._told_pids
+        known = (told if told_of == round_id else {}) | self._watchdog.pids(round_id)
+        if not known or (round_id, known) == self._told_pids:
+            return ()
+        self._told_pids = round_id, known
+        return [known.get(local_rank, 0) for local_rank in range(max(known) + 1)]
 
     def _report(self, **kind: Any) -> session_pb2.AgentReport:
         fence = common_pb2.Fence(

@@ -14,6 +14,8 @@ Reports = AsyncGenerator[session_pb2.AgentReport, None]
 TakeDirective = Callable[[session_pb2.Directive], None]
 Failures = AsyncGenerator[session_pb2.ReportFailuresRequest, None]
 TakeReceipt = Callable[[session_pb2.ReportFailuresResponse], None]
+Logs = AsyncGenerator[session_pb2.ReportLogsRequest, None]
+TakeCursors = Callable[[session_pb2.ReportLogsResponse], None]
 
 
 class TransportError(Exception):
@@ -47,6 +49,9 @@ class Connection(Protocol):
 
     async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
         """Call ``AgentService.ReportStacks``. Raises ``TransportError``."""
+
+    async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
+        """Call ``AgentService.ReportLogs`` as ``report`` does, on a connection of its own."""
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``. Raises ``TransportError``."""

@@ -78,6 +78,9 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     Command lines of torchrun and its PET_* variables work, too; ours count first.
     """
     # Imported here: neither --help nor a mistake of spelling needs it.
+    from drumbeat.command.loading import load_structlog_alone  # noqa: PLC0415
+
+    load_structlog_alone()
     from agent.runtime import preflight  # noqa: PLC0415
 
     notes = translate(ctx, params)

@@ -222,6 +222,25 @@ class JobSettings(AccessSettings):
         "Whether the failure report has the last lines of stderr where it is in no file; "
         "off: workers write to the agent's own stderr.",
     )
+    stdout_capture: bool = _output(
+        True,
+        switch("on", "off"),
+        "Whether `coordinator logs` has the end of stdout where it is in no file; off: workers "
+        "write to the agent's own stdout.",
+    )
+    preemption_signal: str | None = _workers(
+        None,
+        kinds.SIGNAL,
+        "Signal that says that this machine will go away. Training is given notice and may save, "
+        "then this agent leaves, and the others go on.",
+        shown_default="none",
+    )
+    preemption_grace: float = _workers(
+        30.0,  # that of Kubernetes
+        seconds(),
+        "How long the machine stays after that signal; the last quarter, at most "
+        "--shutdown-timeout, is for the workers to stop.",
+    )
     local_addr: str | None = _network(
         None, kinds.HOST, "Address at which the other machines reach this one; found if not given."
     )
@@ -307,19 +326,6 @@ class AgentConfig(JobSettings):
         kinds.SIGNALS,
         "Signals that end this agent, and with it its workers, who get the same. "
         "SIGUSR1 and SIGUSR2 go to the workers alone if they are not among them.",
-    )
-    preemption_signal: str | None = _workers(
-        None,
-        kinds.SIGNAL,
-        "Signal that says that this machine will go away. Training is given notice and may save, "
-        "then this agent leaves, and the others go on.",
-        shown_default="none",
-    )
-    preemption_grace: float = _workers(
-        30.0,  # that of Kubernetes
-        seconds(),
-        "How long the machine stays after that signal; the last quarter, at most "
-        "--shutdown-timeout, is for the workers to stop.",
     )
 
     program: Program

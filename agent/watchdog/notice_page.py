@@ -44,15 +44,19 @@ class NoticePage:
             if notice is None:
                 self._write(layout.NOTICE_ID, 0)
                 return
+            until = time.monotonic_ns() + round(notice.time_left_s * _SECOND_NS)
+            until = min(until, _NUMBER_MAX)
             if shown[layout.NOTICE_ID] != notice.notice_id:
-                until = time.monotonic_ns() + round(notice.time_left_s * _SECOND_NS)
                 self._write(layout.NOTICE_ID, 0)
                 os.pwrite(self.fd, layout.encode_reason(notice.reason), layout.REASON_FROM_BYTE)
                 self._write(layout.KIND, layout.Kind[notice.kind.name])
-                self._write(layout.UNTIL, min(until, _NUMBER_MAX))
+                self._write(layout.UNTIL, until)
                 self._write(layout.CHOSEN, _word(notice.chosen))
                 self._write(layout.NOTICE_ID, notice.notice_id)
-            elif shown[layout.CHOSEN] != _word(notice.chosen):
+                return
+            if until < shown[layout.UNTIL]:
+                self._write(layout.UNTIL, until)
+            if shown[layout.CHOSEN] != _word(notice.chosen):
                 self._write(layout.CHOSEN, _word(notice.chosen))
 
     def answer(self, notice: Notice) -> WorkerAnswer:

@@ -208,6 +208,11 @@ class Watchdog:
             if each != Standing(local_rank=each.local_rank)
         ]
 
+    def pids(self, round_id: int | None) -> dict[int, int]:
+        """Return the processes of a round's workers by local rank, of those that were started."""
+        known = ((worker.key, worker.pid) for worker in self._workers.values())
+        return {key.local_rank: pid for key, pid in known if key.round_id == round_id and pid}
+
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""
         return merged(known.observed() for known in self._known_of(round_id))

@@ -122,6 +122,11 @@ class Workers:
         self._files.close()
         self._explainer.close()
 
+    async def examined(self) -> None:
+        """Return once the last output of workers that are gone is taken in, if it can be."""
+        with suppress(FilesStalled):
+            await self._read_files(lambda: None)
+
     def execute(self, effect: fx.WorkersEffect) -> None:
         """Do what the core wants of the workers."""
         match effect:

@@ -78,7 +78,7 @@ def cost(expires: Expires) -> Figures:
     }
 
 
-def heartbeat_cost(heartbeat: Callable[[int], None]) -> Figures:
+def heartbeat_cost(heartbeat: Callable[[int], object]) -> Figures:
     """Time heartbeats, with pauses."""
     clock = time.perf_counter_ns
     samples: list[float] = []

@@ -26,13 +26,20 @@ if TYPE_CHECKING:
 CONNECTING_MAX = 200
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0  # until the coordinator says another one
-ASSIGNED_WITHIN_S = 120.0
+ASSIGNED_WITHIN_S = 300.0  # 10,000 on two busy cores
 PLAINTEXT = Credentials(tls=None)
 # A connection of its own for every agent, as if each were on a host of its own.
 CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.bdp_probe", 0),
+)
+
+# Of one worker in the middle of a deep model, with a second thread: some 4 KB.
+STACKS = "\n".join(
+    f"Thread {number:#x} (most recent call first):\n"
+    + "".join(f'  File "/home/user/train/model_{i}.py", line {i} in forward\n' for i in range(40))
+    for number in (1, 2)
 )
 
 # gRPC keeps waking each loop that ever served it, so that fleets share one.
@@ -48,7 +55,7 @@ def run_spec(count: int) -> common_pb2.RunSpec:
     return common_pb2.RunSpec(
         agents_min=count,
         agents_max=count,
-        restarts_max=3,
+        restarts_max=1_000,
         join_timeout=Duration(seconds=600),
         last_call=Duration(seconds=30),
         shutdown_timeout=Duration(seconds=30),
@@ -57,7 +64,10 @@ def run_spec(count: int) -> common_pb2.RunSpec:
 
 
 class FakeAgent:
-    """One agent: registers, is given ranks, says that it runs, and beats from then on."""
+    """One agent: registers, is given ranks, says that it runs, and beats from then on.
+
+    Asked for stacks, it gives ``STACKS`` for each of its workers at once.
+    """
 
     def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0) -> None:
         self.beats = 0
@@ -82,6 +92,17 @@ class FakeAgent:
         self._workers = max(1, workers)
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
+        self._next_round: asyncio.Future[float] | None = None
+
+    def next_round(self) -> asyncio.Future[float]:
+        """Return what is done with the monotonic second at which the next assignment comes."""
+        self._next_round = asyncio.get_running_loop().create_future()
+        return self._next_round
+
+    def fail(self) -> None:
+        """Say at once that a worker has failed."""
+        self._beat.state = session_pb2.GROUP_STATE_FAILED
+        self._has_news.set()
 
     async def live(
         self, connect: Connect, metadata: Metadata, connecting: asyncio.Semaphore
@@ -115,6 +136,7 @@ class FakeAgent:
                 local_world_size=self._workers,
                 incarnation_key=self._key,
                 beat=self._beat,
+                features=["stacks"],
             )
             await call.write(session_pb2.AgentReport(fence=self._fence, hello=hello))
             first = await call.read()
@@ -128,6 +150,8 @@ class FakeAgent:
                     self._keep(response.pace)
                 if response.desired.HasField("run"):
                     self._run(response.desired.run)
+                for asked in response.collect.stacks:
+                    await stub.ReportStacks(self._stacks(asked), metadata=metadata)
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
@@ -164,12 +188,25 @@ class FakeAgent:
         self.rounds.add(assignment.round_id)
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
         self._beat.workers_alive = self._workers
+        del self._beat.workers[:]
         self._beat.workers.extend(self._progress)
         # The coordinator uses each port once: hold another one for the next round.
         self._beat.master_port = 10_000 + (self._beat.master_port + 1) % 50_000
         self._has_news.set()
-        if not self.assigned_at.done():
-            self.assigned_at.set_result(time.monotonic())
+        for assigned in (self.assigned_at, self._next_round):
+            if assigned is not None and not assigned.done():
+                assigned.set_result(time.monotonic())
+
+    def _stacks(self, asked: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
+        return session_pb2.ReportStacksRequest(
+            fence=self._fence,
+            incarnation_key=self._key,
+            request_id=asked.request_id,
+            workers=(
+                session_pb2.WorkerStacks(local_rank=i, pid=1_000 + i, stacks=STACKS)
+                for i in asked.local_ranks
+            ),
+        )
 
 
 def progress(local_rank: int) -> failure_pb2.WorkerProgress:
@@ -267,6 +304,16 @@ class Fleet:
             TimeoutError: Not all had theirs after ``ASSIGNED_WITHIN_S``.
         """
         return await _latest(agent.assigned_at for agent in self._agents) - self._began
+
+    async def time_to_restart(self) -> float:
+        """Let a worker fail; return the seconds from then until the last agent is assigned anew.
+
+        Raises:
+            TimeoutError: Not all were after ``ASSIGNED_WITHIN_S``.
+        """
+        rounds, began = [agent.next_round() for agent in self._agents], time.monotonic()
+        self._agents[len(self._agents) // 2].fail()
+        return await _latest(rounds) - began
 
     async def all_back_at(self) -> float:
         """Return the monotonic second at which the last agent had its second session.

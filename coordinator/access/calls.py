@@ -16,6 +16,26 @@ from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 if TYPE_CHECKING:
     from drumbeat.access.settings import AccessSettings
 
+# A coordinator that vanished without a word is noticed within the sum of these, which agents
+# have, too; and so long each try to connect may take.
+KEEPALIVE_AFTER_S = 10.0
+KEEPALIVE_WITHIN_S = 5.0
+
+
+def _options(*, is_proxied: bool) -> list[tuple[str, int]]:
+    after_ms, within_ms = round(1e3 * KEEPALIVE_AFTER_S), round(1e3 * KEEPALIVE_WITHIN_S)
+    return [
+        # Each try has a connection of its own: a shared one would wait for the last one's back-off.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.min_reconnect_backoff_ms", within_ms),  # to connect, in spite of its name
+        ("grpc.keepalive_time_ms", after_ms),
+        ("grpc.keepalive_timeout_ms", within_ms),
+        # Without it newer releases wait a minute for the answer, whatever stands above.
+        ("grpc.http2.ping_timeout_ms", within_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.enable_http_proxy", int(is_proxied)),
+    ]
+
 
 @contextmanager
 def call_channel(
@@ -31,7 +51,7 @@ def call_channel(
         used = credentials(access, coordinator)
     except AccessProblem as problem:
         raise _failed(problem) from problem
-    options = [("grpc.enable_http_proxy", int(use_proxy)), *used.options]
+    options = [*_options(is_proxied=use_proxy), *used.options]
     if (secret := used.channel) is None:
         channel = grpc.insecure_channel(coordinator, options)
     else:

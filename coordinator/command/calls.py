@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from coordinator.access.calls import call_channel
+from coordinator.command.looking.reading import Reader, channel_of
 from coordinator.command.requests import (
     CreateToken,
     DrainAgent,
@@ -28,8 +30,9 @@ from coordinator.command.requests import (
     UndrainAgent,
 )
 from coordinator.errors import CallFailed
+from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
-from drumbeat.format import count
+from drumbeat.format import are, count, listed, printable
 from drumbeat.mapping import ERROR_KEY, duration, seconds_of
 from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc
 
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
+
+# Names that are looked through for those like another one.
+_COMPARED_MAX = 10_000
 
 _REFUSED = frozenset(
     {
@@ -60,114 +66,186 @@ Call = Callable[[str, "Message"], Any]  # a method of the control service, with 
 
 def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
     """Ask for one thing; return what to print. Raises ``CallFailed``."""
-    access = call_channel(asked, asked.coordinator, use_proxy=asked.use_proxy)
     try:
-        with access as (channel, metadata):
+        with channel_of(asked) as (channel, metadata):
             stub = control_pb2_grpc.ControlServiceStub(channel)
 
             def call(method: str, request: Message) -> Any:
                 return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
 
-            return CALLS[type(asked)](asked, call)
+            done = CALLS[type(asked)](asked, call)
     except grpc.RpcError as error:
         raise failure_of(asked, error) from error
+    if done.note:
+        write_text(f"coordinator: {printable(done.note)}\n")
+    return done.text if asked.output == "text" else json.dumps(done.document)
 
 
-def _reset_limits(asked: ResetLimits, call: Call) -> str:
+class Done(NamedTuple):
+    """What came of a request, to be read and for programs."""
+
+    text: str
+    document: dict[str, Any]
+    note: str = ""  # for the user, on standard error
+
+
+def _reset_limits(asked: ResetLimits, call: Call) -> Done:
     response = call("ResetLimits", control_pb2.ResetLimitsRequest(run_id=asked.run_id))
-    return f"coordinator: run {asked.run_id}: {count(response.forgotten, 'limit')} forgotten"
+    text = f"coordinator: run {asked.run_id}: {count(response.forgotten, 'limit')} forgotten"
+    return Done(text, {"run_id": asked.run_id, "forgotten": response.forgotten})
 
 
-def _create_token(asked: CreateToken, call: Call) -> str:
+def _create_token(asked: CreateToken, call: Call) -> Done:
     role = control_pb2.Role.Value(f"ROLE_{asked.role.upper()}")
     request = control_pb2.CreateTokenRequest(role=role, run_id=asked.run_id or "")
     if asked.ttl is not None:
         request.ttl.CopyFrom(duration(asked.ttl))
-    text: str = call("CreateToken", request).text
-    return text
+    created = call("CreateToken", request)
+    return Done(created.text, {"token": created.text, **_token(created.token)})
 
 
-def _list_tokens(_asked: ListTokens, call: Call) -> str:
+def _list_tokens(_asked: ListTokens, call: Call) -> Done:
     heads = ("ID", "ROLE", "RUN", "AGE", "LEFT", "STATE", "CREATED BY")
-    tokens = call("ListTokens", control_pb2.ListTokensRequest()).tokens
-    return table(heads, [_row(token) for token in tokens])
+    tokens = [_token(each) for each in call("ListTokens", control_pb2.ListTokensRequest()).tokens]
+    rows = [
+        (
+            each["token_id"],
+            each["role"],
+            each["run_id"] or "",
+            _short(each["age_s"]),
+            _short(each["time_left_s"]) if each["state"] == "valid" else "",
+            each["state"],
+            each["created_by"] or "",
+        )
+        for each in tokens
+    ]
+    return Done(table(heads, rows), {"tokens": tokens})
 
 
-def _revoke_token(asked: RevokeToken, call: Call) -> str:
+def _revoke_token(asked: RevokeToken, call: Call) -> Done:
     request = control_pb2.RevokeTokenRequest(token_id=asked.token_id)
-    token = call("RevokeToken", request).token
-    return f"coordinator: {_role(token)} token {token.token_id} is revoked"
+    token = _token(call("RevokeToken", request).token)
+    text = f"coordinator: {token['role']} token {token['token_id']} is revoked"
+    return Done(text, token)
 
 
-def _show_authority(_asked: ShowAuthority, call: Call) -> str:
+def _show_authority(_asked: ShowAuthority, call: Call) -> Done:
     keys = call("GetAuthority", control_pb2.GetAuthorityRequest()).keys
     served = ["newest", *["until it is retired"] * (len(keys) - 1)]
     rows = [(_fingerprint(key), key, until) for key, until in zip(keys, served, strict=True)]
-    return table(("AUTHORITY", "KEY IN TOKENS", "SERVED"), rows)
+    return Done(table(("AUTHORITY", "KEY IN TOKENS", "SERVED"), rows), _authorities(keys))
 
 
-def _rotate_authority(_asked: RotateAuthority, call: Call) -> str:
-    newest, *older = call("RotateAuthority", control_pb2.RotateAuthorityRequest()).keys
-    told = f"coordinator: new tokens are of the authority {_fingerprint(newest)}"
+def _rotate_authority(_asked: RotateAuthority, call: Call) -> Done:
+    keys = call("RotateAuthority", control_pb2.RotateAuthorityRequest()).keys
+    told = f"coordinator: new tokens are of the authority {_fingerprint(keys[0])}"
     until = "served until `coordinator authority retire`"
-    return f"{told}; those of the {len(older)} before are {until}"
+    return Done(f"{told}; those of the {len(keys) - 1} before are {until}", _authorities(keys))
 
 
-def _retire_authority(_asked: RetireAuthority, call: Call) -> str:
-    newest, *_ = call("RetireAuthority", control_pb2.RetireAuthorityRequest()).keys
-    return f"coordinator: only tokens of the authority {_fingerprint(newest)} are served"
+def _retire_authority(_asked: RetireAuthority, call: Call) -> Done:
+    keys = call("RetireAuthority", control_pb2.RetireAuthorityRequest()).keys
+    text = f"coordinator: only tokens of the authority {_fingerprint(keys[0])} are served"
+    return Done(text, _authorities(keys))
 
 
-def _stop_run(asked: StopRun, call: Call) -> str:
+def _stop_run(asked: StopRun, call: Call) -> Done:
     request = control_pb2.StopRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
-    return f"coordinator: run {asked.run_id}: {call('StopRun', request).outcome}"
+    return _steered(asked.run_id, call("StopRun", request))
 
 
-def _restart_run(asked: RestartRun, call: Call) -> str:
+def _restart_run(asked: RestartRun, call: Call) -> Done:
     request = control_pb2.RestartRunRequest(
-        run_id=asked.run_id, reason=asked.reason or "", request_id=uuid.uuid4().hex
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
     )
-    return f"coordinator: run {asked.run_id}: {call('RestartRun', request).outcome}"
+    return _steered(asked.run_id, call("RestartRun", request))
 
 
-def _forget_run(asked: ForgetRun, call: Call) -> str:
+def _steered(run_id: str, response: Any) -> Done:
+    document = {"run_id": run_id, "is_new": response.is_new, "outcome": response.outcome}
+    return Done(f"coordinator: run {run_id}: {response.outcome}", document)
+
+
+def _forget_run(asked: ForgetRun, call: Call) -> Done:
     request = control_pb2.ForgetRunRequest(run_id=asked.run_id, request_id=uuid.uuid4().hex)
-    call("ForgetRun", request)
-    return f"coordinator: run {asked.run_id}: it is forgotten"
+    is_new = call("ForgetRun", request).is_new
+    document = {"run_id": asked.run_id, "is_new": is_new, "outcome": "it is forgotten"}
+    return Done(f"coordinator: run {asked.run_id}: it is forgotten", document)
 
 
-def _drain_agent(asked: DrainAgent, call: Call) -> str:
-    request = control_pb2.DrainAgentRequest(
-        name=asked.name,
-        run_id=asked.run_id or "",
-        reason=asked.reason or "",
-        request_id=uuid.uuid4().hex,
-    )
-    return f"coordinator: {asked.name}: {call('DrainAgent', request).outcome}"
+def _drain_agent(asked: DrainAgent, call: Call) -> Done:
+    grace = None if asked.grace is None else duration(asked.grace)
+    request = control_pb2.DrainAgentRequest(**_drain_of(asked), grace=grace)
+    response = call("DrainAgent", request)
+    done = _drained(asked, response)
+    if not response.is_new or response.agents_count:
+        return done
+    return done._replace(note=_agents_like(asked))
 
 
-def _undrain_agent(asked: UndrainAgent, call: Call) -> str:
-    request = control_pb2.UndrainAgentRequest(
-        name=asked.name,
-        run_id=asked.run_id or "",
-        reason=asked.reason or "",
-        request_id=uuid.uuid4().hex,
-    )
-    return f"coordinator: {asked.name}: {call('UndrainAgent', request).outcome}"
+def _undrain_agent(asked: UndrainAgent, call: Call) -> Done:
+    request = control_pb2.UndrainAgentRequest(**_drain_of(asked))
+    response = call("UndrainAgent", request)
+    done = _drained(asked, response)
+    if response.is_new:
+        return done
+    names = {drain.name for drain in call("ListDrains", control_pb2.ListDrainsRequest()).drains}
+    drained = f"drained {are(len(names))} {listed(sorted(names))}" if names else ""
+    return done._replace(note=drained)
 
 
-def _list_drains(_asked: ListDrains, call: Call) -> str:
-    drains = call("ListDrains", control_pb2.ListDrainsRequest()).drains
+def _drain_of(asked: DrainAgent | UndrainAgent) -> dict[str, str]:
+    return {
+        "name": asked.name,
+        "run_id": asked.run_id or "",
+        "reason": asked.reason or "",
+        "request_id": uuid.uuid4().hex,
+    }
+
+
+def _drained(asked: DrainAgent | UndrainAgent, response: Any) -> Done:
+    document = {
+        "name": asked.name,
+        "run_id": asked.run_id,
+        "is_new": response.is_new,
+        "outcome": response.outcome,
+    }
+    return Done(f"coordinator: {asked.name}: {response.outcome}", document)
+
+
+def _list_drains(_asked: ListDrains, call: Call) -> Done:
+    drains = [
+        {
+            "name": each.name,
+            "run_id": each.run_id or None,
+            "age_s": seconds_of(each.age),
+            "caller": each.caller or None,
+            "reason": each.reason or None,
+        }
+        for each in call("ListDrains", control_pb2.ListDrainsRequest()).drains
+    ]
     rows = [
-        (each.name, each.run_id, short(round(seconds_of(each.age))), each.caller, each.reason)
+        (
+            each["name"],
+            each["run_id"] or "",
+            _short(each["age_s"]),
+            each["caller"] or "",
+            each["reason"] or "",
+        )
         for each in drains
     ]
-    return table(("NAME", "RUN", "AGE", "BY", "REASON"), rows)
+    return Done(table(("NAME", "RUN", "AGE", "BY", "REASON"), rows), {"drains": drains})
 
 
-CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
+CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
     ListTokens: _list_tokens,
@@ -184,12 +262,25 @@ CALLS: dict[type[Request], Callable[[Any, Call], str]] = {
 }
 
 
-def _row(token: control_pb2.Token) -> tuple[str, ...]:
+def _token(token: control_pb2.Token) -> dict[str, Any]:
     left_s = seconds_of(token.time_left) if token.HasField("time_left") else None
-    state = "revoked" if token.is_revoked else "expired" if left_s == 0 else "valid"
-    left = short(round(left_s)) if left_s and not token.is_revoked else ""
-    age = short(round(seconds_of(token.age)))
-    return token.token_id, _role(token), token.run_id, age, left, state, token.created_by
+    return {
+        "token_id": token.token_id,
+        "role": _role(token),
+        "run_id": token.run_id or None,
+        "age_s": seconds_of(token.age),
+        "time_left_s": left_s,
+        "state": "revoked" if token.is_revoked else "expired" if left_s == 0 else "valid",
+        "created_by": token.created_by or None,
+    }
+
+
+def _authorities(keys: Sequence[str]) -> dict[str, Any]:
+    return {"authorities": [{"authority": _fingerprint(key), "key": key} for key in keys]}
+
+
+def _short(seconds: float | None) -> str:
+    return "" if seconds is None else short(round(seconds))
 
 
 def _role(token: control_pb2.Token) -> str:
@@ -210,11 +301,48 @@ def failure_of(asked: Request, error: grpc.RpcError) -> CallFailed:
     """Say what went wrong with a call that was refused, or failed."""
     status, details = error.code(), str(error.details() or "")
     if status in _REFUSED:
-        return CallFailed(_violation(error) or details, 2, _HINTS.get(type(asked), ""))
+        hint = _HINTS.get(type(asked), "")
+        run_id = getattr(asked, "run_id", None)
+        if status is grpc.StatusCode.NOT_FOUND and run_id is not None:
+            hint = _runs_hint(asked, run_id) or hint
+        return CallFailed(_violation(error) or details, 2, hint)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and type(asked) in _FULL_HINTS:
         return CallFailed(details, 1, _FULL_HINTS[type(asked)])
     at = f"the coordinator at {asked.coordinator}"
     return CallFailed(f"{at} failed: {status.name}: {details}", 1)
+
+
+def _runs_hint(asked: Request, run_id: str) -> str:
+    """Name the runs that there are, those like the one asked for first; empty if it is known."""
+    try:
+        with channel_of(asked) as (channel, metadata):
+            names = list(dict.fromkeys(run.run_id for run in Reader(channel, metadata).runs()))
+    except (grpc.RpcError, CallFailed):
+        return ""  # what was refused is said in any case
+    if run_id in names:
+        return ""
+    like = get_close_matches(run_id, names[:_COMPARED_MAX])
+    return _there([*like, *names]) if names else "it has no run at present"
+
+
+def _agents_like(asked: DrainAgent) -> str:
+    """Ask whether another agent or host is meant; empty if none has a like name."""
+    names = set[str]()
+    with channel_of(asked) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        for run in reader.runs():
+            if asked.run_id in (None, run.run_id) and len(names) < _COMPARED_MAX:
+                for agent in reader.agents(run):
+                    names |= {agent.name, agent.host}
+    like = get_close_matches(asked.name, sorted(names)[:_COMPARED_MAX])
+    undo = f"`coordinator undrain {asked.name}` takes this one back"
+    return f"{_there(like)}; {undo}" if like else ""
+
+
+def _there(names: Iterable[str]) -> str:
+    """Say what there is: the first of some names, each once, and how many more."""
+    each = list(dict.fromkeys(names))
+    return f"there {are(len(each))} {listed(each)}"
 
 
 def _violation(error: grpc.RpcError) -> str:

@@ -1,6 +1,7 @@
 """Shell. The command line of ``coordinator``: the server, and how a line becomes an exit code."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 from coordinator.command import operators
 from coordinator.command.requests import Looking, Request
 from coordinator.config import CoordinatorConfig, default_state_dir
-from coordinator.errors import CommandFailed, InvalidConfiguration
+from coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 from drumbeat.command import options
 from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
@@ -31,7 +32,22 @@ Exit codes:
 """
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+_EPILOG = f"""\b
+Examples:
+  coordinator serve --host 0.0.0.0
+  coordinator status mt5 --coordinator head:29400 --token-file operator.token
+  coordinator COMMAND --help
+
+All but serve take -o json.
+{operators.EXIT_CODES}"""
+
+
+@click.group(
+    cls=options.SectionedGroup,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
+)
 @options.version_option("coordinator")
 def coordinator() -> None:
     """Decide who trains together, with which ranks, and when to restart.
@@ -40,7 +56,7 @@ def coordinator() -> None:
     """
 
 
-@coordinator.command(
+@click.command(
     cls=options.SectionedCommand,
     epilog=_SERVE_EPILOG,
     params=options.options_of(SETTINGS, {"quiet": QUIET}),
@@ -67,6 +83,7 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
     return config
 
 
+coordinator.add_section("Serving", serve)
 operators.add_to(coordinator)
 
 
@@ -78,19 +95,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _do(asked: CoordinatorConfig | Request) -> int:
     # Imported late: neither --help nor a wrong command line needs grpc or a log.
-    from drumbeat.command.logs import configure_logs, load_grpc_quietly  # noqa: PLC0415
+    from drumbeat.command import loading  # noqa: PLC0415
 
-    load_grpc_quietly()
-    if isinstance(asked, Looking):
-        from coordinator.command.looking.verbs import show  # noqa: PLC0415
-
-        return show(asked)
-    if not isinstance(asked, CoordinatorConfig):
-        from coordinator.command.calls import perform  # noqa: PLC0415
-
-        click.echo(perform(asked))
-        return 0
+    loading.load_grpc_quietly()
+    if isinstance(asked, Request):
+        return _ask(asked)
+    loading.load_structlog_alone()
     from coordinator.shell.server import run  # noqa: PLC0415
+    from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
     return run(asked)
+
+
+def _ask(asked: Request) -> int:
+    """Ask a coordinator that runs, and print what it answers."""
+    try:
+        if isinstance(asked, Looking):
+            from coordinator.command.looking.verbs import show  # noqa: PLC0415
+
+            show(asked)
+        else:
+            from coordinator.command.calls import perform  # noqa: PLC0415
+
+            click.echo(perform(asked))
+        sys.stdout.flush()
+    except OSError as error:
+        # What Python still holds must not fail at the end once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # what reads it has seen enough, as `head` does
+            problem = f"standard output cannot be written: {error.strerror or error}"
+            raise CallFailed(problem, 1) from error
+    except KeyboardInterrupt:  # how one ends what follows
+        return options.EXIT_INTERRUPTED
+    return 0

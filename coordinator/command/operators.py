@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from coordinator.command import requests
+from coordinator.command.completion import run_ids
 from coordinator.command.requests import Request
 from drumbeat.access import arguments
 from drumbeat.command import options
 
-_EXIT_CODES = """
+EXIT_CODES = """
 \b
 Exit codes:
   0  done
@@ -21,13 +22,14 @@ Exit codes:
   3  the coordinator could not be reached
 """
 
+_RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 
-def add_to(root: click.Group) -> None:
+
+def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    for command in (reset_limits, token, authority, status, events, why, watch, stacks):
-        root.add_command(command)
-    for command in (stop, restart, forget, drain, undrain, drains):
-        root.add_command(command)
+    root.add_section("Looking", status, watch, events, why, stacks, logs)
+    root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
+    root.add_section("Access", token, authority)
 
 
 def _command(
@@ -36,7 +38,7 @@ def _command(
     """Declare a command that returns a request."""
     params = options.options_of(requests.settings_of(request))
     make = click.command if group is None else group.command
-    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{_EXIT_CODES}", params=params)
+    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{EXIT_CODES}", params=params)
 
 
 def _made(request: type[Request], ctx: click.Context, params: dict[str, Any]) -> Request:
@@ -70,17 +72,17 @@ def reset_limits(ctx: click.Context, /, **params: Any) -> Request:
     """\b
 Examples:
   coordinator stop mt5
-  coordinator stop mt5 --reason "wrong data set"
+  coordinator stop mt5 --reason "wrong data set" --grace 30s
 """,
     requests.StopRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def stop(ctx: click.Context, /, **params: Any) -> Request:
     """End a run in order.
 
-    Its workers are stopped as at a restart. Its agents end with exit code 4, and say who stopped
-    it and why. Harmless if repeated, and for a run that has ended.
+    Training may save first; then its workers are stopped as at a restart. Its agents end with exit
+    code 4, and say who stopped it and why. Harmless if repeated, and for a run that has ended.
     """
     return _made(requests.StopRun, ctx, params)
 
@@ -95,12 +97,13 @@ Examples:
 """,
     requests.RestartRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def restart(ctx: click.Context, /, **params: Any) -> Request:
     """Begin another round of a run now, with the agents that are there.
 
-    Workers go on from their latest checkpoint. It is not charged to the restarts of --max-restarts.
+    Training may save first. Workers go on from their latest checkpoint. It is not charged to the
+    restarts of --max-restarts.
     """
     return _made(requests.RestartRun, ctx, params)
 
@@ -114,7 +117,7 @@ Examples:
 """,
     requests.ForgetRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def forget(ctx: click.Context, /, **params: Any) -> Request:
     """Remove a run that has ended, and those before that had its name.
@@ -130,7 +133,7 @@ def forget(ctx: click.Context, /, **params: Any) -> Request:
     """\b
 Examples:
   coordinator drain gpu7 --reason "memory errors"
-  coordinator drain gpu7 --run-id mt5
+  coordinator drain gpu7 --run-id mt5 --grace 2m
 """,
     requests.DrainAgent,
 )
@@ -139,9 +142,10 @@ Examples:
 def drain(ctx: click.Context, /, **params: Any) -> Request:
     """Make agents leave their runs, and keep them out of rounds.
 
-    NAME is an agent's or a host's. Its workers are stopped, a standby or a smaller round goes on,
-    and no restart is charged; a run that has too few agents left waits for others. The agents end
-    with exit code 0. Those of that name or host that are started later stand by until `undrain`.
+    NAME is an agent's or a host's. Training may save first; then its workers are stopped, a standby
+    or a smaller round goes on, and no restart is charged; a run that has too few agents left waits
+    for others. The agents end with exit code 0. Those of that name or host that are started later
+    stand by until `undrain`.
     """
     return _made(requests.DrainAgent, ctx, params)
 
@@ -180,7 +184,15 @@ def drains(ctx: click.Context, /, **params: Any) -> Request:
     return _made(requests.ListDrains, ctx, params)
 
 
-@click.group(no_args_is_help=False)
+@click.group(
+    no_args_is_help=False,
+    epilog=f"""\b
+Examples:
+  coordinator token create --role join --run-id exp1 --ttl 12h
+  coordinator token list
+  coordinator token revoke k3v9qr2m
+{EXIT_CODES}""",
+)
 def token() -> None:
     """Make, list and revoke tokens.
 
@@ -251,7 +263,14 @@ def revoke(ctx: click.Context, /, **params: Any) -> Request:
     return _made(requests.RevokeToken, ctx, params)
 
 
-@click.group(no_args_is_help=False)
+@click.group(
+    no_args_is_help=False,
+    epilog=f"""\b
+Examples:
+  coordinator authority show
+  coordinator authority rotate
+{EXIT_CODES}""",
+)
 def authority() -> None:
     """Show or replace the certificate authority.
 
@@ -327,7 +346,7 @@ Examples:
 """,
     requests.ShowStatus,
 )
-@click.argument("run_id", metavar="[RUN]", required=False)
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
 @click.pass_context
 def status(ctx: click.Context, /, **params: Any) -> Request:
     """Show all runs, or one of them.
@@ -349,7 +368,7 @@ Examples:
 """,
     requests.ShowEvents,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def events(ctx: click.Context, /, **params: Any) -> Request:
     """Show what was decided on a run, and why.
@@ -368,7 +387,7 @@ Examples:
 """,
     requests.ExplainRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def why(ctx: click.Context, /, **params: Any) -> Request:
     """Say in sentences why a run is as it is.
@@ -389,7 +408,7 @@ Examples:
 """,
     requests.WatchRun,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def watch(ctx: click.Context, /, **params: Any) -> Request:
     """Show one run as `status` does, live until it has ended.
@@ -411,7 +430,7 @@ Examples:
 """,
     requests.ShowStacks,
 )
-@click.argument("run_id", metavar="RUN")
+@_RUN
 @click.pass_context
 def stacks(ctx: click.Context, /, **params: Any) -> Request:
     """Show where the workers of a run are now: their Python stacks, grouped by equal ones.
@@ -420,3 +439,26 @@ def stacks(ctx: click.Context, /, **params: Any) -> Request:
     worker_sdk.heartbeat; those that can't answer are named with the reason.
     """
     return _made(requests.ShowStacks, ctx, params)
+
+
+@_command(
+    None,
+    "logs",
+    """\b
+Examples:
+  coordinator logs mt5
+  coordinator logs mt5 --rank 17 --tail 200
+  coordinator logs mt5 --follow
+  coordinator logs mt5 --follow -o json | jq -r 'select(.stream == "stderr") | .line'
+""",
+    requests.ShowLogs,
+)
+@_RUN
+@click.pass_context
+def logs(ctx: click.Context, /, **params: Any) -> Request:
+    """Show the output of a run's workers, from all hosts, as their agents have it.
+
+    Each line stands behind its rank. A reader that is too slow loses lines and is told how many;
+    no worker waits for it. Of ranks that have nothing to show the reason is told.
+    """
+    return _made(requests.ShowLogs, ctx, params)

@@ -59,6 +59,17 @@ _REASON = Setting(
 )
 
 
+_GRACE = Setting(
+    None,
+    settings.seconds(),
+    "Options",
+    "How long training may take to save first; 0: not at all. It ends as soon as all ranks have "
+    "saved, and at once if training does not ask when to save.",
+    shown_default="--checkpoint-grace of the coordinator",
+    has_variable=False,
+)
+
+
 def _ranks(given: Any) -> tuple[int, ...]:
     if not isinstance(given, str):
         return tuple(given)
@@ -87,7 +98,7 @@ _RANKS = settings.Kind(
 
 @dataclass(frozen=True, kw_only=True)
 class Request(AccessSettings):
-    """What all of them are told: where the coordinator is, and who asks."""
+    """What all of them are told: where the coordinator is, who asks, and what to write."""
 
     coordinator: str = setting(
         f"127.0.0.1:{PORT_DEFAULT}",
@@ -96,6 +107,14 @@ class Request(AccessSettings):
         "Where the coordinator listens; port 29400 if none is given.",
     )
     use_proxy: bool = declare(settings.USE_PROXY)
+    output: str = setting(
+        "text",
+        one_of(("text", "json")),
+        "Options",
+        "text, to be read; json, for programs, as docs/operating.md describes it.",
+        flags=("-o", "--output"),
+        has_variable=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +130,7 @@ class StopRun(Request):
 
     run_id: str  # an argument
     reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +139,7 @@ class RestartRun(Request):
 
     run_id: str  # an argument
     reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +156,7 @@ class DrainAgent(Request):
     name: str  # an argument
     run_id: str | None = declare(_ONLY_RUN)
     reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +233,7 @@ class RetireAuthority(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Looking(Request):
-    """What the commands that show something are told beside that."""
-
-    output: str = setting(
-        "text",
-        one_of(("text", "json")),
-        "Options",
-        "text, to be read; json, for programs, as docs/operating.md describes it.",
-        flags=("-o", "--output"),
-        has_variable=False,
-    )
+    """What the commands that show something are told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +296,38 @@ class ShowStacks(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowLogs(Looking):
+    """``coordinator logs``."""
+
+    run_id: str  # an argument
+    rank: tuple[int, ...] = setting(
+        (),
+        _RANKS,
+        "Options",
+        "Only the workers of these ranks, e.g. 17 or 0,8-15; at most 1000.",
+        shown_default="all",
+        has_variable=False,
+    )
+    follow: bool = setting(
+        False,
+        settings.FLAG,
+        "Options",
+        "Go on with what is written from now on, until the run has ended; over all its rounds, "
+        "and through a restart of the coordinator.",
+        flags=("-f", "--follow"),
+        has_variable=False,
+    )
+    tail: int = setting(
+        20,
+        settings.number(0, 10_000),
+        "Options",
+        "How many lines to begin with, of each rank and each of its two streams.",
+        flags=("-n", "--tail"),
+        has_variable=False,
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -302,6 +347,7 @@ COMMANDS: dict[str, type[Request]] = {
     "why": ExplainRun,
     "watch": WatchRun,
     "stacks": ShowStacks,
+    "logs": ShowLogs,
 }
 
 

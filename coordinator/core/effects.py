@@ -45,6 +45,13 @@ class KeepDrain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepForgets:
+    """Journal the ids of the latest calls that made runs forgotten; all that are known."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """Answer ``Hello``."""
 
@@ -123,6 +130,25 @@ class Collect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """Asks for output of workers; see ``coordinator.core.progress.log_reading``."""
+
+    request_id: str
+    ranks: tuple[int, ...]
+    since_round: int
+    tail: int
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellLogs:
+    """Tell an agent all output that is asked for at present; the shell does, not the core."""
+
+    session_id: str
+    requests: tuple[LogRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
     """End a session with an error."""
 
@@ -166,7 +192,7 @@ class Decided:
     round_id: int | None = None
 
 
-Kept = Persist | Forget | KeepToken | KeepDrain
-ToWorkers = Instruct | TellNotice | Collect
+Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets
+ToWorkers = Instruct | TellNotice | Collect | TellLogs
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

@@ -109,13 +109,17 @@ class CallNoted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
-    """The operator wants a run to end; answered as above. ``call_id`` tells repetitions."""
+    """The operator wants a run to end; answered as above. ``call_id`` tells repetitions.
+
+    ``grace_s`` is how long training may take to save before; ``None``: as the policy says.
+    """
 
     run_id: str
     request_id: int
     call_id: str = ""
     reason: str = ""
     caller: str = ""
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,7 @@ class RestartAsked:
     call_id: str = ""
     reason: str = ""
     caller: str = ""
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +158,7 @@ class DrainAsked:
     call_id: str = ""
     reason: str = ""
     caller: str = ""
+    grace_s: float | None = None  # as of ``StopAsked``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

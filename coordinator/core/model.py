@@ -104,6 +104,7 @@ class Beat:
     failure: FailureRecord | None = None  # of the group, in short: its record may arrive later
     leaving: Leaving | None = None  # its host will go away
     notice: NoticeReport | None = None  # what its workers say of the one that is pending
+    pids: tuple[int, ...] = ()  # of its workers by local rank, 0 if unknown; empty: as before
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand."""
@@ -116,6 +117,7 @@ class Beat:
             and self.workers_done == before.workers_done
             and self.is_start_impossible == before.is_start_impossible
             and not self.observations
+            and not self.pids
             and self.inprocess is before.inprocess is None
             and self.failure is before.failure is None
             and self.leaving is before.leaving is None
@@ -133,6 +135,7 @@ class Beat:
             workers=self.workers + kept,
             observations=self.observations or before.observations,
             failure=self.failure or before.failure,
+            pids=self.pids or before.pids,
         )
 
 

@@ -53,6 +53,9 @@ class Policy:
     restart_grace_s: float = 15.0
     # How much longer than the stop timeout a failed run waits for workers and records.
     report_wait_s: float = 10.0
+    # How long a drain, a stop, a planned restart and a scale-up wait at most for training that
+    # wants to save first; one that does not ask is not waited for.
+    checkpoint_grace_s: float = 300.0
     progress_interval_s: float = 2.0  # how often waiting agents are told how it goes
     # A deadline noticed this late means that the coordinator itself stood still; that time
     # counts in no silence, because beats could not be read. Short, because a stop little

@@ -14,7 +14,7 @@ import msgspec
 from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import FailuresCounted, RunCreated, weight
+from coordinator.core.run.records import FailuresCounted, RunCreated, RunEnded, weight
 from coordinator.core.run.state import RunState, key_of
 from coordinator.journal.watches import Watches
 
@@ -46,7 +46,7 @@ class JournaledRuns:
     def changes(self, effects: Iterable[fx.Effect]) -> list[Change]:
         """Return what to write of runs: what is kept of these effects, and snapshots that are due.
 
-        Counted failure records of one run are put together, behind all else.
+        Counted failure records of one run are put together, behind all else but its end.
         """
         kept: list[fx.Persist | fx.Forget] = []
         counted: dict[str, list[FailuresCounted]] = {}
@@ -57,7 +57,9 @@ class JournaledRuns:
                 case fx.Persist() | fx.Forget():
                     kept.append(effect)
         for key, records in counted.items():
-            kept.append(fx.Persist(run_id=key, record=FailuresCounted.together(records)))
+            ends = (at for at, change in enumerate(kept) if _is_end(change, key))
+            together = fx.Persist(run_id=key, record=FailuresCounted.together(records))
+            kept.insert(next(ends, len(kept)), together)
         changed = dict.fromkeys(change.run_id for change in kept)
         due = [key for key in changed if self._sizes.get(key, 0) >= self.records_per_snapshot]
         return [*(Compact(self.states[key]) for key in due), *kept]
@@ -71,13 +73,13 @@ class JournaledRuns:
                 case fx.Persist(run_id=key, record=record):
                     self.states[key].apply(record)
                     self._sizes[key] += weight(record)
-                    self.watches.wake(key)
+                    self.watches.changed(key)
                 case fx.Forget(run_id=key):
                     state = self.states.pop(key)
                     del self._sizes[key]
                     if self._latest[state.run_id] == state.generation:
                         del self._latest[state.run_id]
-                    self.watches.wake(key)
+                    self.watches.changed(key)
                 case Compact(state):
                     self._sizes[state.key] = 0
 
@@ -98,6 +100,11 @@ class JournaledRuns:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)
 
 
+def _is_end(change: fx.Persist | fx.Forget, key: str) -> bool:
+    is_end = isinstance(change, fx.Forget) or isinstance(change.record, RunEnded)
+    return is_end and change.run_id == key
+
+
 class Journal:
     """Where records are kept. One owner; calls never overlap. This one ends with its process.
 
@@ -111,11 +118,13 @@ class Journal:
         self.runs = JournaledRuns()
         self.tokens = TokenTable()
         self.drains: dict[tuple[str, str], KeptDrain] = {}
+        self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
 
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         """Return what to write for these effects, all or none."""
-        tokens = [effect for effect in effects if isinstance(effect, fx.KeepToken | fx.KeepDrain)]
-        return [*self.runs.changes(effects), *tokens]
+        kinds = fx.KeepToken | fx.KeepDrain | fx.KeepForgets
+        others = [effect for effect in effects if isinstance(effect, kinds)]
+        return [*self.runs.changes(effects), *others]
 
     def take(self, changes: Sequence[Change]) -> None:
         """Let readers see what is durable now."""
@@ -127,6 +136,8 @@ class Journal:
                 self.drains.pop(change.drain.key, None)
                 if change.is_kept:
                     self.drains[change.drain.key] = change.drain
+            elif isinstance(change, fx.KeepForgets):
+                self.forgets = change.calls
 
     async def load(self) -> float:
         """Read everything; return what to add to the monotonic clock so that it never goes back."""

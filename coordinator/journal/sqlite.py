@@ -23,7 +23,7 @@ import structlog
 
 from coordinator import errors
 from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.core.effects import Effect, Forget, KeepDrain, KeepToken, Persist
+from coordinator.core.effects import Effect, Forget, KeepDrain, KeepForgets, KeepToken, Persist
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
@@ -85,6 +85,7 @@ _DROP_DRAIN = "DELETE FROM drains WHERE run_id = ? AND name = ?"
 # The number None stands for the next one.
 _INSERT = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
 _ERASE = "DELETE FROM records WHERE run_id = ?"
+_FORGETS = "forgets"  # the fact that has the ids of calls
 _REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
@@ -166,6 +167,16 @@ class SqliteFile:
             raise self._corrupt(f"{type(error).__name__}: {error}") from error
         return {drain.key: drain for drain in drains}
 
+    def load_forgets(self) -> tuple[str, ...]:
+        """Return the ids of the calls that made runs forgotten. Raises ``CommandFailed``."""
+        query = "SELECT value FROM facts WHERE name = ?"
+        try:
+            with self._errors():
+                rows = self._database.execute(query, (_FORGETS,)).fetchall()
+                return msgspec.json.decode(rows[0][0], type=tuple[str, ...]) if rows else ()
+        except (ValueError, TypeError, msgspec.MsgspecError) as error:
+            raise self._corrupt(f"{type(error).__name__}: {error}") from error
+
     def write(self, changes: Sequence[Change], *, now: float) -> None:
         """Make the changes durable, all or none; ``now`` is the coordinator's clock.
 
@@ -190,6 +201,9 @@ class SqliteFile:
                         self._database.execute(_KEEP_DRAIN, (*drain.key, body))
                     case KeepDrain(drain=drain):
                         self._database.execute(_DROP_DRAIN, drain.key)
+                    case KeepForgets(calls=calls):
+                        listed = msgspec.json.encode(calls).decode()
+                        self._database.execute(_REMEMBER, (_FORGETS, listed))
                     case Compact(state):
                         self._compact(state)
             self._database.execute(_REMEMBER, ("clock", str(now)))
@@ -288,6 +302,7 @@ class SqliteJournal(Journal):
         self.runs = await self._call(self._file.load)
         self.tokens = await self._call(self._file.load_tokens)
         self.drains = await self._call(self._file.load_drains)
+        self.forgets = await self._call(self._file.load_forgets)
         return await self._call(self._file.clock_offset)
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:

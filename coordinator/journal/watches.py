@@ -1,4 +1,7 @@
-"""Shell. Wakes readers once there is more to read of a run. Nothing is queued for them."""
+"""Shell. Wakes readers once there is more to read of a run. Nothing is queued for them.
+
+They are told behind the agents: however many watch, no agent waits for them.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ class Watches:
 
     def __init__(self) -> None:
         self._open: dict[str, set[Watch]] = {}
+        self._changed: set[str] = set()
         self._count = 0
         self._error: CoordinatorError | None = None
 
@@ -57,10 +61,17 @@ class Watches:
             if not self._open[key]:
                 del self._open[key]
 
-    def wake(self, key: str) -> None:
-        """Let the readers of a run look again."""
-        for watch in self._open.get(key, ()):
-            watch.wake()
+    def changed(self, key: str) -> None:
+        """Take note that there is more to read of a run."""
+        if key in self._open:
+            self._changed.add(key)
+
+    def tell(self) -> None:
+        """Let the readers of all that has changed look again."""
+        for key in self._changed:
+            for watch in self._open.get(key, ()):
+                watch.wake()
+        self._changed.clear()
 
     def end(self, error: CoordinatorError) -> None:
         """End all of them, and those that come."""

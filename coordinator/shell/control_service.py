@@ -25,6 +25,7 @@ from coordinator.wire.control import (
     call_id_of,
     drain_asked,
     drain_message,
+    grace_of,
     reason_of,
     token_created,
     token_message,
@@ -168,8 +169,9 @@ class ControlService:
         self, request: pb.DrainAgentRequest, context: object = None
     ) -> pb.DrainAgentResponse:
         """Make agents leave, once that is journaled. Raises as above, or ``LimitReached``."""
+        found = self._driver.registry.agents_of(request.name, request.run_id)
         done = await self._drain("DrainAgent", request, context, is_lifted=False)
-        return pb.DrainAgentResponse(is_new=done.is_new, outcome=done.outcome)
+        return pb.DrainAgentResponse(is_new=done.is_new, outcome=done.outcome, agents_count=found)
 
     async def UndrainAgent(
         self, request: pb.UndrainAgentRequest, context: object = None
@@ -222,6 +224,7 @@ class ControlService:
                 call_id=call_id_of(request.request_id),
                 reason=reason,
                 caller=caller,
+                grace_s=grace_of(request),
             )
             return await self._driver.steer(event)
 

@@ -37,7 +37,8 @@ from coordinator.core.run.state import (
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage
-from coordinator.shell.stacks import StackQuestions
+from coordinator.shell.collecting.logs import LogReaders
+from coordinator.shell.collecting.stacks import StackQuestions
 from coordinator.shell.turns import Turns
 
 log = structlog.get_logger()
@@ -132,7 +133,7 @@ class Driver:
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self._turns.on_revoked = self._revoked
         self._is_embedded, self._on_serving = is_embedded, on_serving
-        self.stacks = StackQuestions()
+        self.stacks, self.logs = StackQuestions(), LogReaders()
         self._outage: Outage | None = None
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
@@ -157,6 +158,7 @@ class Driver:
         self._clock_offset = await self.journal.load()
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
+        self.registry.forgets = self.journal.forgets
         keys = self.journal.runs.states
         states = [state for key in keys if (state := self._read_run(key)) is not None]
         now = self.now()
@@ -170,6 +172,7 @@ class Driver:
         outbox = Outbox()
         self._turns.open(opened, outbox.put, now=self.now())
         self.stacks.joined(opened, outbox.put)
+        self.logs.joined(opened, outbox.put)
         if self._authorities:
             outbox.put(fx.TellAuthorities(session_id=opened.session_id, keys=self._authorities))
         return outbox
@@ -183,6 +186,7 @@ class Driver:
     def close(self, opened: SessionOpened, *, caller: str = "") -> None:
         """Take in that a session of a caller ended."""
         self.stacks.left(opened)
+        self.logs.left(opened)
         is_revoked = self.tokens.is_revoked(caller)
         self._turns.close(opened, is_revoked=is_revoked, now=self.now())
 
@@ -260,6 +264,7 @@ class Driver:
                 effects = self._turns.decide(now=now)
                 await self._write(effects, now)
                 self._turns.tell(effects)
+                self.journal.runs.watches.tell()
                 # The others have their turn, however much waits here.
                 await asyncio.sleep(0)
         finally:

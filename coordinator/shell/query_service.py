@@ -6,23 +6,33 @@ Readers are answered from what is journaled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
+from itertools import islice
 from typing import Any
 
 from coordinator.access.caller import TRUSTED, Caller
-from coordinator.core.progress.stack_gathering import asked_of
+from coordinator.core.model import Round
+from coordinator.core.progress.stack_gathering import Asked, asked_of
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
+from coordinator.shell.collecting.logs import LogReader
+from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
+from coordinator.shell.overviews import Overviews
 from coordinator.wire.failure import verdict_message
+from coordinator.wire.logs import brought_message, logs_asked
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
 from coordinator.wire.stacks import answer_message
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2
 
 # A reader of stacks that takes longer than this is left: what it has not taken waits here.
 STACKS_READ_WITHIN_S = 30
+# Of one reader of output: what a message costs beside its bytes, and pauses not worth one.
+LOG_MESSAGE_BYTES_LEAST = 4096
+LOG_PAUSE_S = 0.01
 
 
 class QueryService:
@@ -32,6 +42,7 @@ class QueryService:
         self, driver: Driver, caller_of: Callable[[object], Caller] = lambda _: TRUSTED
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
+        self._overviews = Overviews(driver.now)
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -106,13 +117,7 @@ class QueryService:
         state, _ = self._find(request.run_id, 0)
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
             raise UnknownRun(request.run_id, "that has workers at present")
-        members = ((i, seat, state.members.get(i)) for i, seat in state.round.seats.items())
-        seats = (
-            (i, who.name, who.host, seat.rank_first, who.local_world_size)
-            for i, seat, who in members
-            if who is not None
-        )
-        asked, round_id = asked_of(seats, request.ranks), state.round.round_id
+        asked, round_id = await _asked_of(state, state.round, request.ranks), state.round.round_id
         try:
             async with (
                 asyncio.timeout(STACKS_READ_WITHIN_S),
@@ -123,8 +128,72 @@ class QueryService:
         except TimeoutError:
             raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
 
+    async def GetOverview(
+        self, request: query_pb2.GetOverviewRequest, context: object = None
+    ) -> query_pb2.GetOverviewResponse:
+        """Return a run at a glance."""
+        state, run = self._find(request.run_id, request.generation)
+        return await self._overviews.get(state, run, is_repeated=request.is_repeated)
+
+    async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
+        """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
+        state, _ = self._find(request.run_id, request.generation)
+        if state.round is None and not request.follow:
+            raise UnknownRun(request.run_id, "that has had workers")
+        asked, limits = logs_asked(request, state), self._driver.limits
+        current, runs = state.round, self._driver.journal.runs
+        is_over = state.verdict is not None
+        agents = (
+            {} if current is None or is_over else await _asked_of(state, current, request.ranks)
+        )
+        with (
+            runs.watches.open(state.key, most=limits.watches_max) as watch,
+            self._driver.logs.open(asked, agents, most=limits.log_readers_max) as reader,
+        ):
+            reader.reading.begin({each.incarnation: each.cursors for each in request.cursors})
+
+            async def end_with_run() -> None:
+                while (found := runs.states.get(state.key)) is not None and found.verdict is None:
+                    await watch.news()
+                await reader.end()
+                await asyncio.get_running_loop().create_future()
+
+            await until_one_ends(self._write_logs(reader, state.key, context), end_with_run())
+
+    async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
+        """Write what comes, no faster than is allowed."""
+        since, clock = reader.reading.asked.since_round, asyncio.get_running_loop().time
+        due, rate = clock(), self._driver.limits.log_bytes_per_s_max
+        await context.write(query_pb2.WatchLogsResponse(since_round=since))
+        while (brought := await reader.take()) is not None:
+            state = self._driver.journal.runs.states.get(key)
+            member = None if state is None else state.members.get(brought.incarnation)
+            message = brought_message(brought, member, since)
+            await context.write(message)
+            due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
+            if (delay_s := due - clock()) > LOG_PAUSE_S:
+                await asyncio.sleep(delay_s)
+
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)
         if state is None:
             raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
         return state, self._driver.registry.runs.get(state.key)
+
+
+async def _asked_of(state: RunState, current: Round, ranks: Collection[int]) -> dict[str, Asked]:
+    """Return whom to ask for the workers of a round; the others have their turn meanwhile."""
+    wanted, asked = frozenset(ranks), dict[str, Asked]()
+    seats = iter(current.seats.items())
+    while some := list(islice(seats, ASKED_AT_ONCE_MAX)):
+        members = ((i, seat, state.members.get(i)) for i, seat in some)
+        asked |= asked_of(
+            (
+                (i, who.name, who.host, seat.rank_first, who.local_world_size)
+                for i, seat, who in members
+                if who is not None
+            ),
+            wanted,
+        )
+        await asyncio.sleep(0)
+    return asked

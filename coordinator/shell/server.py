@@ -213,6 +213,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
     return replace(
         base,
         base_pace=pace,
+        checkpoint_grace_s=config.checkpoint_grace,
         failures_bytes_least=config.limits.failure_record_bytes_max,
         restart_grace_s=max(base.restart_grace_s, config.lease),
     )
@@ -319,6 +320,7 @@ def _add_services(
         OpenSession=_stream(sessions.open),
         ReportFailures=_stream(sessions.report),
         ReportStacks=report_stacks,
+        ReportLogs=_stream(sessions.report_logs),
     )
     queries: Any = QueryService(driver, caller_of)
     session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)

@@ -84,6 +84,31 @@ class Sessions:
         is_taken = self._driver.stacks.take(run_id, incarnation, request.request_id, found)
         return session_pb2.ReportStacksResponse(is_taken=is_taken)
 
+    async def report_logs(
+        self,
+        requests: AsyncIterator[session_pb2.ReportLogsRequest],
+        send: Callable[[session_pb2.ReportLogsResponse], Awaitable[None]],
+        caller: Caller = TRUSTED,
+    ) -> None:
+        """Hand the output of an agent's workers to who reads it. Raises ``CoordinatorError``."""
+        timeout = self._driver.limits.hello_timeout_s
+        try:
+            async with asyncio.timeout(timeout):
+                first = await anext(requests)
+        except (TimeoutError, StopAsyncIteration):
+            raise InvalidRequest("message", "nothing", f"one within {timeout:g} s") from None
+        except DecodeError as error:
+            raise _undecodable(error) from None
+        run_id = wire.run_id_of("fence.run_id", first.fence.run_id)
+        incarnation = first.fence.incarnation
+        self._check(caller, run_id, incarnation, first.incarnation_key)
+        reader = self._driver.logs.find(run_id, first.request_id)
+        if reader is not None:
+            try:
+                await reader.bring(incarnation, requests, send)
+            except DecodeError as error:
+                raise _undecodable(error) from None
+
     async def _hello(
         self, requests: AsyncIterator[session_pb2.AgentReport], caller: Caller
     ) -> SessionOpened:

@@ -193,7 +193,7 @@ class Turns:
         """Hand effects on, all that is to be kept of them being durable."""
         for effect in effects:
             match effect:
-                case fx.Persist() | fx.Forget() | fx.KeepDrain():
+                case fx.Persist() | fx.Forget() | fx.KeepDrain() | fx.KeepForgets():
                     pass
                 case fx.KeepToken(token=token):
                     if token is not None and token.revoked_at is not None:

@@ -8,6 +8,7 @@ from coordinator.core.model import KeptDrain
 from coordinator.errors import InvalidRequest
 from coordinator.wire.session import run_id_of
 from drumbeat.access.token import Role
+from drumbeat.durations import DURATION_MAX_S
 from drumbeat.format import one_line
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2
@@ -71,6 +72,20 @@ def call_id_of(given: str) -> str:
     return given
 
 
+def grace_of(
+    request: control_pb2.StopRunRequest
+    | control_pb2.RestartRunRequest
+    | control_pb2.DrainAgentRequest,
+) -> float | None:
+    """Read how long training may take to save; ``None``: it is not said. Raises as above."""
+    if not request.HasField("grace"):
+        return None
+    grace_s = seconds_of(request.grace)
+    if not 0 <= grace_s <= DURATION_MAX_S:
+        raise InvalidRequest("grace", f"{grace_s:.17g} s", "0 to 30 days")
+    return grace_s
+
+
 def drain_asked(
     request: control_pb2.DrainAgentRequest | control_pb2.UndrainAgentRequest,
     *,
@@ -91,6 +106,7 @@ def drain_asked(
         call_id=call_id_of(request.request_id),
         reason=reason_of(request.reason),
         caller=caller,
+        grace_s=grace_of(request) if isinstance(request, control_pb2.DrainAgentRequest) else None,
     )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 
-from coordinator.core.model import AgentIdentity, Round, Seat
+from coordinator.core.events import SessionOpened
+from coordinator.core.model import AgentIdentity, GroupState, Round, Seat, Standby
+from coordinator.core.progress.overview import Glimpse, Overview
+from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
@@ -15,15 +19,20 @@ from coordinator.errors import InvalidRequest
 from coordinator.wire.failure import PROGRESS, limits_message, verdict_message
 from coordinator.wire.session import SPEC
 from drumbeat.mapping import MessageMapping, duration
-from drumbeat.v1 import query_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
 
-# Rows in one answer: what the event loop writes within some 50 ms.
+# Rows in one answer, and agents and workers together, which take longest: the event loop writes as
+# many within some 5 ms, and what else waits for it waits no longer.
 PAGE_SIZE_MAX = 1_000
+PAGE_MESSAGES_MAX = 500
 PAGE_BYTES_MAX = 3 * 1024 * 1024  # gRPC takes 4 MiB unless it is told otherwise
-_STANDBY_RANK = 2**32  # standbys are listed behind all that have a rank
+EVENTS_IN_OVERVIEW = 10  # the latest
+OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
+# Standbys are listed behind all that have a rank, and those that wait outside last.
+_STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
@@ -84,7 +93,8 @@ def runs_page(
         key=lambda row: (row[0].run_id, row[0].generation),
     )
     write = partial(run_message, view=request.view, now=now)
-    found = _page(rows, lambda row: write(*row), request.page_size)
+    messages = int(request.view == query_pb2.VIEW_FULL)
+    found = _page(rows, lambda row: write(*row), request.page_size, lambda _: messages)
     response = query_pb2.ListRunsResponse(runs=found)
     if len(found) < len(rows):
         last = rows[len(found) - 1][0]
@@ -101,8 +111,19 @@ def agents_page(
     """
     after, is_full = _position(request.page_token), request.view == query_pb2.VIEW_FULL
     rows = _agent_rows(state, after)
-    found = _page(rows, lambda row: _agent(state, run, row[1], is_full, now), request.page_size)
-    response = query_pb2.ListAgentsResponse(agents=found)
+    waiting = run.outside() if run is not None and len(rows) <= PAGE_SIZE_MAX else ()
+    outside = {opened.agent.incarnation: (opened, reason) for opened, reason in waiting}
+    rows += sorted(row for i in outside if (row := (_OUTSIDE_RANK, i)) > after)
+
+    def write(row: tuple[int, str]) -> query_pb2.Agent:
+        rank, incarnation = row
+        if rank == _OUTSIDE_RANK:
+            return _outsider(*outside[incarnation])
+        return _agent(state, run, incarnation, is_full, now)
+
+    found = _page(rows, write, request.page_size, lambda agent: 1 + len(agent.workers))
+    round_id = None if state.round is None else state.round.round_id
+    response = query_pb2.ListAgentsResponse(agents=found, round_id=round_id)
     if len(found) < len(rows):
         rank, incarnation = rows[len(found) - 1]
         response.next_page_token = f"{rank}:{incarnation}"
@@ -117,8 +138,18 @@ def _agent_rows(state: RunState, after: tuple[int, str]) -> list[tuple[int, str]
     rows = list(islice((row for row in seated if row > after), PAGE_SIZE_MAX + 1))
     if len(rows) <= PAGE_SIZE_MAX:
         standbys = ((_STANDBY_RANK, i) for i in state.members if i not in state.seats)
-        rows += sorted(row for row in standbys if row > after)
+        rows += nsmallest(PAGE_SIZE_MAX + 1, (row for row in standbys if row > after))
     return rows
+
+
+def _outsider(opened: SessionOpened, reason: str) -> query_pb2.Agent:
+    """Write one that is drained and waits to be let in."""
+    message: query_pb2.Agent = _AGENT.write(opened.agent)
+    message.is_connected = message.is_drained = True
+    message.waiting_reason, message.version = reason, opened.version
+    message.labels.update(opened.labels)
+    message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{opened.beat.state}")
+    return message
 
 
 def events_page(
@@ -136,14 +167,82 @@ def events_page(
     return query_pb2.ListEventsResponse(events=found, has_more=len(found) < len(rows))
 
 
-def _page(rows: Sequence[Row], write: Callable[[Row], Any], page_size: int) -> list[Any]:
+def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
+    """Yield a run's agents in the order in which they are listed, each as it is by then.
+
+    All are in their places of the round that is there at the beginning.
+    """
+    current, has_ended = state.round, state.phase is Phase.ENDED
+    seats = current.seats if current is not None else {}
+    standbys = sorted(i for i in state.members if i not in seats)
+    for incarnation in [*seats, *standbys]:
+        if (who := state.members.get(incarnation)) is None:
+            continue
+        presence = run.members.presences.get(incarnation) if run is not None else None
+        seat = None
+        if not has_ended and incarnation not in state.given_up:
+            seat = seats.get(incarnation)
+        workers: Sequence[WorkerProgress] = ()
+        if seat is not None and current is not None and presence is not None:
+            workers = presence.whereabouts.latest(current.round_id)
+        yield Glimpse(
+            incarnation,
+            who.name,
+            run is not None and run.members.is_present(incarnation),
+            presence is not None and presence.beat.state is GroupState.FAILED,
+            presence.heard_at if presence is not None else None,
+            seat.rank_first if seat is not None else None,
+            who.local_world_size,
+            workers,
+        )
+
+
+def overview_message(
+    state: RunState, run: AnyRun | None, overview: Overview, *, now: float
+) -> query_pb2.GetOverviewResponse:
+    """Write what an overview chose as it is ``now``."""
+    after = max(0, state.events_count - EVENTS_IN_OVERVIEW)
+    latest = query_pb2.ListEventsRequest(after_sequence=after)
+    response = query_pb2.GetOverviewResponse(
+        run=run_message(state, run, query_pb2.VIEW_FULL, now=now),
+        behind=str(overview.laggards),
+        rows_count=overview.rows_count,
+        events=events_page(latest, state, now=now).events,
+    )
+    for incarnation, local_ranks in overview.chosen().items():
+        if incarnation not in state.members:
+            continue  # it has left meanwhile
+        agent = _agent(state, run, incarnation, True, now)
+        known = {worker.local_rank: worker for worker in agent.workers}
+        del agent.workers[:]
+        if agent.HasField("seat"):
+            absent = failure_pb2.WorkerProgress
+            agent.workers.extend(known.get(i) or absent(local_rank=i) for i in local_ranks)
+        response.agents.append(agent)
+    presences = run.members.presences.values() if run is not None else ()
+    repeated = (presence.whereabouts.steps_repeated for presence in presences)
+    response.steps_repeated = max(repeated, default=0)
+    outside = run.outside() if run is not None else []
+    response.rows_count += len(outside)
+    response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])
+    return response
+
+
+def _page(
+    rows: Sequence[Row],
+    write: Callable[[Row], Any],
+    page_size: int,
+    messages_in: Callable[[Any], int] = lambda _: 0,
+) -> list[Any]:
     """Write as many rows as a page holds, at least one."""
     page: list[Any] = []
     size, room = min(page_size or PAGE_SIZE_MAX, PAGE_SIZE_MAX), PAGE_BYTES_MAX
+    left = PAGE_MESSAGES_MAX
     for row in rows[:size]:
         message = write(row)
         room -= message.ByteSize()
-        if room < 0 and page:
+        left -= messages_in(message)
+        if min(room, left) < 0 and page:
             break
         page.append(message)
     return page
@@ -163,12 +262,15 @@ def _agent(
     if presence.session_id is not None:
         message.version = presence.version
         message.labels.update(presence.labels)
+    if presence.pushed is not None and isinstance(presence.pushed.state, Standby):
+        message.waiting_reason = presence.pushed.state.reason
     if presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.MergeFrom(_age(presence.heard_at, now))
     if is_full and state.round is not None:
         workers = presence.whereabouts.in_round(state.round.round_id, now=now)
         message.workers.extend(map(PROGRESS.write, workers))
+        message.pids.extend(presence.whereabouts.pids_in(state.round.round_id))
     return message
 
 

@@ -20,7 +20,7 @@ from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
 from coordinator.core.progress.notice import Leaving, NoticeKind, NoticeReport, PendingNotice
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from coordinator.wire import failure as failures
-from coordinator.wire import inprocess, stacks
+from coordinator.wire import inprocess, logs, stacks
 from drumbeat import VERSION
 from drumbeat.format import one_line
 from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
@@ -203,6 +203,7 @@ def read_beat(
         workers_done=min(message.workers_done, size),
         leaving=_leaving(message, on_problem) if message.HasField("leaving") else None,
         notice=_notice_report(message, on_problem) if message.HasField("notice") else None,
+        pids=tuple(message.pids[:size]) if message.pids else (),
     )
 
 
@@ -285,6 +286,8 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             kind = {"inprocess": inprocess.directive_message(directive)}
         case fx.Collect():
             kind = {"collect": stacks.collect_message(effect)}
+        case fx.TellLogs():
+            kind = {"logs": logs.logs_message(effect)}
     return session_pb2.Directive(run_id=run_id, **kind)
 
 

@@ -58,21 +58,6 @@ def configure_logs(
     logging.lastResort = _LastResort(logging.WARNING)
 
 
-def load_grpc_quietly() -> None:
-    """Load gRPC so that its core writes nothing of its own, unless ``GRPC_VERBOSITY`` is set.
-
-    It has a line for whatever a stranger sends to a port. The variable is read as it is loaded,
-    and what this process starts must not inherit it.
-    """
-    if "GRPC_VERBOSITY" in os.environ:
-        return
-    os.environ["GRPC_VERBOSITY"] = "NONE"
-    try:
-        import grpc  # noqa: F401, PLC0415 - only to be loaded, and slow
-    finally:
-        del os.environ["GRPC_VERBOSITY"]
-
-
 def _json(event: Any, **options: Any) -> str:
     """Write ASCII without the one control character that JSON leaves as it is."""
     return json.dumps(event, **options).replace("\x7f", "\\u007f")

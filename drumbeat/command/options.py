@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from drumbeat.access.exposure import withdraw_token
 from drumbeat.command.console import close_console, write_text
@@ -19,7 +20,7 @@ from drumbeat.command.settings import FLAG, LOG_LEVELS, Setting
 from drumbeat.format import printable
 
 EXIT_USAGE = 2
-_EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
+EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 
 
 class Source(IntEnum):
@@ -60,6 +61,14 @@ class CommandOption(click.Option):
             **more,
         )
         self.declared = declared
+
+    def shell_complete(self, _ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What a shell completes of a value: the words of one of some, and names of files."""
+        metavar = self.declared.kind.metavar
+        if metavar == "FILE":
+            return [CompletionItem(incomplete, type="file")]
+        words = metavar[1:-1].split("|") if metavar.startswith("[") else []
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the option's own variable, else of the first of the others that has one."""
@@ -113,6 +122,29 @@ class SectionedCommand(click.Command):
                 section = param.declared.section if isinstance(param, CommandOption) else "Other"
                 sections.setdefault(section, []).append(row)
         for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+class SectionedGroup(click.Group):
+    """A group whose help lists its commands in the sections that they were added to."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.sections: dict[str, list[click.Command]] = {}
+
+    def add_section(self, name: str, *commands: click.Command) -> None:
+        """Add commands below a head of their own."""
+        for command in commands:
+            self.add_command(command)
+            self.sections.setdefault(name, []).append(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write one list of commands per section, in the order in which they were added."""
+        widest = max(len(name) for name in self.commands)
+        for section, commands in self.sections.items():
+            limit = formatter.width - 6 - widest
+            rows = [(f"{each.name:{widest}}", each.get_short_help_str(limit)) for each in commands]
             with formatter.section(section):
                 formatter.write_dl(rows)
 
@@ -175,7 +207,7 @@ def run(
         write_error(program, error.format_message(), f"try '{path} --help'")
         return EXIT_USAGE
     except click.Abort:
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
     except errors as error:
         write_error(program, str(error), error.hint, mark="error: " if error.exit_code else "")
         return int(error.exit_code)

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/control.proto\x12\x0b\x64rumbeat.v1\x1a\x1egoogle/protobuf/duration.proto\"$\n\x12ResetLimitsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"(\n\x13ResetLimitsResponse\x12\x11\n\tforgotten\x18\x01 \x01(\r\"m\n\x12\x43reateTokenRequest\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.drumbeat.v1.Role\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"F\n\x13\x43reateTokenResponse\x12!\n\x05token\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Token\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xc8\x01\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.drumbeat.v1.Role\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ttime_left\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nis_revoked\x18\x06 \x01(\x08\x12\x12\n\ncreated_by\x18\x07 \x01(\t\"\x13\n\x11ListTokensRequest\"8\n\x12ListTokensResponse\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.drumbeat.v1.Token\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"8\n\x13RevokeTokenResponse\x12!\n\x05token\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Token\"\x15\n\x13GetAuthorityRequest\"$\n\x14GetAuthorityResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\x18\n\x16RotateAuthorityRequest\"\'\n\x17RotateAuthorityResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\x18\n\x16RetireAuthorityRequest\"\'\n\x17RetireAuthorityResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"D\n\x0eStopRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"2\n\x0fStopRunResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"G\n\x11RestartRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"5\n\x12RestartRunResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"6\n\x10\x46orgetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"#\n\x11\x46orgetRunResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\"U\n\x11\x44rainAgentRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"5\n\x12\x44rainAgentResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"W\n\x13UndrainAgentRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"7\n\x14UndrainAgentResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"\x13\n\x11ListDrainsRequest\"8\n\x12ListDrainsResponse\x12\"\n\x06\x64rains\x18\x01 \x03(\x0b\x32\x12.drumbeat.v1.Drain\"m\n\x05\x44rain\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration*J\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_JOIN\x10\x01\x12\r\n\tROLE_VIEW\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03\x32\xba\x08\n\x0e\x43ontrolService\x12P\n\x0bResetLimits\x12\x1f.drumbeat.v1.ResetLimitsRequest\x1a .drumbeat.v1.ResetLimitsResponse\x12P\n\x0b\x43reateToken\x12\x1f.drumbeat.v1.CreateTokenRequest\x1a .drumbeat.v1.CreateTokenResponse\x12M\n\nListTokens\x12\x1e.drumbeat.v1.ListTokensRequest\x1a\x1f.drumbeat.v1.ListTokensResponse\x12P\n\x0bRevokeToken\x12\x1f.drumbeat.v1.RevokeTokenRequest\x1a .drumbeat.v1.RevokeTokenResponse\x12S\n\x0cGetAuthority\x12 .drumbeat.v1.GetAuthorityRequest\x1a!.drumbeat.v1.GetAuthorityResponse\x12\\\n\x0fRotateAuthority\x12#.drumbeat.v1.RotateAuthorityRequest\x1a$.drumbeat.v1.RotateAuthorityResponse\x12\\\n\x0fRetireAuthority\x12#.drumbeat.v1.RetireAuthorityRequest\x1a$.drumbeat.v1.RetireAuthorityResponse\x12\x44\n\x07StopRun\x12\x1b.drumbeat.v1.StopRunRequest\x1a\x1c.drumbeat.v1.StopRunResponse\x12M\n\nRestartRun\x12\x1e.drumbeat.v1.RestartRunRequest\x1a\x1f.drumbeat.v1.RestartRunResponse\x12J\n\tForgetRun\x12\x1d.drumbeat.v1.ForgetRunRequest\x1a\x1e.drumbeat.v1.ForgetRunResponse\x12M\n\nDrainAgent\x12\x1e.drumbeat.v1.DrainAgentRequest\x1a\x1f.drumbeat.v1.DrainAgentResponse\x12S\n\x0cUndrainAgent\x12 .drumbeat.v1.UndrainAgentRequest\x1a!.drumbeat.v1.UndrainAgentResponse\x12M\n\nListDrains\x12\x1e.drumbeat.v1.ListDrainsRequest\x1a\x1f.drumbeat.v1.ListDrainsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/control.proto\x12\x0b\x64rumbeat.v1\x1a\x1egoogle/protobuf/duration.proto\"$\n\x12ResetLimitsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"(\n\x13ResetLimitsResponse\x12\x11\n\tforgotten\x18\x01 \x01(\r\"m\n\x12\x43reateTokenRequest\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.drumbeat.v1.Role\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"F\n\x13\x43reateTokenResponse\x12!\n\x05token\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Token\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xc8\x01\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.drumbeat.v1.Role\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ttime_left\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nis_revoked\x18\x06 \x01(\x08\x12\x12\n\ncreated_by\x18\x07 \x01(\t\"\x13\n\x11ListTokensRequest\"8\n\x12ListTokensResponse\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.drumbeat.v1.Token\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"8\n\x13RevokeTokenResponse\x12!\n\x05token\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Token\"\x15\n\x13GetAuthorityRequest\"$\n\x14GetAuthorityResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\x18\n\x16RotateAuthorityRequest\"\'\n\x17RotateAuthorityResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\x18\n\x16RetireAuthorityRequest\"\'\n\x17RetireAuthorityResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"n\n\x0eStopRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12(\n\x05grace\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"2\n\x0fStopRunResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"q\n\x11RestartRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12(\n\x05grace\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x12RestartRunResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"6\n\x10\x46orgetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"#\n\x11\x46orgetRunResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\"\x7f\n\x11\x44rainAgentRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12(\n\x05grace\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"K\n\x12\x44rainAgentResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x14\n\x0c\x61gents_count\x18\x03 \x01(\r\"W\n\x13UndrainAgentRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"7\n\x14UndrainAgentResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"\x13\n\x11ListDrainsRequest\"8\n\x12ListDrainsResponse\x12\"\n\x06\x64rains\x18\x01 \x03(\x0b\x32\x12.drumbeat.v1.Drain\"m\n\x05\x44rain\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration*J\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_JOIN\x10\x01\x12\r\n\tROLE_VIEW\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03\x32\xba\x08\n\x0e\x43ontrolService\x12P\n\x0bResetLimits\x12\x1f.drumbeat.v1.ResetLimitsRequest\x1a .drumbeat.v1.ResetLimitsResponse\x12P\n\x0b\x43reateToken\x12\x1f.drumbeat.v1.CreateTokenRequest\x1a .drumbeat.v1.CreateTokenResponse\x12M\n\nListTokens\x12\x1e.drumbeat.v1.ListTokensRequest\x1a\x1f.drumbeat.v1.ListTokensResponse\x12P\n\x0bRevokeToken\x12\x1f.drumbeat.v1.RevokeTokenRequest\x1a .drumbeat.v1.RevokeTokenResponse\x12S\n\x0cGetAuthority\x12 .drumbeat.v1.GetAuthorityRequest\x1a!.drumbeat.v1.GetAuthorityResponse\x12\\\n\x0fRotateAuthority\x12#.drumbeat.v1.RotateAuthorityRequest\x1a$.drumbeat.v1.RotateAuthorityResponse\x12\\\n\x0fRetireAuthority\x12#.drumbeat.v1.RetireAuthorityRequest\x1a$.drumbeat.v1.RetireAuthorityResponse\x12\x44\n\x07StopRun\x12\x1b.drumbeat.v1.StopRunRequest\x1a\x1c.drumbeat.v1.StopRunResponse\x12M\n\nRestartRun\x12\x1e.drumbeat.v1.RestartRunRequest\x1a\x1f.drumbeat.v1.RestartRunResponse\x12J\n\tForgetRun\x12\x1d.drumbeat.v1.ForgetRunRequest\x1a\x1e.drumbeat.v1.ForgetRunResponse\x12M\n\nDrainAgent\x12\x1e.drumbeat.v1.DrainAgentRequest\x1a\x1f.drumbeat.v1.DrainAgentResponse\x12S\n\x0cUndrainAgent\x12 .drumbeat.v1.UndrainAgentRequest\x1a!.drumbeat.v1.UndrainAgentResponse\x12M\n\nListDrains\x12\x1e.drumbeat.v1.ListDrainsRequest\x1a\x1f.drumbeat.v1.ListDrainsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1733
-  _globals['_ROLE']._serialized_end=1807
+  _globals['_ROLE']._serialized_start=1881
+  _globals['_ROLE']._serialized_end=1955
   _globals['_RESETLIMITSREQUEST']._serialized_start=74
   _globals['_RESETLIMITSREQUEST']._serialized_end=110
   _globals['_RESETLIMITSRESPONSE']._serialized_start=112
@@ -65,31 +65,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETIREAUTHORITYRESPONSE']._serialized_start=871
   _globals['_RETIREAUTHORITYRESPONSE']._serialized_end=910
   _globals['_STOPRUNREQUEST']._serialized_start=912
-  _globals['_STOPRUNREQUEST']._serialized_end=980
-  _globals['_STOPRUNRESPONSE']._serialized_start=982
-  _globals['_STOPRUNRESPONSE']._serialized_end=1032
-  _globals['_RESTARTRUNREQUEST']._serialized_start=1034
-  _globals['_RESTARTRUNREQUEST']._serialized_end=1105
-  _globals['_RESTARTRUNRESPONSE']._serialized_start=1107
-  _globals['_RESTARTRUNRESPONSE']._serialized_end=1160
-  _globals['_FORGETRUNREQUEST']._serialized_start=1162
-  _globals['_FORGETRUNREQUEST']._serialized_end=1216
-  _globals['_FORGETRUNRESPONSE']._serialized_start=1218
-  _globals['_FORGETRUNRESPONSE']._serialized_end=1253
-  _globals['_DRAINAGENTREQUEST']._serialized_start=1255
-  _globals['_DRAINAGENTREQUEST']._serialized_end=1340
-  _globals['_DRAINAGENTRESPONSE']._serialized_start=1342
-  _globals['_DRAINAGENTRESPONSE']._serialized_end=1395
-  _globals['_UNDRAINAGENTREQUEST']._serialized_start=1397
-  _globals['_UNDRAINAGENTREQUEST']._serialized_end=1484
-  _globals['_UNDRAINAGENTRESPONSE']._serialized_start=1486
-  _globals['_UNDRAINAGENTRESPONSE']._serialized_end=1541
-  _globals['_LISTDRAINSREQUEST']._serialized_start=1543
-  _globals['_LISTDRAINSREQUEST']._serialized_end=1562
-  _globals['_LISTDRAINSRESPONSE']._serialized_start=1564
-  _globals['_LISTDRAINSRESPONSE']._serialized_end=1620
-  _globals['_DRAIN']._serialized_start=1622
-  _globals['_DRAIN']._serialized_end=1731
-  _globals['_CONTROLSERVICE']._serialized_start=1810
-  _globals['_CONTROLSERVICE']._serialized_end=2892
+  _globals['_STOPRUNREQUEST']._serialized_end=1022
+  _globals['_STOPRUNRESPONSE']._serialized_start=1024
+  _globals['_STOPRUNRESPONSE']._serialized_end=1074
+  _globals['_RESTARTRUNREQUEST']._serialized_start=1076
+  _globals['_RESTARTRUNREQUEST']._serialized_end=1189
+  _globals['_RESTARTRUNRESPONSE']._serialized_start=1191
+  _globals['_RESTARTRUNRESPONSE']._serialized_end=1244
+  _globals['_FORGETRUNREQUEST']._serialized_start=1246
+  _globals['_FORGETRUNREQUEST']._serialized_end=1300
+  _globals['_FORGETRUNRESPONSE']._serialized_start=1302
+  _globals['_FORGETRUNRESPONSE']._serialized_end=1337
+  _globals['_DRAINAGENTREQUEST']._serialized_start=1339
+  _globals['_DRAINAGENTREQUEST']._serialized_end=1466
+  _globals['_DRAINAGENTRESPONSE']._serialized_start=1468
+  _globals['_DRAINAGENTRESPONSE']._serialized_end=1543
+  _globals['_UNDRAINAGENTREQUEST']._serialized_start=1545
+  _globals['_UNDRAINAGENTREQUEST']._serialized_end=1632
+  _globals['_UNDRAINAGENTRESPONSE']._serialized_start=1634
+  _globals['_UNDRAINAGENTRESPONSE']._serialized_end=1689
+  _globals['_LISTDRAINSREQUEST']._serialized_start=1691
+  _globals['_LISTDRAINSREQUEST']._serialized_end=1710
+  _globals['_LISTDRAINSRESPONSE']._serialized_start=1712
+  _globals['_LISTDRAINSRESPONSE']._serialized_end=1768
+  _globals['_DRAIN']._serialized_start=1770
+  _globals['_DRAIN']._serialized_end=1879
+  _globals['_CONTROLSERVICE']._serialized_start=1958
+  _globals['_CONTROLSERVICE']._serialized_end=3040
 # @@protoc_insertion_point(module_scope)

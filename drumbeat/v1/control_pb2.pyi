@@ -363,20 +363,30 @@ class StopRunRequest(google.protobuf.message.Message):
     RUN_ID_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    GRACE_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run; the latest that has this id."""
     reason: builtins.str
     """Why, in words, for its events and its agents; at most 256 characters."""
     request_id: builtins.str
     """Made up by the caller for this request and its repetitions; at most 64 characters."""
+    @property
+    def grace(self) -> google.protobuf.duration_pb2.Duration:
+        """How long training may take to save before, if it asks when to; at most 30 days, zero: not at
+        all. Unset: as long as the coordinator is told. Asked again while training saves, what is
+        shorter counts.
+        """
+
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         reason: builtins.str = ...,
         request_id: builtins.str = ...,
+        grace: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["grace", b"grace", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
 
 Global___StopRunRequest: typing_extensions.TypeAlias = StopRunRequest
 
@@ -411,20 +421,27 @@ class RestartRunRequest(google.protobuf.message.Message):
     RUN_ID_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    GRACE_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run; the latest that has this id."""
     reason: builtins.str
     """As in `StopRunRequest`."""
     request_id: builtins.str
     """As in `StopRunRequest`."""
+    @property
+    def grace(self) -> google.protobuf.duration_pb2.Duration:
+        """As in `StopRunRequest`."""
+
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         reason: builtins.str = ...,
         request_id: builtins.str = ...,
+        grace: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["grace", b"grace", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
 
 Global___RestartRunRequest: typing_extensions.TypeAlias = RestartRunRequest
 
@@ -500,6 +517,7 @@ class DrainAgentRequest(google.protobuf.message.Message):
     RUN_ID_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    GRACE_FIELD_NUMBER: builtins.int
     name: builtins.str
     """An agent's name or a host's; 1 to 256 characters."""
     run_id: builtins.str
@@ -508,6 +526,10 @@ class DrainAgentRequest(google.protobuf.message.Message):
     """As in `StopRunRequest`."""
     request_id: builtins.str
     """As in `StopRunRequest`."""
+    @property
+    def grace(self) -> google.protobuf.duration_pb2.Duration:
+        """As in `StopRunRequest`."""
+
     def __init__(
         self,
         *,
@@ -515,8 +537,10 @@ class DrainAgentRequest(google.protobuf.message.Message):
         run_id: builtins.str = ...,
         reason: builtins.str = ...,
         request_id: builtins.str = ...,
+        grace: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["grace", b"grace", "name", b"name", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
 
 Global___DrainAgentRequest: typing_extensions.TypeAlias = DrainAgentRequest
 
@@ -528,17 +552,21 @@ class DrainAgentResponse(google.protobuf.message.Message):
 
     IS_NEW_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
+    AGENTS_COUNT_FIELD_NUMBER: builtins.int
     is_new: builtins.bool
     """Whether they do because of this request."""
     outcome: builtins.str
     """What happens now, in words."""
+    agents_count: builtins.int
+    """Agents in runs that had this name, or were on this host, when it was asked."""
     def __init__(
         self,
         *,
         is_new: builtins.bool = ...,
         outcome: builtins.str = ...,
+        agents_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents_count", b"agents_count", "is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
 
 Global___DrainAgentResponse: typing_extensions.TypeAlias = DrainAgentResponse
 

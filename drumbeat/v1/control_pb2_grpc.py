@@ -164,19 +164,19 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StopRun(self, request, context):
-        """Ends a run in order: its workers are stopped, and its agents end with the verdict
-        `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run that ends
-        or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
+        """Ends a run in order: training may save, its workers are stopped, and its agents end with the
+        verdict `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run
+        that ends or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestartRun(self, request, context):
-        """Ends the round that runs, and begins another one with the agents that are there. No restart
-        is charged. Answers once it is journaled. A run without a round stays as it is. Harmless if
-        repeated with the same request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it
-        ends or has ended.
+        """Ends the round that runs, once training could save, and begins another one with the agents
+        that are there. No restart is charged. Answers once it is journaled. A run without a round
+        stays as it is. Harmless if repeated with the same request id. NOT_FOUND: there is no such
+        run. FAILED_PRECONDITION: it ends or has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,10 +192,10 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainAgent(self, request, context):
-        """Makes agents leave their runs: those of this name, and all on the host of this name. Their
-        workers are stopped, and a standby or a smaller round goes on; no restart is charged. Agents
-        of that name or host that come later stand by, until `UndrainAgent`. Answers once it is
-        journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
+        """Makes agents leave their runs: those of this name, and all on the host of this name. Training
+        may save, then their workers are stopped, and a standby or a smaller round goes on; no restart
+        is charged. Agents of that name or host that come later stand by, until `UndrainAgent`.
+        Answers once it is journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -385,16 +385,16 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     """
 
     StopRun: _ControlServiceStopRunType
-    """Ends a run in order: its workers are stopped, and its agents end with the verdict
-    `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run that ends
-    or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
+    """Ends a run in order: training may save, its workers are stopped, and its agents end with the
+    verdict `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run
+    that ends or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
     """
 
     RestartRun: _ControlServiceRestartRunType
-    """Ends the round that runs, and begins another one with the agents that are there. No restart
-    is charged. Answers once it is journaled. A run without a round stays as it is. Harmless if
-    repeated with the same request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it
-    ends or has ended.
+    """Ends the round that runs, once training could save, and begins another one with the agents
+    that are there. No restart is charged. Answers once it is journaled. A run without a round
+    stays as it is. Harmless if repeated with the same request id. NOT_FOUND: there is no such
+    run. FAILED_PRECONDITION: it ends or has ended.
     """
 
     ForgetRun: _ControlServiceForgetRunType
@@ -404,10 +404,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     """
 
     DrainAgent: _ControlServiceDrainAgentType
-    """Makes agents leave their runs: those of this name, and all on the host of this name. Their
-    workers are stopped, and a standby or a smaller round goes on; no restart is charged. Agents
-    of that name or host that come later stand by, until `UndrainAgent`. Answers once it is
-    journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
+    """Makes agents leave their runs: those of this name, and all on the host of this name. Training
+    may save, then their workers are stopped, and a standby or a smaller round goes on; no restart
+    is charged. Agents of that name or host that come later stand by, until `UndrainAgent`.
+    Answers once it is journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
     """
 
     UndrainAgent: _ControlServiceUndrainAgentType
@@ -553,9 +553,9 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: drumbeat.v1.control_pb2.StopRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.control_pb2.StopRunResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.StopRunResponse]]:
-        """Ends a run in order: its workers are stopped, and its agents end with the verdict
-        `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run that ends
-        or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
+        """Ends a run in order: training may save, its workers are stopped, and its agents end with the
+        verdict `VERDICT_CAUSE_STOPPED`. Answers once that is journaled, not when it is done. A run
+        that ends or has ended stays as it is. Harmless if repeated. NOT_FOUND: there is no such run.
         """
 
     @abc.abstractmethod
@@ -564,10 +564,10 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: drumbeat.v1.control_pb2.RestartRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.control_pb2.RestartRunResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RestartRunResponse]]:
-        """Ends the round that runs, and begins another one with the agents that are there. No restart
-        is charged. Answers once it is journaled. A run without a round stays as it is. Harmless if
-        repeated with the same request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it
-        ends or has ended.
+        """Ends the round that runs, once training could save, and begins another one with the agents
+        that are there. No restart is charged. Answers once it is journaled. A run without a round
+        stays as it is. Harmless if repeated with the same request id. NOT_FOUND: there is no such
+        run. FAILED_PRECONDITION: it ends or has ended.
         """
 
     @abc.abstractmethod
@@ -587,10 +587,10 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: drumbeat.v1.control_pb2.DrainAgentRequest,
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.control_pb2.DrainAgentResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.DrainAgentResponse]]:
-        """Makes agents leave their runs: those of this name, and all on the host of this name. Their
-        workers are stopped, and a standby or a smaller round goes on; no restart is charged. Agents
-        of that name or host that come later stand by, until `UndrainAgent`. Answers once it is
-        journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
+        """Makes agents leave their runs: those of this name, and all on the host of this name. Training
+        may save, then their workers are stopped, and a standby or a smaller round goes on; no restart
+        is charged. Agents of that name or host that come later stand by, until `UndrainAgent`.
+        Answers once it is journaled. Harmless if repeated. RESOURCE_EXHAUSTED: there are too many drains.
         """
 
     @abc.abstractmethod

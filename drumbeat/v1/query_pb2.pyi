@@ -320,8 +320,13 @@ class ListAgentsResponse(google.protobuf.message.Message):
 
     AGENTS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """To ask for those that follow; empty: there are none."""
+    round_id: builtins.int
+    """The round whose seats these are; unset before the first. On another one than that of the page
+    before, agents have other places: begin with the first page again.
+    """
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Agent]:
         """A page of them."""
@@ -331,8 +336,11 @@ class ListAgentsResponse(google.protobuf.message.Message):
         *,
         agents: collections.abc.Iterable[Global___Agent] | None = ...,
         next_page_token: builtins.str = ...,
+        round_id: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "next_page_token", b"next_page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "round_id", b"round_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "agents", b"agents", "next_page_token", b"next_page_token", "round_id", b"round_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___ListAgentsResponse: typing_extensions.TypeAlias = ListAgentsResponse
 
@@ -667,6 +675,9 @@ class Agent(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
+    PIDS_FIELD_NUMBER: builtins.int
+    WAITING_REASON_FIELD_NUMBER: builtins.int
+    IS_DRAINED_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -683,6 +694,10 @@ class Agent(google.protobuf.message.Message):
     """Latest state it reported."""
     version: builtins.str
     """Version of the agent; empty while it is not connected."""
+    waiting_reason: builtins.str
+    """Why it has no place in the round and what it waits for, in words; empty if it has one."""
+    is_drained: builtins.bool
+    """Whether it is no member of the run: it waits outside until its drain is lifted."""
     @property
     def seat(self) -> Global___Seat:
         """Its place in the current round; unset if it has none."""
@@ -701,6 +716,12 @@ class Agent(google.protobuf.message.Message):
         the ages are those of now.
         """
 
+    @property
+    def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Only with `VIEW_FULL`: process ids of its workers in the current round, by local rank; 0: not
+        known. Empty if the agent tells none.
+        """
+
     def __init__(
         self,
         *,
@@ -716,9 +737,12 @@ class Agent(google.protobuf.message.Message):
         version: builtins.str = ...,
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
+        pids: collections.abc.Iterable[builtins.int] | None = ...,
+        waiting_reason: builtins.str = ...,
+        is_drained: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 
@@ -855,3 +879,196 @@ class GetStacksResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["host", b"host", "name", b"name", "workers", b"workers"]) -> None: ...
 
 Global___GetStacksResponse: typing_extensions.TypeAlias = GetStacksResponse
+
+@typing.final
+class GetOverviewRequest(google.protobuf.message.Message):
+    """Asks for a run at a glance."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    IS_REPEATED_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    is_repeated: builtins.bool
+    """From a reader that asks again and again: what was written for another one will do, so that
+    many such readers cost the coordinator no more than one.
+    """
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        is_repeated: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "is_repeated", b"is_repeated", "run_id", b"run_id"]) -> None: ...
+
+Global___GetOverviewRequest: typing_extensions.TypeAlias = GetOverviewRequest
+
+@typing.final
+class GetOverviewResponse(google.protobuf.message.Message):
+    """A run at a glance, as it is at one instant."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    BEHIND_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    ROWS_COUNT_FIELD_NUMBER: builtins.int
+    EVENTS_FIELD_NUMBER: builtins.int
+    FRESH_FOR_FIELD_NUMBER: builtins.int
+    STEPS_REPEATED_FIELD_NUMBER: builtins.int
+    behind: builtins.str
+    """Who seems to hold the others up, in words; empty: no worker in particular."""
+    rows_count: builtins.int
+    """From how many workers, standbys and drained agents these were chosen."""
+    steps_repeated: builtins.int
+    """How many steps were computed again after restarts, at least, as far as this coordinator was
+    there: from where a worker began a round to where it had been in the one before.
+    """
+    @property
+    def run(self) -> Global___Run:
+        """The run, with everything."""
+
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Agent]:
+        """Agents of the workers that tell most, up to 64 of them: of agents that are away or have failed,
+        furthest behind, silent for longest. Listed as `ListAgents` does; `Agent.workers` has those
+        shown, each with its local rank at least. A standby counts as one worker. Up to 16 that are
+        drained and wait outside come after them.
+        """
+
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunEvent]:
+        """The latest events, by sequence; 10 at most."""
+
+    @property
+    def fresh_for(self) -> google.protobuf.duration_pb2.Duration:
+        """A repeated request finds nothing new before that, unless by an event."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        behind: builtins.str = ...,
+        agents: collections.abc.Iterable[Global___Agent] | None = ...,
+        rows_count: builtins.int = ...,
+        events: collections.abc.Iterable[Global___RunEvent] | None = ...,
+        fresh_for: google.protobuf.duration_pb2.Duration | None = ...,
+        steps_repeated: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated"]) -> None: ...
+
+Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
+
+@typing.final
+class WatchLogsRequest(google.protobuf.message.Message):
+    """Asks for output of workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    TAIL_FIELD_NUMBER: builtins.int
+    FOLLOW_FIELD_NUMBER: builtins.int
+    SINCE_ROUND_FIELD_NUMBER: builtins.int
+    CURSORS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    tail: builtins.int
+    """How many lines of each stream to begin with; at most 10,000."""
+    follow: builtins.bool
+    """Whether to go on with what comes, over all rounds."""
+    since_round: builtins.int
+    """To go on: the round of the first answer to the first call. Unset: the current round."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the workers; empty: all. At most 1,000."""
+
+    @property
+    def cursors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AgentCursors]:
+        """To go on: what was read."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        tail: builtins.int = ...,
+        follow: builtins.bool = ...,
+        since_round: builtins.int | None = ...,
+        cursors: collections.abc.Iterable[Global___AgentCursors] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_since_round", b"_since_round", "since_round", b"since_round"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_since_round", b"_since_round", "cursors", b"cursors", "follow", b"follow", "generation", b"generation", "ranks", b"ranks", "run_id", b"run_id", "since_round", b"since_round", "tail", b"tail"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_since_round", b"_since_round"]) -> typing.Literal["since_round"] | None: ...
+
+Global___WatchLogsRequest: typing_extensions.TypeAlias = WatchLogsRequest
+
+@typing.final
+class AgentCursors(google.protobuf.message.Message):
+    """How far the output of one agent's workers was read."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: builtins.int
+    CURSORS_FIELD_NUMBER: builtins.int
+    incarnation: builtins.str
+    """The agent."""
+    @property
+    def cursors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.session_pb2.LogCursor]:
+        """The latest `LogPiece.next` of each stream."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: builtins.str = ...,
+        cursors: collections.abc.Iterable[drumbeat.v1.session_pb2.LogCursor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cursors", b"cursors", "incarnation", b"incarnation"]) -> None: ...
+
+Global___AgentCursors: typing_extensions.TypeAlias = AgentCursors
+
+@typing.final
+class WatchLogsResponse(google.protobuf.message.Message):
+    """Output of workers. The first answer has none."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SINCE_ROUND_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PIECES_FIELD_NUMBER: builtins.int
+    since_round: builtins.int
+    """The round that the first call began with; to go on with."""
+    incarnation: builtins.str
+    """The agent of these workers."""
+    name: builtins.str
+    """Its name."""
+    host: builtins.str
+    """Its host."""
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.session_pb2.LogPiece]:
+        """Output, in the order of each stream."""
+
+    def __init__(
+        self,
+        *,
+        since_round: builtins.int = ...,
+        incarnation: builtins.str = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        pieces: collections.abc.Iterable[drumbeat.v1.session_pb2.LogPiece] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "name", b"name", "pieces", b"pieces", "since_round", b"since_round"]) -> None: ...
+
+Global___WatchLogsResponse: typing_extensions.TypeAlias = WatchLogsResponse

@@ -137,7 +137,39 @@ _QueryServiceGetStacksType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType]):
+_QueryServiceGetOverviewType = typing_extensions.TypeVar(
+    '_QueryServiceGetOverviewType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+)
+
+_QueryServiceWatchLogsType = typing_extensions.TypeVar(
+    '_QueryServiceWatchLogsType',
+    grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -176,6 +208,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetOverviewRequest,
+            drumbeat.v1.query_pb2.GetOverviewResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchLogsRequest,
+            drumbeat.v1.query_pb2.WatchLogsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -208,6 +248,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetOverviewRequest,
+            drumbeat.v1.query_pb2.GetOverviewResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            drumbeat.v1.query_pb2.WatchLogsRequest,
+            drumbeat.v1.query_pb2.WatchLogsResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetRun: _QueryServiceGetRunType
@@ -218,7 +266,8 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     ListAgents: _QueryServiceListAgentsType
     """Lists the agents that the coordinator counts on in a run, participants first by group
-    rank. Of an ended run: those that may still come for the verdict.
+    rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+    may still come for the verdict.
     """
 
     ListEvents: _QueryServiceListEventsType
@@ -243,6 +292,22 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     arrives. Workers are asked by their agents and go on. Ends once all have answered, after
     4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
     round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+    """
+
+    GetOverview: _QueryServiceGetOverviewType
+    """Returns a run at a glance: with the workers that tell most of it and the latest events. What
+    it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
+    """
+
+    WatchLogs: _QueryServiceWatchLogsType
+    """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
+    keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+
+    With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
+    stops: go on with the cursors of what was read. Without, it ends once all agents of the round
+    have answered; what has no answer within 4 seconds is named with the reason. NOT_FOUND: the run
+    has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
+    such calls are under way.
     """
 
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
@@ -273,6 +338,14 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         drumbeat.v1.query_pb2.GetStacksRequest,
         drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetOverviewRequest,
+        drumbeat.v1.query_pb2.GetOverviewResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        drumbeat.v1.query_pb2.WatchLogsRequest,
+        drumbeat.v1.query_pb2.WatchLogsResponse,
     ],
 ]
 
@@ -308,7 +381,8 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.ListAgentsResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.ListAgentsResponse]]:
         """Lists the agents that the coordinator counts on in a run, participants first by group
-        rank. Of an ended run: those that may still come for the verdict.
+        rank, then standbys; last those that are drained and wait outside. Of an ended run: those that
+        may still come for the verdict.
         """
 
     @abc.abstractmethod
@@ -353,6 +427,32 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         arrives. Workers are asked by their agents and go on. Ends once all have answered, after
         4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
         round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+        """
+
+    @abc.abstractmethod
+    def GetOverview(
+        self,
+        request: drumbeat.v1.query_pb2.GetOverviewRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetOverviewResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetOverviewResponse]]:
+        """Returns a run at a glance: with the workers that tell most of it and the latest events. What
+        it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
+        """
+
+    @abc.abstractmethod
+    def WatchLogs(
+        self,
+        request: drumbeat.v1.query_pb2.WatchLogsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchLogsResponse]]:
+        """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
+        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+
+        With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
+        stops: go on with the cursors of what was read. Without, it ends once all agents of the round
+        have answered; what has no answer within 4 seconds is named with the reason. NOT_FOUND: the run
+        has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
+        such calls are under way.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -99,6 +99,30 @@ NOTICE_KIND_SCALE_UP: NoticeKind.ValueType  # 5
 """More hosts will take part."""
 Global___NoticeKind: typing_extensions.TypeAlias = NoticeKind
 
+class _LogStream:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _LogStreamEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_LogStream.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LOG_STREAM_UNSPECIFIED: _LogStream.ValueType  # 0
+    """Both of them."""
+    LOG_STREAM_STDOUT: _LogStream.ValueType  # 1
+    """Standard output."""
+    LOG_STREAM_STDERR: _LogStream.ValueType  # 2
+    """Standard error."""
+
+class LogStream(_LogStream, metaclass=_LogStreamEnumTypeWrapper):
+    """A stream of a worker."""
+
+LOG_STREAM_UNSPECIFIED: LogStream.ValueType  # 0
+"""Both of them."""
+LOG_STREAM_STDOUT: LogStream.ValueType  # 1
+"""Standard output."""
+LOG_STREAM_STDERR: LogStream.ValueType  # 2
+"""Standard error."""
+Global___LogStream: typing_extensions.TypeAlias = LogStream
+
 @typing.final
 class AgentReport(google.protobuf.message.Message):
     """What an agent says."""
@@ -329,6 +353,7 @@ class Beat(google.protobuf.message.Message):
     INPROCESS_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
     NOTICE_FIELD_NUMBER: builtins.int
+    PIDS_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -384,6 +409,12 @@ class Beat(google.protobuf.message.Message):
     def notice(self) -> Global___NoticeReport:
         """What the workers of the fence's round say of the notice that the agent was told last."""
 
+    @property
+    def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Process ids of the workers of the fence's round, by local rank; 0: not known. Sent when one
+        becomes known, and in each session; empty: as before.
+        """
+
     def __init__(
         self,
         *,
@@ -399,9 +430,10 @@ class Beat(google.protobuf.message.Message):
         inprocess: drumbeat.v1.inprocess_pb2.InprocessReport | None = ...,
         leaving: Global___Leaving | None = ...,
         notice: Global___NoticeReport | None = ...,
+        pids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 
@@ -537,6 +569,7 @@ class Directive(google.protobuf.message.Message):
     AUTHORITIES_FIELD_NUMBER: builtins.int
     COLLECT_FIELD_NUMBER: builtins.int
     NOTICE_FIELD_NUMBER: builtins.int
+    LOGS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run that it speaks of; empty if it is about the session alone."""
     @property
@@ -571,6 +604,10 @@ class Directive(google.protobuf.message.Message):
     def notice(self) -> Global___Notice:
         """What training is told of a change to come."""
 
+    @property
+    def logs(self) -> Global___LogRequests:
+        """Whose output is asked for at present."""
+
     def __init__(
         self,
         *,
@@ -583,10 +620,11 @@ class Directive(google.protobuf.message.Message):
         authorities: Global___Authorities | None = ...,
         collect: Global___Collect | None = ...,
         notice: Global___Notice | None = ...,
+        logs: Global___LogRequests | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice"] | None: ...
+    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice", "logs"] | None: ...
 
 Global___Directive: typing_extensions.TypeAlias = Directive
 
@@ -1228,3 +1266,187 @@ class ReportStacksResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_taken", b"is_taken"]) -> None: ...
 
 Global___ReportStacksResponse: typing_extensions.TypeAlias = ReportStacksResponse
+
+@typing.final
+class LogRequests(google.protobuf.message.Message):
+    """All output of an agent's workers that is asked for at present: what is not among it any more is
+    over. Only sent to agents with the feature `logs`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogRequest]:
+        """At most 32."""
+
+    def __init__(
+        self,
+        *,
+        requests: collections.abc.Iterable[Global___LogRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+
+Global___LogRequests: typing_extensions.TypeAlias = LogRequests
+
+@typing.final
+class LogRequest(google.protobuf.message.Message):
+    """Asks for output of workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    SINCE_ROUND_FIELD_NUMBER: builtins.int
+    TAIL_FIELD_NUMBER: builtins.int
+    FOLLOW_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    """To be repeated in the answer."""
+    since_round: builtins.int
+    """Only workers of this round and later ones."""
+    tail: builtins.int
+    """How many lines of each stream of that round to begin with, of what is there already. Streams of
+    later rounds are sent from their beginning.
+    """
+    follow: builtins.bool
+    """Whether to go on with what comes, until the agent ends."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the workers; empty: all. At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        since_round: builtins.int = ...,
+        tail: builtins.int = ...,
+        follow: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["follow", b"follow", "ranks", b"ranks", "request_id", b"request_id", "since_round", b"since_round", "tail", b"tail"]) -> None: ...
+
+Global___LogRequest: typing_extensions.TypeAlias = LogRequest
+
+@typing.final
+class ReportLogsRequest(google.protobuf.message.Message):
+    """What an agent says of the output of its workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FENCE_FIELD_NUMBER: builtins.int
+    INCARNATION_KEY_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    PIECES_FIELD_NUMBER: builtins.int
+    incarnation_key: builtins.bytes
+    """What proves the incarnation; see `Hello.incarnation_key`."""
+    request_id: builtins.str
+    """That of the request."""
+    @property
+    def fence(self) -> drumbeat.v1.common_pb2.Fence:
+        """Run and incarnation. Only in the first message, as the next two."""
+
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPiece]:
+        """Output, in the order of each stream."""
+
+    def __init__(
+        self,
+        *,
+        fence: drumbeat.v1.common_pb2.Fence | None = ...,
+        incarnation_key: builtins.bytes = ...,
+        request_id: builtins.str = ...,
+        pieces: collections.abc.Iterable[Global___LogPiece] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["fence", b"fence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fence", b"fence", "incarnation_key", b"incarnation_key", "pieces", b"pieces", "request_id", b"request_id"]) -> None: ...
+
+Global___ReportLogsRequest: typing_extensions.TypeAlias = ReportLogsRequest
+
+@typing.final
+class ReportLogsResponse(google.protobuf.message.Message):
+    """Where the agent begins."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CURSORS_FIELD_NUMBER: builtins.int
+    @property
+    def cursors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogCursor]:
+        """Places up to which streams are known; others are begun as the request says."""
+
+    def __init__(
+        self,
+        *,
+        cursors: collections.abc.Iterable[Global___LogCursor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cursors", b"cursors"]) -> None: ...
+
+Global___ReportLogsResponse: typing_extensions.TypeAlias = ReportLogsResponse
+
+@typing.final
+class LogCursor(google.protobuf.message.Message):
+    """A place in one stream of one worker of a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    STREAM_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    LINES_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """The round of the worker."""
+    rank: builtins.int
+    """Its rank."""
+    stream: Global___LogStream.ValueType
+    """Which of its streams."""
+    offset: builtins.int
+    """Bytes before the place."""
+    lines: builtins.int
+    """Lines before it, as its agent counts them."""
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        rank: builtins.int = ...,
+        stream: Global___LogStream.ValueType = ...,
+        offset: builtins.int = ...,
+        lines: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lines", b"lines", "offset", b"offset", "rank", b"rank", "round_id", b"round_id", "stream", b"stream"]) -> None: ...
+
+Global___LogCursor: typing_extensions.TypeAlias = LogCursor
+
+@typing.final
+class LogPiece(google.protobuf.message.Message):
+    """Some output of one stream."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NEXT_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    MISSED_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """Whole lines; the last one of a stream may have no line end. Without secrets, and bytes that
+    are no UTF-8 are replaced. It may be empty.
+    """
+    missed: builtins.int
+    """How many lines before it are lost: they were written faster than read."""
+    problem: builtins.str
+    """Why there is none of this stream; empty otherwise."""
+    @property
+    def next(self) -> Global___LogCursor:
+        """The place behind it, to go on from."""
+
+    def __init__(
+        self,
+        *,
+        next: Global___LogCursor | None = ...,
+        text: builtins.str = ...,
+        missed: builtins.int = ...,
+        problem: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["next", b"next"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["missed", b"missed", "next", b"next", "problem", b"problem", "text", b"text"]) -> None: ...
+
+Global___LogPiece: typing_extensions.TypeAlias = LogPiece

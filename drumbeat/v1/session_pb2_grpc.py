@@ -50,6 +50,11 @@ class AgentServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksResponse.FromString,
                 _registered_method=True)
+        self.ReportLogs = channel.stream_stream(
+                '/drumbeat.v1.AgentService/ReportLogs',
+                request_serializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -103,6 +108,21 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportLogs(self, request_iterator, context):
+        """Brings the output of this agent's workers for one `LogRequest`, on a connection of its own, so
+        that no heartbeat waits behind it.
+
+        The first message names the request; the coordinator answers once with where to begin, and
+        the agent sends pieces from there on, no faster than they are taken. It closes its side when
+        all that was asked for is told; the coordinator ends the call when nobody reads any more. After
+        a break the agent calls again, and is told where to go on. A later call replaces an earlier one.
+
+        INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: a message is over the size limit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -120,6 +140,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ReportStacks,
                     request_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_session__pb2.ReportStacksResponse.SerializeToString,
+            ),
+            'ReportLogs': grpc.stream_stream_rpc_method_handler(
+                    servicer.ReportLogs,
+                    request_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -204,6 +229,33 @@ class AgentService(object):
             '/drumbeat.v1.AgentService/ReportStacks',
             drumbeat_dot_v1_dot_session__pb2.ReportStacksRequest.SerializeToString,
             drumbeat_dot_v1_dot_session__pb2.ReportStacksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportLogs(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/drumbeat.v1.AgentService/ReportLogs',
+            drumbeat_dot_v1_dot_session__pb2.ReportLogsRequest.SerializeToString,
+            drumbeat_dot_v1_dot_session__pb2.ReportLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

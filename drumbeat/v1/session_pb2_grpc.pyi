@@ -73,7 +73,23 @@ _AgentServiceReportStacksType = typing_extensions.TypeVar(
     ],
 )
 
-class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType, _AgentServiceReportStacksType]):
+_AgentServiceReportLogsType = typing_extensions.TypeVar(
+    '_AgentServiceReportLogsType',
+    grpc.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportLogsRequest,
+        drumbeat.v1.session_pb2.ReportLogsResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportLogsRequest,
+        drumbeat.v1.session_pb2.ReportLogsResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportLogsRequest,
+        drumbeat.v1.session_pb2.ReportLogsResponse,
+    ],
+)
+
+class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType, _AgentServiceReportStacksType, _AgentServiceReportLogsType]):
     """For agents alone: their sessions, and what went wrong with their workers."""
 
     @typing.overload
@@ -90,6 +106,10 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
             drumbeat.v1.session_pb2.ReportStacksRequest,
             drumbeat.v1.session_pb2.ReportStacksResponse,
         ],
+        grpc.StreamStreamMultiCallable[
+            drumbeat.v1.session_pb2.ReportLogsRequest,
+            drumbeat.v1.session_pb2.ReportLogsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -105,6 +125,10 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.session_pb2.ReportStacksRequest,
             drumbeat.v1.session_pb2.ReportStacksResponse,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            drumbeat.v1.session_pb2.ReportLogsRequest,
+            drumbeat.v1.session_pb2.ReportLogsResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -146,6 +170,18 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
     INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
     """
 
+    ReportLogs: _AgentServiceReportLogsType
+    """Brings the output of this agent's workers for one `LogRequest`, on a connection of its own, so
+    that no heartbeat waits behind it.
+
+    The first message names the request; the coordinator answers once with where to begin, and
+    the agent sends pieces from there on, no faster than they are taken. It closes its side when
+    all that was asked for is told; the coordinator ends the call when nobody reads any more. After
+    a break the agent calls again, and is told where to go on. A later call replaces an earlier one.
+
+    INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: a message is over the size limit.
+    """
+
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.StreamStreamMultiCallable[
         drumbeat.v1.session_pb2.AgentReport,
@@ -158,6 +194,10 @@ AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.session_pb2.ReportStacksRequest,
         drumbeat.v1.session_pb2.ReportStacksResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportLogsRequest,
+        drumbeat.v1.session_pb2.ReportLogsResponse,
     ],
 ]
 
@@ -215,6 +255,23 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         nobody waits for any more is dropped, and so is all but the first of an agent.
 
         INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
+        """
+
+    @abc.abstractmethod
+    def ReportLogs(
+        self,
+        request_iterator: _MaybeAsyncIterator[drumbeat.v1.session_pb2.ReportLogsRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.session_pb2.ReportLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.session_pb2.ReportLogsResponse]]:
+        """Brings the output of this agent's workers for one `LogRequest`, on a connection of its own, so
+        that no heartbeat waits behind it.
+
+        The first message names the request; the coordinator answers once with where to begin, and
+        the agent sends pieces from there on, no faster than they are taken. It closes its side when
+        all that was asked for is told; the coordinator ends the call when nobody reads any more. After
+        a break the agent calls again, and is told where to go on. A later call replaces an earlier one.
+
+        INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: a message is over the size limit.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -12,7 +12,7 @@ from tests.support.cluster import exit_all
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
 def test_agents_that_finish_apart_end_together(cluster: Cluster) -> None:
@@ -109,7 +109,7 @@ def test_an_agent_that_is_done_may_be_killed_without_harm_to_the_others(
     workers[0].order("exit 0")
     job.wait_for_state(0, "SUCCEEDED")
     lost.kill()
-    job.coordinator.wait_for_run("run", lambda run: len(run.agents) == 1)
+    job.coordinator.wait_for_run(cluster.run_id, lambda run: len(run.agents) == 1)
     workers[1].order("exit 0")
     assert staying.wait() == 0
     assert job.state().round_id == 0

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from drumbeat.v1.failure_pb2 import FailureRecord
     from tests.support.cluster import Agent, Cluster, Coordinator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("shared_coordinator"),
+]
 
 HANGING = ("-m", "tests.support.workers.ways_to_hang")
 LIMIT_S = 1.0
@@ -28,10 +32,10 @@ def start(
     return cluster.agent(*options, *HANGING, way, str(limit_s), coordinator=coordinator)
 
 
-def record_of(coordinator: Coordinator) -> FailureRecord:
+def record_of(run_id: str, coordinator: Coordinator) -> FailureRecord:
     """The root cause of the run."""
     cause: FailureRecord
-    (cause,) = coordinator.run("run").verdict.report.root_causes
+    (cause,) = coordinator.run(run_id).verdict.report.root_causes
     return cause
 
 
@@ -44,10 +48,12 @@ def stood_still_s(agent: Agent) -> float:
     return sum(float(found) for found in re.findall(r"stood still for ([\d.]+) s", agent.stderr))
 
 
-def check_hang(agent: Agent, coordinator: Coordinator, kind: str, scope: str, place: str) -> None:
+def check_hang(
+    cluster: Cluster, agent: Agent, coordinator: Coordinator, kind: str, scope: str, place: str
+) -> None:
     """The run failed for this hang, which was noticed in time and names its place."""
     assert agent.wait() == 1
-    hang = record_of(coordinator).hang
+    hang = record_of(cluster.run_id, coordinator).hang
     assert failure_pb2.HangKind.Name(hang.kind) == f"HANG_KIND_{kind}", agent.log()
     assert hang.scope == scope
     assert place in hang.stacks, hang
@@ -70,37 +76,37 @@ def test_a_worker_that_hangs_in_a_scope(cluster: Cluster, way: str) -> None:
     """Whatever keeps it there, also if the interpreter runs nothing after the timer began."""
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, way)
-    check_hang(agent, coordinator, "TIMER", "the step", way)
-    assert seconds(record_of(coordinator).hang.limit) == LIMIT_S
+    check_hang(cluster, agent, coordinator, "TIMER", "the step", way)
+    assert seconds(record_of(cluster.run_id, coordinator).hang.limit) == LIMIT_S
 
 
 def test_a_section_that_takes_too_long(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "stay_in_section")
-    check_hang(agent, coordinator, "SECTION", "checkpoint", "stay_in_section")
+    check_hang(cluster, agent, coordinator, "SECTION", "checkpoint", "stay_in_section")
 
 
 def test_a_section_that_takes_far_longer_than_the_run_has_learned(cluster: Cluster) -> None:
     """Five short ones teach a limit, whose floor is 5 s; the sixth breaks it."""
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "stay_longer_than_ever")
-    check_hang(agent, coordinator, "SECTION", "save", "stay_longer_than_ever")
-    assert seconds(record_of(coordinator).hang.limit) == 5.0
-    assert [limit.section for limit in coordinator.run("run").limits.limits] == ["save"]
+    check_hang(cluster, agent, coordinator, "SECTION", "save", "stay_longer_than_ever")
+    assert seconds(record_of(cluster.run_id, coordinator).hang.limit) == 5.0
+    assert [limit.section for limit in coordinator.run(cluster.run_id).limits.limits] == ["save"]
 
 
 def test_no_further_progress(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "stop_making_progress", "--progress-timeout", "1")
-    check_hang(agent, coordinator, "PROGRESS", "", "stop_making_progress")
-    assert record_of(coordinator).hang.progress.step == 2
+    check_hang(cluster, agent, coordinator, "PROGRESS", "", "stop_making_progress")
+    assert record_of(cluster.run_id, coordinator).hang.progress.step == 2
 
 
 def test_no_sign_of_life_of_the_runtime(cluster: Cluster) -> None:
     """The interpreter's lock is held in C, with no timer open."""
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "hold_the_lock_without_a_timer", "--runtime-timeout", "1")
-    check_hang(agent, coordinator, "RUNTIME", "", "hold_the_lock_without_a_timer")
+    check_hang(cluster, agent, coordinator, "RUNTIME", "", "hold_the_lock_without_a_timer")
 
 
 def test_no_first_heartbeat(cluster: Cluster) -> None:
@@ -108,7 +114,7 @@ def test_no_first_heartbeat(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "never_begin", "--startup-timeout", "1")
     assert agent.wait() == 1
-    hang = record_of(coordinator).hang
+    hang = record_of(cluster.run_id, coordinator).hang
     assert failure_pb2.HangKind.Name(hang.kind) == "HANG_KIND_STARTUP"
 
 
@@ -119,7 +125,7 @@ def test_no_first_heartbeat(cluster: Cluster) -> None:
 def test_an_interpreter_that_does_not_end(cluster: Cluster, way: str, place: str) -> None:
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, way, "--exit-timeout", "1")
-    check_hang(agent, coordinator, "EXIT", "", place)
+    check_hang(cluster, agent, coordinator, "EXIT", "", place)
 
 
 @pytest.mark.torch
@@ -128,7 +134,7 @@ def test_an_all_reduce_whose_peer_does_not_come(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     options = ("--nproc-per-node", "2")
     agent = start(cluster, coordinator, "all_reduce_without_a_peer", *options)
-    check_hang(agent, coordinator, "TIMER", "all-reduce", "wait_for_the_peer")
+    check_hang(cluster, agent, coordinator, "TIMER", "all-reduce", "wait_for_the_peer")
 
 
 @pytest.mark.parametrize("way", ["long_import", "long_section", "many_short_steps", "at_a_prompt"])

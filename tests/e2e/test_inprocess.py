@@ -16,7 +16,11 @@ from drumbeat.worker.v1 import iteration_pb2
 if TYPE_CHECKING:
     from tests.support.cluster import Agent, Cluster, Coordinator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("shared_coordinator"),
+]
 
 WORKER = ("-m", "tests.support.workers.iterating")
 HOSTS = 2
@@ -85,7 +89,7 @@ def test_an_exception_starts_the_function_again_everywhere(cluster: Cluster) -> 
     pids = [{line["rank"]: line["pid"] for line in life} for life in lives]
     assert all(before.items() <= pids[2].items() for before in pids)
     assert sorted(line["value"] for line in told(agents, "returned")) == ["0", "1", "2", "3"]
-    run = coordinator.run("run")
+    run = coordinator.run(cluster.run_id)
     assert (run.verdict.is_success, run.restart_count, run.iterations_restarted) == (True, 0, 2)
 
 
@@ -123,7 +127,7 @@ def test_all_ranks_that_exit_with_0_succeed(cluster: Cluster) -> None:
     agents = start(cluster, coordinator, faults=faults)
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
     assert entered(agents, 1) == []
-    assert coordinator.run("run").verdict.is_success
+    assert coordinator.run(cluster.run_id).verdict.is_success
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_a_rank_that_can_t_be_woken_is_killed_and_left_behind(cluster: Cluster, 
 
 def test_an_interpreter_that_runs_nothing_is_noticed_by_its_heartbeat(cluster: Cluster) -> None:
     """Long before the hard timeout, and it is called what it is."""
-    coordinator = cluster.coordinator()
+    coordinator = cluster.own_coordinator()
     options = {"soft_timeout": 20, "hard_timeout": 30, "heartbeat_timeout": 2}
     agents = start(cluster, coordinator, faults={"1:0": "hold"}, options=options)
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
@@ -181,7 +185,7 @@ def test_a_lost_host_is_left_behind(cluster: Cluster) -> None:
     agents[0].wait_for_line("enter iteration=1 ")
     assert agents[0].wait() == 0, cluster.logs()
     assert [line["worker"] for line in entered(agents, 1)] == ["0", "1"]
-    assert coordinator.run("run").verdict.is_success
+    assert coordinator.run(cluster.run_id).verdict.is_success
 
 
 def test_an_unhealthy_rank_ends_and_the_others_go_on(cluster: Cluster) -> None:
@@ -204,7 +208,7 @@ def test_too_few_ranks_fall_back_to_new_processes(cluster: Cluster) -> None:
         only_round=0,
     )
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
-    run = coordinator.run("run")
+    run = coordinator.run(cluster.run_id)
     assert (run.verdict.is_success, run.restart_count) == (True, 1)
     again = [line for line in entered(agents, 0) if line["round"] == "1"]
     assert [line["rank"] for line in again] == ["0", "1", "2", "3"]
@@ -215,7 +219,7 @@ def test_without_a_budget_too_few_ranks_are_a_failure_with_its_cause(cluster: Cl
     faults = {"0:0": "raise", "1:1": "kill"}
     agents = start(cluster, coordinator, faults=faults, options={"min_world_size": 4})
     assert [agent.wait() for agent in agents] == [1, 1], cluster.logs()
-    run = coordinator.run("run")
+    run = coordinator.run(cluster.run_id)
     (cause,) = run.verdict.report.root_causes
     assert (cause.worker.rank, cause.iteration, cause.signal_name) == (1, 1, "SIGKILL")
     assert cause.interruption == iteration_pb2.INTERRUPTION_KIND_TERMINATED
@@ -236,7 +240,7 @@ def test_a_second_call_counts_its_own_iterations(cluster: Cluster) -> None:
 
 def test_the_coordinator_dies_in_the_middle_of_an_interruption(cluster: Cluster) -> None:
     """What it had not told it tells after its return; no process is started for it."""
-    coordinator = cluster.coordinator()
+    coordinator = cluster.own_coordinator()
     agents = start(cluster, coordinator, faults={"0:0": "sleep"})
     wait_for_iteration(agents, 0)
     coordinator.kill()
@@ -245,7 +249,7 @@ def test_the_coordinator_dies_in_the_middle_of_an_interruption(cluster: Cluster)
     coordinator.restart()
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
     assert len(entered(agents, 1)) == WORLD - 1
-    assert coordinator.run("run").restart_count == 0
+    assert coordinator.run(cluster.run_id).restart_count == 0
 
 
 def test_a_second_program_of_the_same_workers_restarts_as_well(cluster: Cluster) -> None:

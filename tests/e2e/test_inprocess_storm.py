@@ -24,7 +24,7 @@ def faults_in(directory: Path) -> list[str]:
     return [path.read_text() for path in directory.glob("fault-*")]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_storm_ends_with_the_right_result(cluster: Cluster, seed: int) -> None:
     """Eight ranks on two hosts; whoever is lost comes back with the next round of processes."""
     directory = cluster.directory / "faults"

@@ -27,7 +27,7 @@ def test_a_failing_run_and_a_hanging_run_leave_another_one_alone(cluster: Cluste
     coordinator = cluster.coordinator("--heartbeat-interval", "0.2", "--lease", "2")
     sound = sound_job(cluster, coordinator)
     failing = cluster.job(coordinator=coordinator, run_id="failing")
-    hanging = cluster.job("--join-timeout", "1s", coordinator=coordinator, run_id="hanging")
+    hanging = cluster.job("--join-timeout", "4s", coordinator=coordinator, run_id="hanging")
     agents = [sound.join(), sound.join()]
     bad, frozen = failing.join(), hanging.join()
     first = sound.server.wait_for(2)

@@ -13,7 +13,7 @@ from tests.support.cluster import exit_all
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 # A frozen agent holds its connection, so only the lease tells. Short, but not so short that a
 # busy machine could make a healthy agent miss it.
@@ -88,12 +88,12 @@ def test_a_run_left_with_too_few_agents_waits_for_another_one(cluster: Cluster) 
 
 def test_a_run_left_with_too_few_agents_fails_after_the_join_timeout(cluster: Cluster) -> None:
     """Survivors are told why, and hold no workers meanwhile."""
-    job = cluster.job("--nnodes", "2", "--join-timeout", "1s")
+    job = cluster.job("--nnodes", "2", "--join-timeout", "4s")
     agents = [job.join(), job.join()]
     job.server.wait_for(2)
     agents[0].kill()
     assert agents[1].wait() == 1
-    assert "join timeout: 1 of 2 agents after 1 s" in agents[1].stderr
+    assert "join timeout: 1 of 2 agents after 4 s" in agents[1].stderr
     cluster.wait_until_gone(agents[0].pid)
 
 
@@ -126,7 +126,7 @@ def test_a_second_signal_does_not_wait_for_the_shutdown_timeout(cluster: Cluster
     worker.ask("ignore SIGINT")
     agent.send(signal.SIGINT)
     # The agent has taken the first signal once it says goodbye.
-    job.coordinator.wait_for_run("run", lambda run: not run.agents)
+    job.coordinator.wait_for_run(cluster.run_id, lambda run: not run.agents)
     assert not worker.is_gone
     agent.send(signal.SIGINT)
     assert agent.wait() == 130
@@ -141,7 +141,7 @@ def test_a_frozen_agent_is_given_up_and_fenced_when_it_comes_back(cluster: Clust
     # No waiting order here: with so short a last call each may begin alone.
     agents = [job.join(), job.join()]
     job.coordinator.wait_for_run(
-        "run", lambda run: sum(a.HasField("seat") for a in run.agents) == 2
+        cluster.run_id, lambda run: sum(a.HasField("seat") for a in run.agents) == 2
     )
     round_id = job.state().round_id
     before = job.server.wait_for_round(round_id, 2)

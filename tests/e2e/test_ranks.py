@@ -12,7 +12,7 @@ from tests.support.cluster import exit_all
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster, Worker
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 # By rank: agent 0 has two trainers, agent 1 one reader, agent 2 three trainers.
 LAYOUT = (
@@ -77,11 +77,11 @@ def test_workers_get_the_whole_environment_of_torchrun(cluster: Cluster) -> None
             "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "4",
-            "TORCHELASTIC_RUN_ID": "run",
+            "TORCHELASTIC_RUN_ID": job.run_id,
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
             "OMP_NUM_THREADS": "1",
-            "DRUMBEAT_RUN_ID": "run",
+            "DRUMBEAT_RUN_ID": job.run_id,
             "DRUMBEAT_ROUND": "0",
         }
         assert {name: environment.get(name) for name in expected} == expected
@@ -130,4 +130,4 @@ def test_the_users_own_settings_reach_the_workers_and_the_agents_options_do_not(
         assert worker.environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
         assert worker.environment["MY_SETTING"] == "ä = 1"
         assert "DRUMBEAT_NPROC_PER_NODE" not in worker.environment
-        assert worker.environment["DRUMBEAT_RUN_ID"] == "run"
+        assert worker.environment["DRUMBEAT_RUN_ID"] == job.run_id

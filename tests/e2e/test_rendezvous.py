@@ -11,7 +11,7 @@ from tests.support.cluster import exit_all
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
 def test_a_full_round_closes_at_once(cluster: Cluster) -> None:
@@ -81,10 +81,10 @@ def test_a_standby_that_was_not_needed_ends_with_the_run(cluster: Cluster) -> No
 
 def test_the_join_timeout_ends_a_run_that_lacks_agents(cluster: Cluster) -> None:
     """Every agent that waits is told how many came, and exits with 1."""
-    job = cluster.job("--nnodes", "2", "--join-timeout", "1s")
+    job = cluster.job("--nnodes", "2", "--join-timeout", "4s")
     agent = job.join()
     assert agent.wait() == 1
-    assert "join timeout: 1 of 2 agents after 1 s" in agent.stderr
+    assert "join timeout: 1 of 2 agents after 4 s" in agent.stderr
 
 
 def test_a_waiting_agent_says_for_whom_and_how_long(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from tests.support.cluster import LOOPBACK, exit_all
 if TYPE_CHECKING:
     from tests.support.cluster import Agent, Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
 def report_of(agent: Agent) -> str:
@@ -173,7 +173,7 @@ def test_a_program_that_cannot_be_started_fails_the_run_with_its_name(cluster: C
         "--max-restarts", "3", "--no-python", str(script), coordinator=coordinator
     )
     assert agent.wait() == 1
-    verdict = coordinator.run("run").verdict
+    verdict = coordinator.run(cluster.run_id).verdict
     assert verdict.reason == (
         f"round 0 could not start: rank 0 on {socket.gethostname()}: cannot start {script}: "
         "its interpreter '/no/such/interpreter' does not exist"

@@ -74,6 +74,10 @@ def test_the_rank_that_sleeps_in_its_data_loader_is_named(cluster: Cluster) -> N
     name = places["next_batch"]["workers"][0]["name"]
     assert shown.startswith(f"1 rank (2 on {name}) in next_batch (train.py:6)\n"), shown
 
+    status = json.loads(coordinator.operate("status", "run", "-o", "json").stdout)
+    workers = [worker for agent in status["agents"] for worker in agent["workers"]]
+    assert sorted(worker["pid"] for worker in workers) == pids
+
     unknown = coordinator.operate("stacks", "nope")
     assert unknown.wait() == 2
     assert "there is no run 'nope'" in unknown.stderr

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import Cluster
     from tests.support.status import RunStatus
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
 def has_left(run: RunStatus) -> bool:

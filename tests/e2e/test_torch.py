@@ -15,7 +15,12 @@ from tests.support.waiting import MS
 if TYPE_CHECKING:
     from tests.support.cluster import Agent, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("shared_coordinator"),
+]
 
 SCRIPT = str(ROOT / "examples" / "train_digits.py")
 ACCURACY_MIN = 0.95
@@ -57,14 +62,15 @@ def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> No
     options = (*options, "--preload", "torch,sklearn.datasets")
     checkpoints = ("--checkpoint-dir", str(cluster.directory / "checkpoints"))
     command = (*options, SCRIPT, "--epochs", "20", *checkpoints)
-    leader = cluster.agent(*command, coordinator=coordinator)
+    env = {"OMP_NUM_THREADS": "1"}
+    leader = cluster.agent(*command, coordinator=coordinator, env=env)
     leader.wait_for_line("standing by")  # so that rank 0 is its
-    agents = [leader, cluster.agent(*command, coordinator=coordinator)]
+    agents = [leader, cluster.agent(*command, coordinator=coordinator, env=env)]
     leader.wait_for_line(r"rank 0: epoch 3/", TRAINING_S)
     worker_of(agents[1], 3).kill()
     assert [agent.wait(TRAINING_S) for agent in agents] == [0, 0]
     assert accuracy(agents) > ACCURACY_MIN
-    last = coordinator.run("run")
+    last = coordinator.run(cluster.run_id)
     assert (last.restart_count, last.round_id, last.verdict.is_success) == (1, 1, True)
     resumed = leader.wait_for_line(r"rank 0: first step, epoch (\d+), restart 1")
     assert int(resumed[1]) > 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.workers.output.lines import LAST_BYTES_MAX
-from agent.workers.output.streams import StderrPipe
+from agent.workers.output.streams import OutputPipe
 from agent.workers.output.tail import Tail
 from agent.workers.supervisor.messages import WorkerStart
 from agent.workers.supervisor.spawner import opened_outputs
@@ -42,7 +42,7 @@ def write(path: str, data: bytes) -> None:
             data = data[os.write(outputs[2], data) :]
 
 
-def opened(tail: Tail, folder: Path, local_rank: int, screen: int, *, shown: bool) -> StderrPipe:
+def opened(tail: Tail, folder: Path, local_rank: int, screen: int, *, shown: bool) -> OutputPipe:
     return tail.add_pipe(str(folder / f"stderr_{local_rank}"), screen, is_shown=shown)
 
 

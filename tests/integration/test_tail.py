@@ -297,7 +297,7 @@ def test_without_inotify_the_files_are_looked_at(
     def refuse(*_: object) -> int:
         raise OSError(24, "inotify: Too many open files")
 
-    monkeypatch.setattr(tail, "_inotify", refuse)
+    monkeypatch.setattr(tail, "inotify", refuse)
     with Reader() as reader:
         following = Tail()
         following.add(str(tmp_path / "a"), reader.write_fd)

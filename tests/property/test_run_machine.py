@@ -28,6 +28,7 @@ from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import GroupState, Verdict, VerdictCause
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Observation
+from coordinator.core.progress.notice import NoticeReport
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.records import RunEnded
 from coordinator.core.run.state import Phase as RunPhase
@@ -71,7 +72,7 @@ class RunMachine(RuleBasedStateMachine):
             join_timeout_s=60.0,
         )
         self.promises = Promises()
-        limits = Policy(failures_kept_max=5)
+        limits = Policy(failures_kept_max=5, checkpoint_grace_s=30.0)
         self.story = Story(policy=limits, spec=spec, watch=self.watch)
         for name, size in zip("abcdef", sizes, strict=False):
             self.join(name, size, "x")
@@ -82,6 +83,8 @@ class RunMachine(RuleBasedStateMachine):
         for session_id, name in self.story.sessions.items():
             self.promises.whose.setdefault(session_id, self.story.agents[name].identity.incarnation)
         self.promises.check(effects)
+        if RUN in self.story.registry.runs:
+            self.promises.check_planned(self.story.state(), self.story.registry.drains)
         self.story.registry.check_invariants()
         for run_id, state in fold(self.story.journal).items():
             self.promises.check_excused(state)
@@ -221,19 +224,45 @@ class RunMachine(RuleBasedStateMachine):
             self.story.reset_limits()
             assert not self.story.state().limits
 
-    @rule(is_stop=st.booleans(), call=st.sampled_from(["", "1", "2"]))
-    def steer(self, is_stop: bool, call: str) -> None:
+    @rule(name=NAMES, step=st.one_of(st.none(), st.integers(0, 3)), is_saved=st.booleans())
+    def answer(self, name: str, step: int | None, is_saved: bool) -> None:
+        """Say what workers say of the notice that is pending."""
+        notice = self.story.state().notice if RUN in self.story.registry.runs else None
+        if notice is not None and (agent := self.running(name)):
+            said = NoticeReport(
+                notice_id=notice.notice_id, chosen=notice.chosen, asked=step, is_saved=is_saved
+            )
+            self.story.beat(agent.name, more={"notice": said})
+            agent.more = {}
+
+    @rule(step=st.one_of(st.none(), st.integers(0, 3)))
+    def answer_all(self, step: int | None) -> None:
+        for name in list(self.story.agents):
+            self.answer(name, step, True)
+
+    @rule(
+        is_stop=st.booleans(),
+        call=st.sampled_from(["", "1", "2"]),
+        grace=st.sampled_from([None, None, 0.0, 5.0]),
+    )
+    def steer(self, is_stop: bool, call: str, grace: float | None) -> None:
         if RUN in self.story.registry.runs:
             kind = StopAsked if is_stop else RestartAsked
             before = self.story.state().restarts_used
-            ask(self.story, kind, call_id=call)
+            ask(self.story, kind, call_id=call, grace_s=grace)
             assert self.story.state().restarts_used == before
 
-    @rule(name=NAMES, is_lifted=st.booleans(), call=st.sampled_from(["", "1", "2"]))
-    def drain(self, name: str, is_lifted: bool, call: str) -> None:
+    @rule(
+        name=NAMES,
+        is_lifted=st.booleans(),
+        call=st.sampled_from(["", "1", "2"]),
+        grace=st.sampled_from([None, None, 0.0, 5.0]),
+    )
+    def drain(self, name: str, is_lifted: bool, call: str, grace: float | None) -> None:
         if RUN in self.story.registry.runs:
             before = self.story.state().restarts_used
-            ask(self.story, DrainAsked, name=name, is_lifted=is_lifted, call_id=call)
+            fields = {"name": name, "is_lifted": is_lifted, "call_id": call, "grace_s": grace}
+            ask(self.story, DrainAsked, **fields)
             assert self.story.state().restarts_used == before
 
     @rule(name=NAMES, age=st.floats(0, 5), is_stopped=st.booleans())
@@ -296,7 +325,7 @@ class IteratingMachine(RunMachine):
     )
     def begin(self, sizes: list[int], more: int, restarts: int, least: int) -> None:
         self.promises = Promises()
-        limits = Policy(failures_kept_max=5)
+        limits = Policy(failures_kept_max=5, checkpoint_grace_s=20.0)
         spec = a_spec(
             1,
             len(sizes) + more,

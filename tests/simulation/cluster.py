@@ -8,7 +8,7 @@ from agent.core.agent import AgentCore
 from agent.core.model import GroupState
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import Phase
-from tests.simulation import faults, strangers
+from tests.simulation import faults, steering, strangers
 from tests.simulation.checks.checker import Checker
 from tests.simulation.clock import Clock
 from tests.simulation.machines.head import HeadMachine
@@ -58,6 +58,7 @@ class Cluster:
         ]
         self.is_healed = False
         self.is_finishing = False
+        self._healed_at = 0.0
         self._random = self.clock.random("cluster")
 
     def run(self) -> None:
@@ -66,6 +67,7 @@ class Cluster:
         for host in self.hosts:
             host.habits = self.plan.habits(is_over=False)
             host.conduct = self.plan.conduct
+            host.asks = self.clock.random(f"{host.name} asks").random() < self.plan.asks
             host.fails_to_spawn = lambda random: random.random() < self.plan.spawn_fails
             is_late = self.plan.kind is Kind.CHAOS and self._random.random() < 0.2
             delay = self._random.uniform(0.0, 20.0 if is_late else 1.0)
@@ -75,6 +77,7 @@ class Cluster:
         faults.schedule_blackouts(self, self.clock.random("blackouts"))
         faults.schedule_outages(self, self.clock.random("outages"))
         strangers.schedule(self, self.clock.random("strangers"))
+        steering.schedule(self, self.clock.random("operator"))
         self.clock.run(until=self.clock.now + self.plan.chaos_s)
         self._heal()
         self._calm(lambda: self.checker.is_ended or self.is_training, "train on")
@@ -102,12 +105,16 @@ class Cluster:
             host.habits = self.plan.habits(is_over=True)
             host.conduct = self.plan.conduct.well() if self.plan.conduct is not None else None
             host.fails_to_spawn = lambda _random: False
+        self._healed_at = self.clock.now
+        if self.plan.kind is not Kind.COORDINATOR:
+            steering.lift_all(self)
 
     def _calm(self, is_done: Callable[[], bool], what: str) -> None:
         """Run until it is done; agents that have ended are started again while the run lives."""
         deadline = self.clock.now + CALM_S
         while not is_done():
             assert self.clock.now < deadline, f"the cluster does not {what}: {self._state()}"
+            self.checker.expect_no_notice_after(self._healed_at, now=self.clock.now)
             if not self.checker.is_ended:
                 for host in self.hosts:
                     host.start_agent()

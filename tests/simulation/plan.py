@@ -49,6 +49,7 @@ class Plan:
     finishes_early: float
     is_sick: bool  # processes ignore signals, hang in the kernel, leave children
     spawn_fails: float
+    asks: float  # how likely the training of a host asks when to save
     conduct: Conduct | None  # of workers that restart in process, if they do
 
     @staticmethod
@@ -61,13 +62,14 @@ class Plan:
             seed=seed,
             kind=kind,
             configs=_fleet(Random(f"{seed}/many"), _configs(random, kind), kind),
-            policy=_policy(random),
+            policy=replace(_policy(random), checkpoint_grace_s=_grace(Random(f"{seed}/grace"))),
             delay_max_s=random.choice([0.02, 0.05]) if is_calm else random.choice([0.05, 0.3, 1.0]),
             chaos_s=random.uniform(15.0, 60.0),
             fails=0.0 if is_calm else random.choice([0.0, 0.02, 0.15]),
             finishes_early=0.0 if is_calm else random.choice([0.0, 0.1, 0.5]),
             is_sick=random.random() < 0.4,
             spawn_fails=0.0 if is_calm else random.choice([0.0, 0.0, 0.02]),
+            asks=Random(f"{seed}/asks").choice([0.0, 0.7, 1.0, 1.0]),
             conduct=_conduct(Random(f"{seed}/calls"), is_calm=is_calm),
         )
 
@@ -187,6 +189,10 @@ def _spec(random: Random, *, is_calm: bool) -> iteration_pb2.InprocessSpec:
     spec.barrier_timeout.FromSeconds(120 if is_calm else random.choice([4, 10, 25]))
     spec.completion_timeout.FromSeconds(120 if is_calm else random.choice([5, 10, 25]))
     return spec
+
+
+def _grace(random: Random) -> float:
+    return random.choice([0.0, 3.0, 30.0, 60.0])
 
 
 def _policy(random: Random) -> Policy:

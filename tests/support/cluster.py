@@ -246,10 +246,15 @@ class Job:
 
 
 class Cluster:
-    """All processes of one test; a context manager."""
+    """All processes of one test; a context manager.
 
-    def __init__(self) -> None:
+    Its runs have an id of its own, so that it may share a coordinator with other tests.
+    """
+
+    def __init__(self, shared: Coordinator | None = None) -> None:
+        self._shared = shared
         self._mark = os.urandom(8).hex()
+        self.run_id = f"run-{self._mark}" if shared else "run"
         self._temporary = tempfile.TemporaryDirectory(prefix="drumbeat-test-")
         self.directory = Path(self._temporary.name)
         self._processes: list[Process] = []
@@ -273,6 +278,10 @@ class Cluster:
         return {**kept, _MARK: self._mark, "TMPDIR": str(self.directory), "XDG_RUNTIME_DIR": ""}
 
     def coordinator(self, *options: str) -> Coordinator:
+        """Return one without options that is shared, else start one on a free port."""
+        return self._shared if self._shared and not options else self.own_coordinator(*options)
+
+    def own_coordinator(self, *options: str) -> Coordinator:
         """Start a coordinator on a free port; returns when it is ready."""
         return Coordinator(self, f"coordinator-{next(self._names)}", *options)
 
@@ -283,14 +292,14 @@ class Cluster:
         return server
 
     def job(
-        self, *options: str, coordinator: Coordinator | None = None, run_id: str = "run"
+        self, *options: str, coordinator: Coordinator | None = None, run_id: str | None = None
     ) -> Job:
         """Return a run whose agents get ``options``, with a coordinator of its own if need be."""
         return Job(
             cluster=self,
             coordinator=coordinator or self.coordinator(),
             server=self.worker_server(),
-            run_id=run_id,
+            run_id=run_id or self.run_id,
             options=options,
         )
 
@@ -298,7 +307,7 @@ class Cluster:
         self,
         *arguments: str,
         coordinator: Coordinator | None = None,
-        run_id: str = "run",
+        run_id: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path = ROOT,
     ) -> Agent:
@@ -311,7 +320,8 @@ class Cluster:
             env: Variables beside those of ``environment``.
             cwd: Where it runs.
         """
-        joined = ("--coordinator", coordinator.address, "--run-id", run_id) if coordinator else ()
+        address = ("--coordinator", coordinator.address) if coordinator else ()
+        joined = (*address, "--run-id", run_id or self.run_id) if coordinator else ()
         agent = Agent(
             f"agent-{next(self._names)}",
             [sys.executable, "-m", "agent", "join", *LOGGED, *joined, *arguments],
@@ -394,7 +404,8 @@ class Cluster:
 
     def logs(self) -> str:
         """Return what all processes wrote."""
-        return "\n".join(process.log() for process in self._processes)
+        shared = [self._shared.process] if self._shared else []
+        return "\n".join(process.log() for process in [*shared, *self._processes])
 
     def close(self) -> None:
         """End everything; what the processes wrote is shown with a test that failed."""

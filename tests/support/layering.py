@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/errors.py": "where an error is recorded, which may change",
     "drumbeat/command/options.py": "what the variables of options say",
     "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
+    "drumbeat/command/loading.py": "how gRPC is to be loaded",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/workers/supervisor/client.py": "what its supervisor inherits",
     "drumbeat/access/exposure.py": "a token, which leaves it",
@@ -142,8 +144,13 @@ def modules_below(folders: Iterable[str]) -> list[Module]:
     ]
 
 
-def imports(module: Module) -> Iterator[Import]:
-    """Yield every import of ``module``, wherever in it it stands."""
+@cache
+def imports(module: Module) -> list[Import]:
+    """Return every import of ``module``, wherever in it it stands."""
+    return list(_imports(module))
+
+
+def _imports(module: Module) -> Iterator[Import]:
     annotation_only = {
         id(node)
         for block in ast.walk(module.tree)
@@ -287,3 +294,10 @@ def check_folders(modules: Iterable[Module]) -> Iterator[str]:
     for folder, found in sorted(entries.items()):
         if len(found) > FOLDER_ENTRIES_MAX:
             yield f"{folder}: {len(found)} entries, more than {FOLDER_ENTRIES_MAX}"
+
+
+def check_shipping(modules: Iterable[Module]) -> Iterator[str]:
+    """A checkout works without ``__init__.py``; what is installed from it has no such folder."""
+    for home in sorted({module.path.parent for module in modules}):
+        if home.name and not (ROOT / home / "__init__.py").exists():
+            yield f"{home}: no __init__.py"

@@ -11,11 +11,14 @@ from coordinator.core.inprocess.records import (
     IterationInterrupted,
     IterationRecord,
 )
+from coordinator.core.membership.drains import Drains
 from coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit, LearningRules
+from coordinator.core.progress.notice import NoticeEnded, NoticeGiven, PendingNotice
 from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
+    EndingStarted,
     FailureRecorded,
     FailuresCounted,
     GroupSucceeded,
@@ -24,7 +27,7 @@ from coordinator.core.run.records import (
     RoundStarted,
     RunEnded,
 )
-from coordinator.core.run.state import RunState
+from coordinator.core.run.state import Phase, RunState
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 from tests.support.journal import json_round_trip
 
@@ -34,6 +37,8 @@ class Promises:
 
     def __init__(self) -> None:
         self.drained: set[str] = set()
+        self.notice: PendingNotice | None = None
+        self.notices_count = 0
         self.rounds: dict[int, Round] = {}
         self.rounds_seen = 0
         self.masters: set[tuple[str, int]] = set()
@@ -64,9 +69,39 @@ class Promises:
                 case _:
                     pass
 
+    def check_planned(self, state: RunState, drains: Drains) -> None:
+        """Check that nothing planned waits for anything but a notice."""
+        if state.phase is not Phase.RUNNING or state.notice is not None:
+            return
+        assert not state.stop_reason, "nothing keeps the run, and it goes on"
+        assert not state.restart_reason, "nothing keeps the round, and it goes on"
+        kept = [i for i, agent in state.members.items() if drains.find(state.run_id, agent)]
+        assert not kept, f"drained, and still there: {kept}"
+
+    def check_notice(self, record: Any) -> None:
+        """Check that nothing planned is done while a notice is pending."""
+        match record:
+            case NoticeGiven(notice=notice) if self.notice is not None:
+                assert notice.notice_id == self.notice.notice_id, "two notices at once"
+                assert notice.until_s < self.notice.until_s, "more time than was said before"
+                self.notice = notice
+            case NoticeGiven(notice=notice):
+                assert notice.notice_id == self.notices_count + 1, "an id that was skipped, or used"
+                self.notice, self.notices_count = notice, notice.notice_id
+            case AgentRemoved(incarnation=incarnation, is_drained=True) if self.notice is not None:
+                awaited = self.participants - self.excused - self.succeeded[max(self.succeeded)]
+                assert incarnation not in awaited, "drained before training could save"
+            case RoundEnded(cause="RESTART_ASKED" | "AGENT_JOINED"):
+                assert self.notice is None, "a round ended before training could save"
+            case NoticeEnded() | RoundEnded() | EndingStarted() | RunEnded():
+                self.notice = None
+            case _:
+                pass
+
     def check_record(self, record: Any) -> None:
         assert json_round_trip(record) == record, "a record changes on its way through JSON"
         self.drained |= _drained_by(record)
+        self.check_notice(record)
         match record:
             case AgentAdmitted(agent=agent, rounds_seen=rounds_seen):
                 assert self.verdict is None, "admitted to an ended run"

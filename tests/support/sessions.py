@@ -16,9 +16,11 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.session.access import Access
 from agent.session.convert import Identity, incarnation_of
 from agent.session.grpc_transport import GrpcConnection
+from agent.session.log_answers import LogAnswers
 from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.settings.config import AgentConfig, Program
+from agent.workers.output.kept import KeptOutput
 from tests.support.fake_coordinator import DEADLINE_S
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ _BEAT = Beat(
 class _NoWatchdog:
     def standings(self, _round_id: int | None) -> list[Any]:
         return []
+
+    def pids(self, _round_id: int | None) -> dict[int, int]:
+        return {}
 
     def observations(self, _round_id: int | None) -> dict[str, tuple[int, float]]:
         return {}
@@ -57,7 +62,10 @@ class Lone:
         """Open another session."""
         opening = OpenSession(attempt=1, delay_max_s=0.0, beat=_BEAT)
         watchdog = cast("Watchdog", _NoWatchdog())
-        session = Session(opening, self.config, self._identity, self.events.put_nowait, watchdog)
+        logs = LogAnswers("r", self._identity, KeptOutput(), str)
+        session = Session(
+            opening, self.config, self._identity, self.events.put_nowait, watchdog, logs
+        )
         connect = partial(GrpcConnection, self.access)
         self._task = asyncio.create_task(session.run(connect, self.spool))
 

@@ -21,6 +21,7 @@ from drumbeat.v1 import (
     common_pb2,
     control_pb2_grpc,
     failure_pb2,
+    query_pb2,
     query_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
@@ -103,9 +104,15 @@ class Client:
         """Ask for a run."""
         run, agents, events = requests(run_id)
         found = (await self.runs.GetRun(run, timeout=DEADLINE_S)).run
-        listed = (await self.runs.ListAgents(agents, timeout=DEADLINE_S)).agents
+        listed: list[query_pb2.Agent] = []
+        while True:
+            page = await self.runs.ListAgents(agents, timeout=DEADLINE_S)
+            listed += page.agents
+            if not (token := page.next_page_token):
+                break
+            agents.page_token = token
         told = (await self.runs.ListEvents(events, timeout=DEADLINE_S)).events
-        return RunStatus(found, list(listed), list(told))
+        return RunStatus(found, listed, list(told))
 
     async def is_serving(self, service: str = "") -> bool:
         """Ask for the coordinator's health."""

@@ -180,7 +180,8 @@ class Story:
     otherwise a test calls ``obey`` or sets their state itself.
     """
 
-    policy: Policy = field(default_factory=Policy)
+    # Unless a test is about it, what is planned waits for no training.
+    policy: Policy = field(default_factory=lambda: Policy(checkpoint_grace_s=0.0))
     spec: RunSpec = field(default_factory=a_spec)
     now: float = START
     is_lively: bool = False
@@ -376,14 +377,8 @@ class Story:
         """Let an agent say goodbye."""
         agent = self.agents[name]
         session_id, agent.session_id = agent.session_id or "none", None
-        return self.handle(
-            AgentLeft(
-                run_id=agent.run_id,
-                session_id=session_id,
-                incarnation=agent.identity.incarnation,
-                reason=reason,
-            )
-        )
+        who = {"run_id": agent.run_id, "incarnation": agent.identity.incarnation}
+        return self.handle(AgentLeft(**who, session_id=session_id, reason=reason))
 
     def break_session(self, name: str, *, is_revoked: bool = False) -> list[fx.Effect]:
         """End an agent's stream."""
@@ -430,7 +425,8 @@ class Story:
 
     def restart(self) -> None:
         """Kill the coordinator and start another from its journal. No stream survives."""
-        self.registry = Registry(self.policy)
+        drains, self.registry = self.registry.drains.kept, Registry(self.policy)
+        self.registry.drains.restore(drains.values())
         self.registry.restore(list(fold(round_trip(self.journal)).values()), now=self.now)
         for agent in self.agents.values():
             agent.session_id = None

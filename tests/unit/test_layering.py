@@ -7,44 +7,28 @@ import pytest
 from tests.support import layering
 from tests.support.layering import Module
 
-OURS = layering.modules_below(layering.PACKAGES)
-ALL = [*OURS, *layering.modules_below(layering.OTHER_CODE)]
 PURE_HERE = frozenset({"agent.core", "drumbeat.violation"})  # in the samples
-PURE = frozenset(module.name for module in OURS if module.mark == "Pure")
 
 
-def test_the_packages_were_found() -> None:
-    """Without this, a wrong path would make every other test here pass."""
-    assert {module.package for module in OURS} == set(layering.PACKAGES)
-    assert "worker_sdk.context" in PURE
-
-
-def test_every_module_says_whether_it_is_pure_or_a_shell() -> None:
-    assert [line for module in OURS for line in layering.check_mark(module)] == []
-
-
-def test_pure_modules_only_compute() -> None:
-    assert [line for module in OURS for line in layering.check_purity(module, PURE)] == []
-
-
-def test_packages_import_each_other_one_way_only() -> None:
-    assert [line for module in OURS for line in layering.check_direction(module)] == []
-
-
-def test_few_modules_read_the_environment() -> None:
-    assert [line for module in OURS for line in layering.check_environment(module)] == []
-
-
-def test_functions_and_modules_are_short() -> None:
-    assert [line for module in ALL for line in layering.check_size(module)] == []
-
-
-def test_modules_import_each_other_in_no_circle() -> None:
-    assert list(layering.check_circles(OURS)) == []
-
-
-def test_no_folder_is_crowded() -> None:
-    assert list(layering.check_folders(OURS)) == []
+def test_our_own_code_obeys_every_rule() -> None:
+    """One test: to parse all of it takes longer than to check it."""
+    ours = layering.modules_below(layering.PACKAGES)
+    others = layering.modules_below(layering.OTHER_CODE)
+    pure = frozenset(module.name for module in ours if module.mark == "Pure")
+    # Without these, a wrong path would let everything else pass.
+    assert {module.package for module in ours} == set(layering.PACKAGES)
+    assert "worker_sdk.context" in pure
+    found = [
+        *(line for module in ours for line in layering.check_mark(module)),
+        *(line for module in ours for line in layering.check_purity(module, pure)),
+        *(line for module in ours for line in layering.check_direction(module)),
+        *(line for module in ours for line in layering.check_environment(module)),
+        *(line for module in [*ours, *others] for line in layering.check_size(module)),
+        *layering.check_circles(ours),
+        *layering.check_folders(ours),
+        *layering.check_shipping(ours),
+    ]
+    assert found == []
 
 
 def test_the_proto_folder_holds_protos_only() -> None:
@@ -219,9 +203,3 @@ def test_a_crowded_folder_is_found() -> None:
     modules = [Module.parse(f"agent/b/{n}.py", "") for n in range(13)]
     assert list(layering.check_folders(modules)) == ["agent/b: 13 entries, more than 12"]
     assert list(layering.check_folders(modules[1:])) == []
-
-
-def test_every_package_is_shipped() -> None:
-    """A checkout works without ``__init__.py``; what is installed from it has no such folder."""
-    homes = {(layering.ROOT / module.path).parent for module in OURS}
-    assert [home for home in sorted(homes) if not (home / "__init__.py").exists()] == []

@@ -5,7 +5,8 @@ of an agent that makes none gets no notice, and a worker that does not know the 
 nothing. Words and instants are as on the board (``layout``), and each has one writer.
 
 A notice counts by its id, which is cleared before the other words change and written after
-them. Only the chosen step changes under the same id: it is one word.
+them. Only the chosen step and the time change under the same id: each is one word. The step
+rises, and the time comes earlier.
 """
 
 from __future__ import annotations

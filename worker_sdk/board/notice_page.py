@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from typing import Any
 
 from worker_sdk.board import notice_layout as layout
 
@@ -24,6 +25,8 @@ class NoticePage:
     def __init__(self, page: mmap.mmap | None = None) -> None:
         self.raw = memoryview(bytearray(layout.PAGE_BYTES) if page is None else page)
         self.words = self.raw.cast("q")
+        # The id, kind and reason of the notice that was looked at last.
+        self.told: tuple[int, Any, str] = (0, None, "")
         for word, value in _OF_WORKER.items():
             self.words[word] = value
 

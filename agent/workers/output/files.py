@@ -12,17 +12,18 @@ from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.config import AgentConfig
 from agent.settings.kinds import NOWHERE
+from agent.workers.output.kept import STDERR, STDOUT, Kept, KeptFile, KeptOutput, NotKept, StreamKey
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
-from agent.workers.output.streams import FollowedFile, StderrPipe
+from agent.workers.output.streams import FollowedFile, OutputPipe
 from agent.workers.output.tail import Tail
 from drumbeat.format import describe
 from worker_sdk import context
 
 log = structlog.get_logger()
 
-STDOUT, STDERR = 1, 2
 PRIVATE_LOGS = "logs"
+_NOT_CAPTURED = ("stdout not captured", "stderr not captured")  # as events of the log
 CLOSE_STALL_S = 2.0  # how long the console may take nothing before the rest of stderr is given up
 
 
@@ -34,12 +35,13 @@ class OutputError(Exception):
 class _WorkerFiles:
     error_file: Path
     fault_file: Path
-    stderr: Path | StderrPipe | None = None
+    stderr: Path | OutputPipe | None = None
+    pipes: list[OutputPipe] = field(default_factory=list)
     teed: list[FollowedFile] = field(default_factory=list)
 
 
 class WorkerOutput:
-    """The files, the tee and the last words of this host's workers.
+    """The files, the tee, what is kept, and the last words of this host's workers.
 
     Rounds come one after another: `prepare` is called when nothing of the one before is alive.
     Raises an `AgentError` if the configuration can't be used.
@@ -54,8 +56,10 @@ class WorkerOutput:
         self._is_capture_told = False
         self.directory = directory
         self._specs = self._make_specs()
-        # Two threads: a file that can't be read now must not hold up the pipes.
-        self._tail, self._stderr_tail = Tail("tee"), Tail("stderr", CLOSE_STALL_S)
+        # Threads of their own: a file that can't be read now must not hold up the pipes.
+        self._tail = Tail("tee")
+        self._pipe_tails = {STDOUT: Tail("stdout"), STDERR: Tail("stderr", CLOSE_STALL_S)}
+        self.kept = KeptOutput()
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
 
@@ -88,10 +92,7 @@ class WorkerOutput:
                 self._is_to_be_told = False
                 log.info("output of the workers is kept", reason=self._specs.root_log_dir)
             self._follow(round_id, dest, envs)
-            return {
-                rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(round_id, rank, dest))
-                for rank in envs
-            }
+            return self._streams(round_id, dest, envs)
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
             why = f"the logs specs {type(self._specs).__name__} failed: {describe(error)}"
@@ -113,8 +114,10 @@ class WorkerOutput:
             return None, "", ""
         for file in worker.teed:
             file.finish()
+        for pipe in worker.pipes:
+            pipe.take_rest()
         path, stderr, tail = worker.error_file, worker.stderr, ""
-        if isinstance(stderr, StderrPipe):
+        if isinstance(stderr, OutputPipe):
             tail = stderr.last_lines()
         elif stderr is not None:
             with suppress(OSError):
@@ -128,7 +131,8 @@ class WorkerOutput:
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
         self._end_round()
-        self._stderr_tail.close()
+        for tail in self._pipe_tails.values():
+            tail.close()
         self._tail.close()
 
     def _make_specs(self) -> LogsSpecs:
@@ -166,33 +170,62 @@ class WorkerOutput:
                     )
                     self._workers[round_id, rank].teed.append(followed)
 
-    def _stderr_of(self, round_id: int, local_rank: int, dest: LogsDest) -> str:
-        path = dest.stderrs.get(local_rank, CONSOLE)
-        worker = self._workers[round_id, local_rank]
+    def _streams(
+        self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]
+    ) -> dict[int, tuple[str, str]]:
+        """Return where workers write, by local rank; what is kept of it can be read from now on."""
+        streams: dict[int, tuple[str, str]] = {}
+        kept: dict[StreamKey, Kept | NotKept] = {}
+        for rank, env in envs.items():
+            found = [
+                self._stream(round_id, rank, number, paths.get(rank, CONSOLE))
+                for number, paths in ((STDOUT, dest.stdouts), (STDERR, dest.stderrs))
+            ]
+            streams[rank] = found[0][0], found[1][0]
+            for number, (_, stream) in zip((STDOUT, STDERR), found, strict=True):
+                kept[StreamKey(round_id, int(env[context.RANK]), number)] = stream
+        self.kept.begin(round_id, kept)
+        return streams
+
+    def _stream(
+        self, round_id: int, local_rank: int, number: int, path: str
+    ) -> tuple[str, Kept | NotKept]:
+        """Return where one stream of a worker goes, and what of it is kept."""
+        config, worker = self._config, self._workers[round_id, local_rank]
+        name = "stdout" if number == STDOUT else "stderr"
         if path not in (CONSOLE, os.devnull):
-            worker.stderr = Path(path)
-        elif self._config.stderr_capture:
-            pipe_path = str(self.directory.ensure() / f"stderr_{local_rank}")
-            try:
-                pipe = self._stderr_tail.add_pipe(pipe_path, STDERR, is_shown=path == CONSOLE)
-            except OSError as error:
-                # Its end is missing in a report then; that is no reason not to train.
-                if not self._is_capture_told:
-                    why = f"of local rank {local_rank}: {error.strerror}; told once"
-                    log.warning("stderr not captured", reason=why)
-                self._is_capture_told = True
-            else:
-                worker.stderr = pipe
-                return pipe.path
-        return path
+            if number == STDERR:
+                worker.stderr = Path(path)
+            return path, KeptFile(path)
+        is_captured = config.stdout_capture if number == STDOUT else config.stderr_capture
+        # A report needs the end of stderr; stdout is for readers alone, and there are none.
+        if not is_captured or (number == STDOUT and config.is_standalone):
+            return path, NotKept(f"its {name} goes straight to its agent's console")
+        pipe_path = str(self.directory.ensure() / f"{name}_{local_rank}")
+        tail = self._pipe_tails[number]
+        try:
+            pipe = tail.add_pipe(pipe_path, number, is_shown=path == CONSOLE)
+        except OSError as error:
+            # Its end is missing in a report then; that is no reason not to train.
+            if not self._is_capture_told:
+                why = f"of local rank {local_rank}: {error.strerror}; told once"
+                log.warning(_NOT_CAPTURED[number == STDERR], reason=why)
+            self._is_capture_told = True
+            return path, NotKept(f"its {name} could not be captured: {error.strerror}")
+        pipe.on_news = self.kept.tell
+        worker.pipes.append(pipe)
+        if number == STDERR:
+            worker.stderr = pipe
+        return pipe.path, pipe
 
     def _end_round(self) -> None:
         for worker in self._workers.values():
-            if isinstance(worker.stderr, StderrPipe):
-                worker.stderr.finish()
+            for pipe in worker.pipes:
+                pipe.finish()
             for file in worker.teed:
                 file.finish()
             with suppress(OSError):
                 if not worker.fault_file.stat().st_size:
                     worker.fault_file.unlink()
         self._workers.clear()
+        self.kept.ended()

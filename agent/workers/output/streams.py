@@ -1,4 +1,4 @@
-"""Shell. The ends of a `Tail`: files and standard errors it reads, destinations it writes to."""
+"""Shell. The ends of a `Tail`: files and pipes it reads, destinations it writes to."""
 
 import fcntl
 import logging
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from agent.workers.output.lines import LAST_BYTES_MAX, LineCutter, last_lines, matching, prefixed
+from agent.workers.output.ring import Piece, Place, Ring
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -148,13 +149,14 @@ class FollowedFile:
             sink.pending += prefixed(matching(block, self.needles), self.prefix)
 
 
-class StderrPipe:
-    """A worker's standard error, opened by its ``path``, where a report is to have the end of it.
+class OutputPipe:
+    """A stream that a worker opens by its ``path``, where the end of it is to be kept.
 
     If ``screen``, where it is shown in the end, is a terminal, it is one, so that progress bars and
     colours stay; else a pipe at the path given. If nothing is taken where it is shown, it fills and
-    the worker waits, as if it wrote there itself. Without ``sinks`` only its end is remembered. Any
-    thread may call all but `step`. Raises ``OSError`` if the system gives neither.
+    the worker waits, as if it wrote there itself. Without ``sinks`` only its end is remembered.
+    ``on_news`` is called when it grew. Any thread may call all but `step`. Raises ``OSError`` if
+    the system gives neither.
     """
 
     turn = 0
@@ -169,7 +171,8 @@ class StderrPipe:
         self._lock = threading.Lock()
         # All below is guarded by the lock.
         self._arrived = bytearray()
-        self._end = bytearray()
+        self._ring = Ring()
+        self.on_news: Callable[[], None] = lambda: None
         self._screen = screen if os.isatty(screen) else -1
         # What is read first; then what only keeps it open, for it must not end with a writer.
         self.wait_fds: tuple[int, ...]
@@ -207,7 +210,27 @@ class StderrPipe:
         """Return the last lines that the worker, which has ended, wrote."""
         with self._lock:
             self._drain()
-            return last_lines(bytes(self._end))
+            return last_lines(bytes(self._ring.data[-LAST_BYTES_MAX:]))
+
+    def take_rest(self) -> None:
+        """Take in what a worker wrote that is gone."""
+        with self._lock:
+            self._drain()
+
+    def end(self) -> int:
+        """Return how many bytes the worker wrote so far."""
+        with self._lock:
+            return self._ring.end
+
+    def tail(self, lines: int) -> Place:
+        """Return where the last lines begin that are kept."""
+        with self._lock:
+            return self._ring.tail(lines)
+
+    def read(self, place: Place, *, is_last: bool) -> Piece:
+        """Return what is kept behind a place; ``is_last``: also a line that is not finished."""
+        with self._lock:
+            return self._ring.read(place, is_last=is_last)
 
     def finish(self) -> None:
         """Take what is left of a worker that is gone, descendants included."""
@@ -229,8 +252,9 @@ class StderrPipe:
             chunk = os.read(self.wait_fds[0], PIPE_CHUNK_BYTES) if self.wait_fds else b""
         except OSError:  # above all BlockingIOError
             return b""
-        self._end += chunk
-        del self._end[:-LAST_BYTES_MAX]
+        if chunk:
+            self._ring.add(chunk)
+            self.on_news()
         return chunk
 
     def _drain(self) -> None:

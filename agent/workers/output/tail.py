@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO, TypeAlias
 
-from agent.workers.output.streams import FollowedFile, Sink, StderrPipe
+from agent.workers.output.streams import FollowedFile, OutputPipe, Sink
 
 _LOGGER = logging.getLogger(__name__)
 
 STALL_S = 30.0  # how long `Tail.close` waits for a destination that takes nothing, unless told
 LOOK_AGAIN_S = 0.1  # how often files are looked at if the system has no inotify watch left for us
 
-_IN_MODIFY = 0x2
+IN_MODIFY = 0x2
 _NOTICES_BYTES = 64 * 1024
 
-_Source: TypeAlias = FollowedFile | StderrPipe
+_Source: TypeAlias = FollowedFile | OutputPipe
 
 
 class Tail:
@@ -75,11 +75,11 @@ class Tail:
             self._begin(source)
         return source
 
-    def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
-        """Return a worker's standard error, shown at `destination` or nowhere; see `StderrPipe`."""
+    def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> OutputPipe:
+        """Return a worker's stream, shown at `destination` or nowhere; see `OutputPipe`."""
         with self._lock:
             sinks = (self._sink(destination),) if is_shown else ()
-            pipe = StderrPipe(path, destination, sinks, self._wake)
+            pipe = OutputPipe(path, destination, sinks, self._wake)
             self._begin(pipe)
         return pipe
 
@@ -118,10 +118,10 @@ class Tail:
     def _watch(self, fd: int) -> int | None:
         try:
             if self._inotify_fd < 0:
-                self._inotify_fd = _inotify("init1", os.O_NONBLOCK | os.O_CLOEXEC)
+                self._inotify_fd = inotify("init1", os.O_NONBLOCK | os.O_CLOEXEC)
             # By this path it is the very file that is open, whatever has its name meanwhile.
             path = f"/proc/self/fd/{fd}".encode()
-            return _inotify("add_watch", self._inotify_fd, path, _IN_MODIFY)
+            return inotify("add_watch", self._inotify_fd, path, IN_MODIFY)
         except OSError as error:
             _LOGGER.warning("%s; looking at the file every %s s instead", error, LOOK_AGAIN_S)
             return None
@@ -202,7 +202,7 @@ class Tail:
                 source.close()
                 if source.watch and source.watch not in watches:
                     with suppress(OSError):  # the file is gone
-                        _inotify("rm_watch", self._inotify_fd, source.watch)
+                        inotify("rm_watch", self._inotify_fd, source.watch)
             used = {sink for source in self._sources for sink in source.sinks}
             for key, sink in tuple(self._sinks.items()):
                 if sink not in used and not sink.pending:
@@ -222,8 +222,8 @@ def _ready(sources: Sequence[_Source]) -> list[_Source]:
     ]
 
 
-def _inotify(call: str, *arguments: int | bytes) -> int:
-    """Make a call of inotify(7). Raises ``OSError``, also at a limit ``fs.inotify.max_user_*``."""
+def inotify(call: str, *arguments: int | bytes) -> int:
+    """Ask the kernel. Raises ``OSError``, also at a limit ``fs.inotify.max_user_*``."""
     result: int = getattr(ctypes.CDLL(None, use_errno=True), f"inotify_{call}")(*arguments)
     if result < 0:
         number = ctypes.get_errno()

@@ -5,15 +5,14 @@ Names and meanings are those of docs/operating.md, and stay; what is not known i
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core.progress.worker_progress import Standing, furthest_behind
-from coordinator.wire.failure import PROGRESS
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from google.protobuf.message import Message
 
@@ -38,18 +37,37 @@ def run_document(run: query_pb2.Run) -> Document:
 
 
 def status_document(
-    run: query_pb2.Run, agents: Sequence[query_pb2.Agent], events: Iterable[query_pb2.RunEvent]
+    overview: query_pb2.GetOverviewResponse,
+    agents: Iterable[query_pb2.Agent],
+    events: Iterable[query_pb2.RunEvent] | None = None,
 ) -> Document:
-    """Return one run with all there is to see of it."""
+    """Return one run with all there is to see of it, or with other events than the latest."""
+    run = overview.run
     return {
         **run_document(run),
         "round_reason": run.round.reason if run.HasField("round") else None,
         "world_size": run.round.world_size if run.HasField("round") else None,
         "iteration": _optional(run, "iteration"),
         "restarts_in_process": run.iterations_restarted,
-        "behind": _behind(agents) or None,
-        "agents": [_agent(agent) for agent in agents],
-        "events": [event_document(event) for event in events],
+        "behind": overview.behind or None,
+        "steps_repeated": overview.steps_repeated,
+        "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
+        "events": [
+            event_document(event) for event in (overview.events if events is None else events)
+        ],
+    }
+
+
+def overview_document(overview: query_pb2.GetOverviewResponse) -> Document:
+    """Return the same with the workers alone that were chosen; ``left_out`` counts the others."""
+    shown = [
+        _agent(agent, [worker.local_rank for worker in agent.workers]) for agent in overview.agents
+    ]
+    rows = sum(max(1, len(agent["workers"])) for agent in shown)
+    return {
+        **status_document(overview, ()),
+        "agents": shown,
+        "left_out": max(0, overview.rows_count - rows),
     }
 
 
@@ -66,11 +84,14 @@ def event_document(event: query_pb2.RunEvent) -> Document:
 
 
 def verdict_document(verdict: failure_pb2.Verdict) -> Document:
-    """Return how a run ended, with the causes."""
+    """Return how a run ended, with the causes; ``step`` is the latest that a worker was at."""
+    standings = (each.progress for each in verdict.report.progress)
+    steps = [progress.step for progress in standings if progress.HasField("step")]
     return {
         "reason": verdict.reason,
         "earlier": list(verdict.report.earlier),
         "root_causes": [_failure(record) for record in verdict.report.root_causes],
+        "step": max(steps, default=None),
     }
 
 
@@ -98,7 +119,7 @@ def _hang(hang: failure_pb2.Hang) -> str:
     return " ".join(filter(None, (_word(failure_pb2.HangKind, hang.kind), hang.scope)))
 
 
-def _agent(agent: query_pb2.Agent) -> Document:
+def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
     is_seated = agent.HasField("seat")
     known = {worker.local_rank: worker for worker in agent.workers}
     return {
@@ -108,13 +129,15 @@ def _agent(agent: query_pb2.Agent) -> Document:
         "incarnation": agent.incarnation,
         "group_rank": agent.seat.group_rank if is_seated else None,
         "state": _word(session_pb2.GroupState, agent.state) if agent.state else None,
+        "is_drained": agent.is_drained,
+        "waiting_reason": agent.waiting_reason or None,
         "is_connected": agent.is_connected,
         "silence_s": _seconds(agent, "silence"),
         "version": agent.version or None,
         "labels": dict(agent.labels),
         "workers": [
             _worker(agent, local_rank, known.get(local_rank))
-            for local_rank in range(agent.local_world_size if is_seated else 0)
+            for local_rank in (local_ranks if is_seated else ())
         ],
     }
 
@@ -126,28 +149,13 @@ def _worker(
     return {
         "rank": agent.seat.rank_first + local_rank,
         "local_rank": local_rank,
+        "pid": next(islice(agent.pids, local_rank, None), 0) or None,
         "step": _optional(worker, "step"),
         "step_time_s": _seconds(worker, "step_time"),
         "heartbeat_age_s": _seconds(worker, "heartbeat_age"),
         "scope": worker.scope or None,
         "scope_age_s": _seconds(worker, "scope_age"),
     }
-
-
-def _behind(agents: Iterable[query_pb2.Agent]) -> str:
-    """Say which workers seem to hold the others up, empty if none does."""
-    return furthest_behind(
-        [
-            Standing(
-                rank=agent.seat.rank_first + worker.local_rank,
-                host=agent.name,
-                progress=PROGRESS.read(worker),
-            )
-            for agent in agents
-            if agent.HasField("seat")
-            for worker in agent.workers
-        ]
-    )
 
 
 def _word(kind: Any, number: int) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 from drumbeat.durations import format_duration
-from drumbeat.format import count, one_line
+from drumbeat.format import count, listed, one_line
 
 Document = dict[str, Any]
 
 # Beyond a usual stall of a host, and half a usual lease.
 SILENCE_S = 2.5
-_NAMES_MAX = 5
+# A worker is stuck if it made no step for so long, and for so many times as a step takes.
+STUCK_S, STUCK_STEPS = 30.0, 5.0
 _STARTED = "round_started"
+_ASKED = frozenset({"stop_asked", "restart_asked"})
+_CARRIED_OUT = frozenset(
+    {"round_ended", "run_stopping", "run_stopped", "run_failed", "run_succeeded"}
+)
 _STEPS_SHOWN = 5  # the latest decisions that are told
 _STEPS = frozenset(
     {
@@ -37,10 +42,13 @@ _ADVICE = {
 }
 
 
-def explanation(status: Document, verdict: Document | None) -> Document:
+def explanation(
+    status: Document, verdict: Document | None, workers: Sequence[Document] = ()
+) -> Document:
     """Return what is to be said of a run; each part is a list of sentences.
 
-    ``status`` has all events that are known, ``verdict`` is that of a run that has ended.
+    ``status`` has all events that are known, ``verdict`` is that of a run that has ended, and
+    ``workers`` are those that tell most.
     """
     causes = verdict["root_causes"] if verdict else []
     return {
@@ -49,8 +57,8 @@ def explanation(status: Document, verdict: Document | None) -> Document:
         "what": list(_what(status)),
         "root_cause": list(_root_cause(status, causes)),
         "done": list(_done(status["events"])),
-        "cost": list(_cost(status)),
-        "advice": list(dict.fromkeys(_advice(status, causes))),
+        "cost": list(_cost(status, verdict)),
+        "advice": list(dict.fromkeys(_advice(status, causes, is_stuck=_is_stuck(workers)))),
     }
 
 
@@ -68,18 +76,62 @@ def _what(status: Document) -> Iterator[str]:
             yield f"Run {name} is in round {status['round_id']}: {reason}."
     if status["phase"] == "ended":
         return
+    if status["phase"] == "gathering" and status["events"]:
+        yield f"It has waited for {format_duration(_waits_since_s(status['events']))}."
+    yield from _planned(status["events"])
     if status["behind"]:
         yield f"Behind the others: {status['behind']}."
-    away = [agent["name"] for agent in status["agents"] if not agent["is_connected"]]
+    yield from _absent(status)
+
+
+def _waits_since_s(events: Sequence[Document]) -> float:
+    """Return how long ago the last round ended, or the run began."""
+    ends = [event["age_s"] for event in events if event["kind"] == "round_ended"]
+    return ends[-1] if ends else events[0]["age_s"] or 0.001
+
+
+def _planned(events: Sequence[Document]) -> Iterator[str]:
+    """Tell of a change that is to come, and who asked for it."""
+    notice = _pending(events, {"notice_given"}, {"notice_over"})
+    asked = _pending(events, _ASKED, _CARRIED_OUT)
+    if notice:
+        yield f"A change is to come: {notice['reason']}{_by(notice)}; training saves before it."
+        if asked and asked["sequence"] < notice["sequence"]:
+            return  # it is this one, and its reason says who asked for it
+    if asked:
+        what = asked["kind"].removesuffix("_asked")
+        yield f"A {what} is under way{_by(asked)}: {asked['reason'] or 'no reason given'}."
+
+
+def _pending(
+    events: Sequence[Document], begins: Collection[str], ends: Collection[str]
+) -> Document | None:
+    """Return the latest event that begins something, unless one that ends it came after."""
+    told = [event for event in events if event["kind"] in begins or event["kind"] in ends]
+    return told[-1] if told and told[-1]["kind"] in begins else None
+
+
+def _absent(status: Document) -> Iterator[str]:
+    away = [
+        f"{agent['name']}{_for(agent['silence_s'])}"
+        for agent in status["agents"]
+        if not agent["is_connected"]
+    ]
     if away:
-        yield f"Not connected: {_names(away)}."
+        yield f"Not connected: {listed(away)}."
     silent = [
         f"{agent['name']} ({format_duration(agent['silence_s'])})"
         for agent in status["agents"]
         if agent["is_connected"] and (agent["silence_s"] or 0.0) > SILENCE_S
     ]
     if silent:
-        yield f"Silent: {_names(silent)}."
+        yield f"Silent: {listed(silent)}."
+    outside: dict[str, list[str]] = {}
+    for agent in status["agents"]:
+        if agent["is_drained"]:
+            outside.setdefault(agent["waiting_reason"], []).append(agent["name"])
+    for why, names in outside.items():
+        yield f"Waiting outside: {listed(names)}, {why}."
 
 
 def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
@@ -109,12 +161,11 @@ def _done(events: Sequence[Document]) -> Iterator[str]:
     if len(told) > _STEPS_SHOWN:
         yield f"{count(len(told) - _STEPS_SHOWN, 'decision')} before that: `coordinator events`."
     for event in told[-_STEPS_SHOWN:]:
-        who = f" (asked for by {event['caller']})" if event["caller"] else ""
         what = event["kind"].replace("_", " ")
-        yield f"{_ago(event['age_s'])}, {what}{who}: {event['reason']}."
+        yield f"{_ago(event['age_s'])}, {what}{_by(event)}: {event['reason']}."
 
 
-def _cost(status: Document) -> Iterator[str]:
+def _cost(status: Document, verdict: Document | None) -> Iterator[str]:
     used = f"{status['restarts_used']} of {count(status['restarts_max'], 'restart')} used"
     if status["restarts_in_process"]:
         used += f", {status['restarts_in_process']} more in process"
@@ -128,9 +179,23 @@ def _cost(status: Document) -> Iterator[str]:
     if pauses:
         between = format_duration(sum(pauses))
         yield f"{between} without a round, {count(len(pauses), 'time')}, as far as it is known."
+    if steps := status["steps_repeated"]:
+        yield f"At least {count(steps, 'step')} computed again after restarts."
+    if verdict is not None and status["cause"] != "succeeded" and verdict["step"] is not None:
+        reached = f"The furthest worker was at step {verdict['step']}"
+        yield f"{reached}; what it computed after its last checkpoint is lost."
 
 
-def _advice(status: Document, causes: Sequence[Document]) -> Iterator[str]:
+def _is_stuck(workers: Iterable[Document]) -> bool:
+    """Return whether one has made no step for much longer than a step takes."""
+    return any(
+        (worker["heartbeat_age_s"] or 0.0)
+        > max(STUCK_S, STUCK_STEPS * (worker["step_time_s"] or 0))
+        for worker in workers
+    )
+
+
+def _advice(status: Document, causes: Sequence[Document], *, is_stuck: bool) -> Iterator[str]:
     name = status["run_id"]
     if status["cause"] in _ADVICE:
         yield _ADVICE[status["cause"]]
@@ -148,6 +213,8 @@ def _advice(status: Document, causes: Sequence[Document]) -> Iterator[str]:
         yield f"callers were refused: `coordinator events {name}` names them"
     if status["behind"] and status["phase"] == "running":
         yield f"look at {status['behind'].partition(' at step')[0]} first"
+    if status["phase"] == "running" and (status["behind"] or is_stuck):
+        yield f"`coordinator stacks {name}` shows where all ranks are now"
     if status["phase"] == "gathering":
         yield "see on the hosts that are missing whether `agent join` runs and what it logs"
 
@@ -165,10 +232,13 @@ def _how(cause: Document) -> str:
     return f"exited with {cause['exit_code']}"
 
 
+def _by(event: Document) -> str:
+    return f" (asked for by {event['caller']})" if event["caller"] else ""
+
+
+def _for(seconds: float | None) -> str:
+    return "" if seconds is None else f" (last heard {_ago(seconds)})"
+
+
 def _ago(seconds: float | None) -> str:
     return f"{format_duration(seconds or 0.001)} ago"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    return ", ".join(names[:_NAMES_MAX]) + more

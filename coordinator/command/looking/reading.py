@@ -10,7 +10,7 @@ from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import grpc
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 # Of one call. A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
-# Agents in one answer: what the coordinator writes within some 10 ms, and others wait no longer.
-AGENTS_PER_CALL = 100
+# How often agents are read from the beginning, because a round began between two pages.
+READINGS_MAX = 3
 STACKS_TIMEOUT_S = 30.0  # 4 of them the agents have; the rest is for large answers
-EVENTS_SHOWN = 10  # the latest, in a status
 
 
 class Reader:
     """Asks for what there is of runs. Methods raise ``grpc.RpcError``."""
 
-    def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
+    def __init__(
+        self, channel: grpc.Channel, metadata: Metadata, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
         self._stub = query_pb2_grpc.QueryServiceStub(channel)
-        self._metadata = metadata
+        self._metadata, self._timeout_s = metadata, timeout_s
 
     def runs(self) -> list[pb.Run]:
         """Return all runs, in short."""
@@ -48,21 +49,33 @@ class Reader:
         found: pb.Run = self._call("GetRun", pb.GetRunRequest(run_id=run_id)).run
         return found
 
-    def agents(self, run: pb.Run) -> list[pb.Agent]:
-        """Return the agents of a run, with their workers."""
-        request = pb.ListAgentsRequest(
-            run_id=run.run_id,
-            generation=run.generation,
-            view=pb.VIEW_FULL,
-            page_size=AGENTS_PER_CALL,
-        )
-        found: list[pb.Agent] = []
+    def overview(self, run_id: str, *, is_repeated: bool = False) -> pb.GetOverviewResponse:
+        """Return the latest run of this id at a glance; as others see it, for a repeated call."""
+        request = pb.GetOverviewRequest(run_id=run_id, is_repeated=is_repeated)
+        found: pb.GetOverviewResponse = self._call("GetOverview", request)
+        return found
+
+    def agents(self, run: pb.Run, view: pb.View.ValueType = pb.VIEW_FULL) -> list[pb.Agent]:
+        """Return the agents of a run, with their workers; all in their places of one round.
+
+        Of a run whose rounds end faster than its agents can be read some may be missing.
+        """
+        for _ in range(READINGS_MAX):
+            pages = list(self._pages_of_agents(run, view))
+            if len({page.round_id if page.HasField("round_id") else None for page in pages}) == 1:
+                break
+        return list({agent.incarnation: agent for page in pages for agent in page.agents}.values())
+
+    def _pages_of_agents(
+        self, run: pb.Run, view: pb.View.ValueType
+    ) -> Iterator[pb.ListAgentsResponse]:
+        request = pb.ListAgentsRequest(run_id=run.run_id, generation=run.generation, view=view)
         while True:
             page = self._call("ListAgents", request)
-            found += page.agents
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
+            yield page
+            if not (token := page.next_page_token):
+                return
+            request.page_token = token
 
     def events(self, run: pb.Run, after: int = 0) -> list[pb.RunEvent]:
         """Return what is known of what was decided on a run, after that."""
@@ -77,10 +90,6 @@ class Reader:
                 return found
             after = found[-1].sequence
 
-    def latest_events(self, run: pb.Run) -> list[pb.RunEvent]:
-        """Return the last of them."""
-        return self.events(run, max(0, run.event_sequence - EVENTS_SHOWN))[-EVENTS_SHOWN:]
-
     def watch(self, run: pb.Run, after: int) -> Any:
         """Return the stream of what is decided on a run after that."""
         request = pb.WatchEventsRequest(
@@ -90,7 +99,12 @@ class Reader:
 
     def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._stub, method)
-        return call(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return call(request, timeout=self._timeout_s, metadata=self._metadata)
+
+
+def watch_logs(channel: grpc.Channel, metadata: Metadata, request: pb.WatchLogsRequest) -> Any:
+    """Return the stream of the output of a run's workers."""
+    return query_pb2_grpc.QueryServiceStub(channel).WatchLogs(request, metadata=metadata)
 
 
 def read_stacks(

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumbeat.command.table import CELL_CHARACTERS_MAX, short
-from drumbeat.format import count, one_line
+from drumbeat.format import count, listed, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
     from coordinator.command.looking.documents import Document
 
-# Of workers in one text; of more the most telling are shown. `-o json` has all.
-ROWS_MAX = 64
 # So that the lines of events that come later are below those before.
 _EVENT_WIDTHS = (5, 14, 5, 21, 2, 6)
 _PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
 _REASON_CHARACTERS_MAX = 1_000
+# Columns that a narrow terminal cuts, beside the last one: names, and no figures.
+_NARROWED = frozenset({"RUN", "AGENT", "HOST", "BY"})
+_HOST = 2  # its column among those of workers
+_WAITING_SHOWN = 8  # reasons of agents without a place
 _NOTHING = "-"
 _STYLES = {
     "running": "green",
@@ -38,6 +40,7 @@ _STYLES = {
     "ended": "bold",
     "failed": "red",
     "stopping": "yellow",
+    "drained": "yellow",
     "starting": "yellow",
     "run_failing": "red",
     "run_failed": "red",
@@ -61,6 +64,12 @@ def text_of(*parts: RenderableType) -> str:
         for part in parts:
             console.print(part)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def has_colours() -> bool:
+    """Return whether standard output is a terminal that is to have colours."""
+    console = Console(file=sys.stdout)
+    return console.is_terminal and console.color_system is not None and not console.no_color
 
 
 def show_live(statuses: Iterable[Document]) -> Document:
@@ -90,15 +99,14 @@ def runs_screen(runs: Sequence[Document]) -> RenderableType:
 
 
 def status_screen(status: Document) -> RenderableType:
-    """Show one run with its agents, workers and last events."""
-    agents: list[Document] = status["agents"]
-    rows = [(agent, worker) for agent in agents for worker in agent["workers"] or [{}]]
-    shown = _most_telling(rows)
+    """Show one run with its agents, workers and last events, from an ``overview_document``."""
+    rows = [(agent, worker) for agent in status["agents"] for worker in agent["workers"] or [{}]]
     parts: list[RenderableType] = [*_head(status), Text()]
     if rows:
-        parts.append(_workers(shown))
-    if len(shown) < len(rows):
-        parts.append(Text(f"{len(rows) - len(shown)} more are not shown; -o json has all"))
+        parts.append(_workers(rows))
+    if status["left_out"]:
+        parts.append(Text(f"{status['left_out']} more are not shown; -o json has all"))
+    parts += _waiting(status["agents"])
     if status["events"]:
         parts += [Text(), events_screen(status["events"])]
     return Group(*parts)
@@ -165,36 +173,47 @@ def _head(status: Document) -> list[Text]:
 
 
 def _workers(rows: Iterable[tuple[Document, Document]]) -> RenderableType:
-    heads = ("RANK", "AGENT", "HOST", "STATE", "SILENCE", "STEP", "STEP TIME", "BEAT", "IN")
+    heads = ("RANK", "AGENT", "HOST", "STATE", "SILENCE", "STEP", "STEP TIME", "BEAT", "PID", "IN")
     cells = [
         (
             _number(worker.get("rank")),
             agent["name"],
             agent["host"],
-            agent["state"] or ("" if agent["is_connected"] else "not connected"),
+            _state(agent),
             _ago(agent["silence_s"]),
             _number(worker.get("step")),
             _ago(worker.get("step_time_s")),
             _ago(worker.get("heartbeat_age_s")),
+            _number(worker.get("pid")),
             _scope(worker),
         )
         for agent, worker in rows
     ]
-    return _table(heads, cells, styled=3)
+    if sys.stdout.isatty() and all(row[_HOST] == row[_HOST - 1] for row in cells):
+        # Names are those of the hosts, and room is scarce.
+        kept = [row[:_HOST] + row[_HOST + 1 :] for row in (heads, *cells)]
+        return _table(kept[0], kept[1:], styled=_HOST)
+    return _table(heads, cells, styled=_HOST + 1)
 
 
-def _most_telling(rows: list[tuple[Document, Document]]) -> list[tuple[Document, Document]]:
-    """Keep as many as are shown, in their order: of those far behind or long silent."""
-    if len(rows) <= ROWS_MAX:
-        return rows
+def _state(agent: Document) -> str:
+    if agent["is_drained"]:
+        return "drained"
+    if agent["group_rank"] is None and agent["state"] == "idle" and agent["is_connected"]:
+        return "standby"
+    return agent["state"] or ("" if agent["is_connected"] else "not connected")
 
-    def key(index: int) -> tuple[bool, float, float, int]:
-        agent, worker = rows[index]
-        step = worker.get("step")
-        silence = agent["silence_s"] or 0.0
-        return agent["is_connected"], float("inf") if step is None else step, -silence, index
 
-    return [rows[index] for index in sorted(sorted(range(len(rows)), key=key)[:ROWS_MAX])]
+def _waiting(agents: Iterable[Document]) -> list[Text]:
+    """Say why agents have no place, a line for each reason."""
+    found: dict[str, list[str]] = {}
+    for agent in agents:
+        if agent["waiting_reason"] and agent["group_rank"] is None:
+            found.setdefault(agent["waiting_reason"], []).append(agent["name"])
+    return [
+        Text(f"waiting: {_line(listed(names))}: {_line(why, _REASON_CHARACTERS_MAX)}")
+        for why, names in list(found.items())[:_WAITING_SHOWN]
+    ]
 
 
 def _table(
@@ -209,9 +228,11 @@ def _table(
     table = Table(box=None, pad_edge=False, show_header=has_heads, header_style="bold")
     for number, head in enumerate(heads):
         is_last = number == len(heads) - 1
-        overflow: Any = "fold" if is_last else "ellipsis"
+        # The id of a run is what one types next.
+        overflow: Any = "fold" if is_last or head == "RUN" else "ellipsis"
         width = widths[number] if widths else None
-        table.add_column(head, no_wrap=not is_last, overflow=overflow, min_width=width)
+        is_narrowed = is_last or head in _NARROWED
+        table.add_column(head, no_wrap=not is_narrowed, overflow=overflow, min_width=width)
     for row in rows:
         most = [CELL_CHARACTERS_MAX] * (len(row) - 1) + [_REASON_CHARACTERS_MAX]
         cells = [Text(_line(cell, room)) for cell, room in zip(row, most, strict=True)]

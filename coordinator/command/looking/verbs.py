@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,18 +14,21 @@ from coordinator.command.calls import failure_of
 from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import (
     event_document,
+    overview_document,
     run_document,
     status_document,
     verdict_document,
 )
 from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
-from coordinator.command.looking.live import looks
+from coordinator.command.looking.live import look, looks
+from coordinator.command.looking.log_following import show_logs
 from coordinator.command.looking.reading import Reader, channel_of, read_stacks
 from coordinator.command.requests import (
     ExplainRun,
     Looking,
     ShowEvents,
+    ShowLogs,
     ShowStacks,
     ShowStatus,
     WatchRun,
@@ -34,28 +36,20 @@ from coordinator.command.requests import (
 from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 from drumbeat.mapping import seconds_of
+from drumbeat.v1 import query_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coordinator.command.looking.documents import Document
-    from drumbeat.v1 import query_pb2
-
-EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 
 
-def show(asked: Looking) -> int:
-    """Show what is asked for; return the exit code. Raises ``CallFailed``."""
+def show(asked: Looking) -> None:
+    """Show what is asked for. Raises ``CallFailed``."""
     try:
         VERBS[type(asked)](asked)
-        sys.stdout.flush()
-    except BrokenPipeError:  # what reads it has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:  # how one ends what follows
-        return EXIT_INTERRUPTED
     except grpc.RpcError as error:
         raise failure_of(asked, error) from error
-    return 0
 
 
 def _status(asked: ShowStatus) -> None:
@@ -64,7 +58,7 @@ def _status(asked: ShowStatus) -> None:
         if asked.run_id is None:
             runs = [run_document(run) for run in reader.runs()]
         else:
-            status = read_status(reader, asked.run_id)
+            status = look(reader, asked).status
     if asked.output == "json":
         write_json({"runs": runs} if asked.run_id is None else status)
         return
@@ -110,10 +104,13 @@ def _write_events(
 def _why(asked: ExplainRun) -> None:
     with channel_of(asked) as (channel, metadata):
         reader = Reader(channel, metadata)
-        run = reader.run(asked.run_id)
-        status = status_document(run, reader.agents(run), reader.events(run))
+        overview = reader.overview(asked.run_id)
+        run = overview.run
+        agents = reader.agents(run, query_pb2.VIEW_BASIC)
+        status = status_document(overview, agents, reader.events(run))
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
-    found = explanation(status, verdict)
+    shown = overview_document(overview)["agents"]
+    found = explanation(status, verdict, [each for agent in shown for each in agent["workers"]])
     if asked.output == "json":
         write_json(found)
         return
@@ -137,12 +134,6 @@ def _watch(asked: WatchRun) -> None:
         write(screens.text_of(screens.status_screen(status)) + "\n")
 
 
-def read_status(reader: Reader, run_id: str) -> Document:
-    """Return what there is to see of a run."""
-    run = reader.run(run_id)
-    return status_document(run, reader.agents(run), reader.latest_events(run))
-
-
 def write_json(document: Document) -> None:
     """Write a document as one line."""
     write(json.dumps(document) + "\n")
@@ -164,10 +155,15 @@ def _stacks(asked: ShowStacks) -> None:
         write(stacks.text(answers))
 
 
+def _logs(asked: ShowLogs) -> None:
+    show_logs(asked, write)
+
+
 VERBS: dict[type[Looking], Callable[[Any], None]] = {
     ShowStatus: _status,
     ShowEvents: _events,
     ExplainRun: _why,
     WatchRun: _watch,
     ShowStacks: _stacks,
+    ShowLogs: _logs,
 }

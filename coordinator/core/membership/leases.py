@@ -152,6 +152,8 @@ class Membership:
         presence.heard_at, presence.beat = now, beat
         if beat.workers:
             presence.whereabouts.take(beat.round_id, beat.workers, now=now)
+        if beat.pids:
+            presence.whereabouts.take_pids(beat.round_id, beat.pids)
         self._restart_lease(incarnation, presence, now)
         return presence
 

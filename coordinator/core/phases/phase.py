@@ -12,6 +12,7 @@ from coordinator.core.membership.leases import Membership
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Learning
+from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.format import count
@@ -188,6 +189,9 @@ class RunPhase(ABC):
     def instructions(self) -> list[fx.Instruct]:
         """Return what to tell workers that restart in process, once."""
         return []
+
+    def give_notice(self, kind: NoticeKind, reason: str, *, until: float, now: float) -> None:  # noqa: B027
+        """Let training save until then, before what is planned; without a round there is none."""
 
     def notices(self, *, now: float) -> list[fx.TellNotice]:
         """Return what to tell training of a notice, once."""

@@ -12,6 +12,7 @@ from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
 from coordinator.core.phases.notices import Notices
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
+from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.progress.worker_progress import Standing, Standings, most_telling
 from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
@@ -47,7 +48,7 @@ class Running(RunPhase):
         if not self.state.is_seated(incarnation):
             self._extras.add(incarnation)
         self._inprocess.connected(incarnation)
-        self._notices.connected(incarnation)
+        self._notices.connected(incarnation, now=now)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
         self._extras.discard(incarnation)
@@ -93,6 +94,9 @@ class Running(RunPhase):
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()
 
+    def give_notice(self, kind: NoticeKind, reason: str, *, until: float, now: float) -> None:
+        self._notices.give(kind, reason, until=until, now=now)
+
     def notices(self, *, now: float) -> list[TellNotice]:
         return self._notices.effects(now=now)
 
@@ -104,6 +108,7 @@ class Running(RunPhase):
     def review(self, *, now: float, judged_at: float) -> Transition | None:
         """Journal what follows for iterations, then judge the round."""
         inprocess, state, current = self._inprocess, self.state, self._round
+        was_pending = state.notice is not None
         self._notices.review(now=judged_at)
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if self._notices.review_at is not None:
@@ -117,14 +122,24 @@ class Running(RunPhase):
             self.run.silent.note(current, self.members, since=self._failed_since, charged=0)
             where, cause = self._where(judged_at), VerdictCause.START_IMPOSSIBLE
             return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
-        if self._lost or state.stop_reason or state.restart_reason:
+        if self._lost or self._is_to_end():
             return self._broken_off(now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)
         if state.succeeded:
             self._review_barrier(judged_at)
             return None
-        return self._review_scale_up(now, judged_at)
+        return self._review_scale_up(now, judged_at, has_saved=was_pending)
+
+    def _is_to_end(self) -> bool:
+        """Whether the round ends as an operator wants it: not before training could save.
+
+        A round that fails can't save any more, and a run that is to end begins no other.
+        """
+        state = self.state
+        if state.notice is None:
+            return bool(state.stop_reason or state.restart_reason)
+        return bool(state.stop_reason and self._failed)
 
     def _broken_off(self, now: float) -> Transition:
         """End the round for a loss, or as an operator wants it: the run with it, or for another."""
@@ -215,9 +230,15 @@ class Running(RunPhase):
         if self._waiting:
             self._review_until(next(iter(self._waiting.values())) + limit_s)
 
-    def _review_scale_up(self, now: float, judged_at: float) -> RoundEnded | None:
-        """End the round for agents that came late, if there is room; none has finished."""
-        spec, size, suspects = self.state.spec, len(self._round.seats), self.members.suspects
+    def _review_scale_up(
+        self, now: float, judged_at: float, *, has_saved: bool
+    ) -> RoundEnded | None:
+        """End the round for agents that came late, if there is room; none has finished.
+
+        Training is given notice first; ``has_saved``: one was pending until now.
+        """
+        state, spec, size = self.state, self.state.spec, len(self._round.seats)
+        suspects = self.members.suspects
         extras = len(self._extras) - len(self._extras & suspects)
         if not extras or size >= spec.agents_max:
             self._extra_since = None
@@ -229,4 +250,10 @@ class Running(RunPhase):
             self._review_until(due)
             return None
         reason = f"{extras} more joined the {size} of the round"
+        if not has_saved:
+            until = now + self.run.policy.checkpoint_grace_s
+            self.give_notice(NoticeKind.SCALE_UP, reason, until=until, now=now)
+        if state.notice is not None:
+            self._review_until(self._notices.review_at or state.notice.until_s)
+            return None
         return RoundEnded(cause=RoundEnd.AGENT_JOINED, reason=reason, at_s=now)

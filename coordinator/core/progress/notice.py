@@ -49,7 +49,10 @@ class PendingNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeGiven:
-    """Training is told; ids rise and are not used again in the run."""
+    """Training is told; ids rise and are not used again in the run.
+
+    The pending one once more: less time is left.
+    """
 
     notice: PendingNotice
     at_s: float = 0.0

@@ -7,6 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import itemgetter
+from typing import Any
 
 # Of the name of an open timer or section, in UTF-8; enough to recognize it.
 SCOPE_BYTES_MAX = 128
@@ -76,13 +79,33 @@ class Whereabouts:
 
     _round_id: int | None = None
     _latest: dict[int, tuple[WorkerProgress, float]] = field(default_factory=dict)
+    _pids: tuple[int | None, tuple[int, ...]] = (None, ())  # by local rank, with their round
+    _reached: int | None = None  # the highest step before this round, until one of it is told
+    steps_repeated: int = 0  # at least so many were computed again after restarts
 
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
         if round_id != self._round_id:
+            before = (told.step for told, _ in self._latest.values() if told.step is not None)
+            self._reached = max(before, default=self._reached)
             self._round_id, self._latest = round_id, {}
         for worker in workers:
             self._latest[worker.local_rank] = (worker, now)
+            if self._reached is not None and worker.step is not None:
+                self.steps_repeated += max(0, self._reached - worker.step)
+                self._reached = None
+
+    def take_pids(self, round_id: int | None, pids: tuple[int, ...]) -> None:
+        """Take in which processes the workers of a round are, by local rank."""
+        self._pids = round_id, pids
+
+    def pids_in(self, round_id: int) -> tuple[int, ...]:
+        """Return the processes of this round by local rank, 0 if unknown; none if none is known."""
+        return self._pids[1] if self._pids[0] == round_id else ()
+
+    def latest(self, round_id: int) -> list[WorkerProgress]:
+        """Return where they stood in this round as they said it, in no order."""
+        return [] if round_id != self._round_id else [told for told, _ in self._latest.values()]
 
     def in_round(self, round_id: int, *, now: float) -> list[WorkerProgress]:
         """Return where they stand in this round, by local rank, with the ages of ``now``."""
@@ -104,25 +127,90 @@ def most_telling(found: Sequence[Standing], shown_max: int) -> Standings:
     return Standings(shown=tuple(shown), count=len(found))
 
 
-def furthest_behind(found: Sequence[Standing]) -> str:
-    """Name who is behind the others, e.g. "rank 3 on b at step 40"; empty if none is.
+@dataclass(slots=True)
+class Laggards:
+    """Finds who is behind the others, in one pass over all workers.
 
     Behind are those with the lowest step; if all are equally far, those that are not within
     the scope in which most of the others are. Of half or more nothing is said.
     """
-    steps = [standing.progress.steps for standing in found]
-    counted = [step for step in steps if math.isfinite(step)] or steps
-    least, most = min(steps, default=0.0), max(counted, default=0.0)
-    if least < most:
-        behind, where = [each for each in found if each.progress.steps == least], ""
-    elif scope := _common_scope(found):
-        behind = [each for each in found if each.progress.scope != scope]
-        where = f", not in {scope!r} as the others"
-    else:
-        return ""
-    if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= len(found) > 2:
-        return ""
-    return ", ".join(map(str, behind)) + where
+
+    count: int = 0
+    _least: float = math.inf
+    _most: float = -math.inf
+    _most_counted: float = -math.inf  # of those that count steps
+    _lowest: list[Standing] = field(default_factory=list)  # one more than may be named, at most
+    _scopes: Counter[str] = field(default_factory=Counter)
+    _within: dict[str, list[tuple[int, Standing]]] = field(default_factory=dict)  # the same
+
+    def take(self, host: str, rank_first: int, workers: Sequence[WorkerProgress]) -> float:
+        """Take the workers of one host in; return their lowest step, as in ``steps``.
+
+        Most are like all others, and cost next to nothing.
+        """
+        if not workers:
+            return math.inf
+        steps: list[Any] = [worker.step for worker in workers]
+        if None in steps:
+            steps = [worker.steps for worker in workers]
+        least: float = min(steps)
+        most: float = max(steps)
+        if least <= self._least:
+            self._take_lowest(host, rank_first, workers, least)
+        self._most = max(self._most, most)
+        if math.isinf(most):
+            most = max((step for step in steps if math.isfinite(step)), default=-math.inf)
+        self._most_counted = max(self._most_counted, most)
+        self._take_scopes(host, rank_first, workers)
+        self.count += len(workers)
+        return least
+
+    def __str__(self) -> str:
+        """Name them, e.g. "rank 3 on b at step 40"; empty if there are none."""
+        most = self._most if math.isinf(self._most_counted) else self._most_counted
+        where, total = "", self.count
+        if self._least < most:
+            behind = self._lowest
+        else:
+            scope, count = next(iter(self._scopes.most_common(1)), ("", 0))
+            if not scope or 2 * count <= total or total - count > BEHIND_SHOWN_MAX:
+                return ""
+            others = (found for name, found in self._within.items() if name != scope)
+            behind = [each for _, each in sorted(chain(*others), key=itemgetter(0))]
+            where = f", not in {scope!r} as the others"
+        if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= total > 2:
+            return ""
+        return ", ".join(map(str, behind)) + where
+
+    def _take_lowest(
+        self, host: str, rank_first: int, workers: Sequence[WorkerProgress], least: float
+    ) -> None:
+        if least < self._least:
+            self._least, self._lowest = least, []
+        for worker in workers:
+            if len(self._lowest) <= BEHIND_SHOWN_MAX and worker.steps == least:
+                rank = rank_first + worker.local_rank
+                self._lowest.append(Standing(rank=rank, host=host, progress=worker))
+
+    def _take_scopes(self, host: str, rank_first: int, workers: Sequence[WorkerProgress]) -> None:
+        scopes = [worker.scope for worker in workers]
+        self._scopes.update(scopes)
+        for scope in set(scopes):
+            found = self._within.setdefault(scope, [])
+            for number, worker in enumerate(workers, self.count):
+                if len(found) > BEHIND_SHOWN_MAX:
+                    break
+                if worker.scope == scope:
+                    rank = rank_first + worker.local_rank
+                    found.append((number, Standing(rank=rank, host=host, progress=worker)))
+
+
+def furthest_behind(found: Iterable[Standing]) -> str:
+    """Name who is behind the others, as ``Laggards`` does."""
+    laggards = Laggards()
+    for each in found:
+        laggards.take(each.host, each.rank - each.progress.local_rank, [each.progress])
+    return str(laggards)
 
 
 def _common_scope(found: Sequence[Standing]) -> str:

@@ -81,6 +81,10 @@ class IsolatedRun:
         """Return why the run is as it is, in words."""
         return self._run.reason() if self._refusal is None else str(self._refusal)
 
+    def outside(self) -> list[tuple[ev.SessionOpened, str]]:
+        """Return the agents that wait outside, each with the reason."""
+        return self._run.outside() if self._refusal is None else []
+
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
         if self.is_sound:

@@ -17,12 +17,12 @@ from coordinator.core.model import KeptDrain
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.registry.throttle import Throttle
-from coordinator.core.run.records import AgentRemoved, CallKind, RunCreated
+from coordinator.core.run.records import AgentRemoved, CallKind, CallNoted, RunCreated
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 
-# Calls whose repetition is recognized. Later, or after a restart, they find no run.
+# Calls whose repetition is recognized. Later they find no run.
 FORGETS_KNOWN_MAX = 64
 
 
@@ -36,7 +36,7 @@ class Registry:
         self.tokens = Tokens(policy)
         self.drains = Drains(most=policy.drains_max)
         self._failures_bytes = 0  # of all runs
-        self._forgets: dict[str, None] = {}  # ids of the latest calls that made runs forgotten
+        self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
         most = policy.refusals_heard_max
@@ -93,6 +93,13 @@ class Registry:
             return None
         more = f"; {left_out} more like it since the last" if left_out else ""
         return replace(event, reason=f"{event.reason}{more}")
+
+    def agents_of(self, name: str, run_id: str = "") -> int:
+        """Return how many members have this name, or are on this host. Linear in members."""
+        runs = (run.state for run in self.runs.values() if run.state.phase is not Phase.ENDED)
+        of_run = (state for state in runs if run_id in ("", state.run_id))
+        agents = (agent for state in of_run for agent in state.members.values())
+        return sum(name in (agent.name, agent.host) for agent in agents)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -168,6 +175,8 @@ class Registry:
         if is_so or drains.is_known(key, event.call_id):
             told = "not drained" if event.is_lifted else "drained already"
             result = fx.Steered(outcome=f"it is {told}", is_new=False)
+            if is_so and not drains.is_known(key, event.call_id):
+                effects += self._tell_runs(event, now)  # training may have less time now
         elif not event.is_lifted and len(drains.active) >= drains.most:
             error = errors.LimitReached("drains_max", drains.most)
             return [fx.Answer(request_id=event.request_id, result=error)]
@@ -182,12 +191,18 @@ class Registry:
             )
             changed = drains.put(drain, event.call_id)
             effects += [fx.KeepDrain(drain=each, is_kept=is_kept) for each, is_kept in changed]
-            for runs in list(self._generations.values()):
-                if event.run_id in ("", runs[-1].state.run_id):
-                    effects += self._deliver(runs[-1], event, now)
+            effects += self._tell_runs(event, now)
             told = "it may take part in rounds again" if event.is_lifted else _left(effects)
             result = fx.Steered(outcome=told)
         return [*effects, fx.Answer(request_id=event.request_id, result=result)]
+
+    def _tell_runs(self, event: ev.DrainAsked, now: float) -> list[fx.Effect]:
+        """Deliver it to the latest run of each id that it is about."""
+        effects: list[fx.Effect] = []
+        for runs in list(self._generations.values()):
+            if event.run_id in ("", runs[-1].state.run_id):
+                effects += self._deliver(runs[-1], event, now)
+        return effects
 
     def _forget_asked(self, event: ev.ForgetAsked) -> list[fx.Effect]:
         """Forget all runs of an id, unless the latest lives."""
@@ -195,7 +210,7 @@ class Registry:
         runs = self._generations.get(run_id)
         effects: list[fx.Effect] = []
         result: fx.Steered | errors.CoordinatorError
-        if call_id and call_id in self._forgets:
+        if call_id and call_id in self.forgets:
             result = fx.Steered(outcome="it is forgotten", is_new=False)
         elif runs is None:
             result = errors.UnknownRun(run_id)
@@ -207,7 +222,9 @@ class Registry:
             result = errors.WrongPhase(run_id, "still tells its agents how it ended", advice)
         else:
             effects += [self._forget(run.state.key) for run in list(runs)]
-            self._forgets = dict.fromkeys([*list(self._forgets)[-FORGETS_KNOWN_MAX + 1 :], call_id])
+            if call_id:
+                self.forgets = (*self.forgets, call_id)[-FORGETS_KNOWN_MAX:]
+                effects.append(fx.KeepForgets(calls=self.forgets))
             result = fx.Steered(outcome="it is forgotten")
         return [*effects, fx.Answer(request_id=event.request_id, result=result)]
 
@@ -354,11 +371,16 @@ class Registry:
 
 
 def _left(effects: list[fx.Effect]) -> str:
-    """Say how many agents leave by these."""
+    """Say how many agents leave by these, and when."""
     records = [effect.record for effect in effects if isinstance(effect, fx.Persist)]
-    leaving = sum(isinstance(each, AgentRemoved) and each.is_drained for each in records)
-    who = "no agent of that name is here" if not leaving else f"{count(leaving, 'agent')} left"
-    return f"{who}; those that come wait until `coordinator undrain`"
+    left = sum(isinstance(each, AgentRemoved) and each.is_drained for each in records)
+    drained = CallKind.AGENT_DRAINED
+    noted = sum(isinstance(each, CallNoted) and each.kind is drained for each in records)
+    who = [f"{count(left, 'agent')} left"] if left else []
+    if noted > left:
+        who += [f"{count(noted - left, 'agent')} to leave once training has saved"]
+    told = ", ".join(who) or "no agent of that name is here"
+    return f"{told}; those that come wait until `coordinator undrain`"
 
 
 def _ended_bytes(state: RunState) -> int:

@@ -19,11 +19,13 @@ from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import differ
+from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.run import records as rec
+from coordinator.core.run.reasons import hosts
 from coordinator.core.run.state import Phase, RunState
-from coordinator.core.run.steering import restarted, stopped
+from coordinator.core.run.steering import restarted, stopped, with_notice
 from coordinator.errors import CoordinatorError, LimitReached, SessionReplaced, StaleSession
-from drumbeat.format import count
+from drumbeat.format import are, count
 
 PHASES: dict[Phase, type[RunPhase]] = {
     Phase.GATHERING: Gathering,
@@ -47,6 +49,10 @@ class Run(RunContext):
         self.drains = drains or Drains(most=policy.drains_max)
         # Hellos of agents that wait outside until their drain is lifted, with their latest beats.
         self._held: dict[str, ev.SessionOpened] = {}
+        # Members that leave once training could save, or the run has a round no more.
+        self._draining: dict[str, None] = {}
+        if state.verdict is None and self.drains.kept:
+            self._draining = dict.fromkeys(self._find_drained())
         self._is_dismissed = False  # whether they have heard how the run ended
         self._names = {member.name for member in state.members.values()}  # no two alike
         self._workers = sum(member.local_world_size for member in state.members.values())
@@ -65,8 +71,13 @@ class Run(RunContext):
         if due is not None and now >= due and not isinstance(event, ev.DeadlineReached):
             judged_at = math.nextafter(due, -math.inf)
         self._take_in(event, now)
-        while (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
-            self._follow(transition, now)
+        self._let_go_drained(now)
+        while True:
+            transition = self._phase.review(now=now, judged_at=judged_at)
+            if transition is not None:
+                self._follow(transition, now)
+            if not self._let_go_drained(now) and transition is None:
+                break
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
@@ -88,6 +99,7 @@ class Run(RunContext):
         self.state.check_invariants()
         self.members.check_invariants()
         assert type(self._phase) is PHASES[self.state.phase], "the phase is not the state's"
+        assert self._draining.keys() <= self.state.members.keys(), "who has left is to leave"
         self._phase.check_invariants()
 
     def reason(self) -> str:
@@ -96,6 +108,11 @@ class Run(RunContext):
             return self._phase.wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
+
+    def outside(self) -> list[tuple[ev.SessionOpened, str]]:
+        """Return the agents that wait outside, as they came, each with the reason."""
+        held = ((opened, self._drain_of(opened)) for opened in self._held.values())
+        return [(opened, _waits_for(drain)) for opened, drain in held if drain is not None]
 
     def _take_in(self, event: ev.CoreEvent, now: float) -> None:
         match event:
@@ -135,7 +152,8 @@ class Run(RunContext):
         """Note what an operator wants; the phase's review does it, now or after a restart."""
         is_stop = isinstance(event, ev.StopAsked)
         result = stopped(self.state) if is_stop else self._restarted()
-        if event.call_id and event.call_id in self.state.calls:
+        is_known = bool(event.call_id) and event.call_id in self.state.calls
+        if is_known:
             result = fx.Steered(outcome="it was asked before", is_new=False)
         if isinstance(result, fx.Steered) and result.is_new:
             kind = rec.CallKind.STOP_ASKED if is_stop else rec.CallKind.RESTART_ASKED
@@ -147,6 +165,11 @@ class Run(RunContext):
                 call_id=event.call_id,
             )
             self.decide(noted)
+        asked = self.state.stop_reason if is_stop else self.state.restart_reason
+        if asked and not is_known:
+            kind_of_notice = NoticeKind.STOP if is_stop else NoticeKind.RESTART
+            self._give_notice(kind_of_notice, asked, event.grace_s, now)
+            result = with_notice(result, self.state, now=now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
 
     def _restarted(self) -> fx.Steered | CoordinatorError:
@@ -168,15 +191,47 @@ class Run(RunContext):
                     told = f"{opened.agent.name}: {event.reason or 'no reason is given'}"
                     self._note(rec.CallKind.AGENT_UNDRAINED, told, event.caller, now)
                     self._enter(opened, now)
+            self._draining = dict.fromkeys(self._find_drained())
             return
-        if self.state.phase not in (Phase.GATHERING, Phase.RUNNING):
-            return  # all leave with the run; if it goes on after all, those that come are held
-        leaving = [i for i, agent in members.items() if self.drains.find(run_id, agent)]
+        found = self._find_drained()
+        for incarnation in found:
+            if incarnation not in self._draining:
+                told = f"{members[incarnation].name}: {event.reason or 'no reason is given'}"
+                self._note(rec.CallKind.AGENT_DRAINED, told, event.caller, now)
+        self._draining = dict.fromkeys(found)
+        if awaited := [i for i in found if self.state.is_awaited(i)]:
+            drain = self.drains.find(run_id, members[awaited[0]])
+            why = who_and_why(drain) if drain is not None else ""
+            current = self.state.round
+            who = hosts(current, awaited) if current is not None else ""
+            reason = f"{who} {are(len(awaited))} {why}"
+            self._give_notice(NoticeKind.DRAIN, reason, event.grace_s, now)
+
+    def _give_notice(
+        self, kind: NoticeKind, reason: str, grace_s: float | None, now: float
+    ) -> None:
+        """Let training save before what was asked for; asked again, it may have less time."""
+        grace_s = self.policy.checkpoint_grace_s if grace_s is None else grace_s
+        self._phase.give_notice(kind, reason, until=now + grace_s, now=now)
+
+    def _find_drained(self) -> list[str]:
+        """Return members that shall take no part. Linear in them."""
+        run_id, members = self.state.run_id, self.state.members.items()
+        return [i for i, agent in members if self.drains.find(run_id, agent) is not None]
+
+    def _let_go_drained(self, now: float) -> bool:
+        """Have drained members leave whom nothing keeps; return whether there were any.
+
+        None leaves a round while training may save, nor a run that ends: all leave it together.
+        """
+        state = self.state
+        if not self._draining or state.phase not in (Phase.GATHERING, Phase.RUNNING):
+            return False
+        is_kept = state.notice is not None
+        leaving = [i for i in self._draining if not (is_kept and state.is_awaited(i))]
         for incarnation in leaving:
-            told = f"{members[incarnation].name}: {event.reason or 'no reason is given'}"
-            self._note(rec.CallKind.AGENT_DRAINED, told, event.caller, now)
-            # The next safe moment is now.
             self._let_go(incarnation, now)
+        return bool(leaving)
 
     def _let_go(self, incarnation: str, now: float) -> None:
         """Have a member leave as if it was lost, and tell it."""
@@ -205,9 +260,8 @@ class Run(RunContext):
             self._reject(event.session_id, limit)
             return
         self._held[event.agent.incarnation] = event
-        only = f" --run-id {drain.run_id}" if drain.run_id else ""
-        reason = f"{who_and_why(drain)}; `coordinator undrain {drain.name}{only}` lets it in"
-        self.effects.append(fx.Direct(session_id=event.session_id, state=Standby(reason=reason)))
+        state = Standby(reason=_waits_for(drain))
+        self.effects.append(fx.Direct(session_id=event.session_id, state=state))
 
     def _is_outside(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
         """Take in what one that is no member says or does; return whether it was such a one."""
@@ -342,6 +396,7 @@ class Run(RunContext):
             self._names.discard(agent.name)
             self._workers -= agent.local_world_size
         self.members.forget(incarnation)
+        self._draining.pop(incarnation, None)
         if self.state.phase is Phase.ENDED:
             return
         returned = self.silent.take_back(incarnation)
@@ -387,3 +442,8 @@ class Run(RunContext):
         if differ(limits, before):
             sessions = self.members.sessions()
             self.effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
+
+
+def _waits_for(drain: KeptDrain) -> str:
+    only = f" --run-id {drain.run_id}" if drain.run_id else ""
+    return f"{who_and_why(drain)}; `coordinator undrain {drain.name}{only}` lets it in"

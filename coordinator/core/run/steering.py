@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.core.effects import Steered
 from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import WrongPhase
+from coordinator.errors import CoordinatorError, WrongPhase
+from drumbeat.durations import format_duration
 
 
 def stopped(state: RunState) -> Steered:
@@ -33,4 +36,16 @@ def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
         return Steered(outcome=f"it restarts already: {state.restart_reason}", is_new=False)
     if not has_begun:
         return Steered(outcome=f"its round {state.round_id} starts just now", is_new=False)
-    return Steered(outcome="its next round starts now; no restart is charged")
+    return Steered(outcome="its next round starts; no restart is charged")
+
+
+def with_notice(
+    result: Steered | CoordinatorError, state: RunState, *, now: float
+) -> Steered | CoordinatorError:
+    """Say how long training may take to save before."""
+    notice = state.notice
+    if notice is None or now >= notice.until_s or not isinstance(result, Steered):
+        return result
+    left = format_duration(notice.until_s - now)
+    outcome = f"training may save for {left} at most; then {result.outcome}"
+    return replace(result, outcome=outcome)

@@ -7,6 +7,7 @@ import gc
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,10 +22,12 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.session.access import Access
 from agent.session.convert import Identity
 from agent.session.grpc_transport import GrpcConnection
+from agent.session.log_answers import LogAnswers
 from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
+from agent.workers.output.kept import KeptOutput
 from coordinator.command.calls import perform
 from coordinator.command.requests import ResetLimits
 from coordinator.errors import CallFailed
@@ -52,11 +55,15 @@ class Watched:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.limits: Mapping[str, float] = {}
+        self.known_pids: dict[int, int] = {}
 
     def standings(self, _round_id: int | None) -> list[Standing]:
         if self.error is not None:
             raise self.error
         return []
+
+    def pids(self, _round_id: int | None) -> Mapping[int, int]:
+        return self.known_pids
 
     def observations(self, _round_id: int | None) -> Mapping[str, tuple[int, float]]:
         return {}
@@ -80,7 +87,8 @@ class Scene:
         identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
         opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT)
         watchdog = cast("Watchdog", self.watched)
-        self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
+        logs = LogAnswers("r", identity, KeptOutput(), str)
+        self.session = Session(opening, config, identity, self.events.put_nowait, watchdog, logs)
         self.files = FileThread()
         connect = partial(GrpcConnection, Access(config, self.files))
         self.task = asyncio.create_task(self.session.run(connect, spool))
@@ -126,6 +134,23 @@ async def test_learned_limits_are_read_in_seconds(spool: Spool) -> None:
         session.say(pace=PACE)
         await scene.event(SessionWelcomed)
         assert scene.watched.limits == {"": 3.0, "save": 4.5}
+
+
+async def test_processes_of_workers_are_told_once_in_a_session(spool: Spool) -> None:
+    async with fake_coordinator() as head, a_session(head.port, spool) as scene:
+        session = await head.session()
+        await scene.event(SessionWelcomed)
+        told = []
+        known: list[dict[int, int]] = [{}, {1: 8}, {1: 8}, {0: 7}, {0: 7}]
+        for alive, scene.watched.known_pids in enumerate(known, 1):
+            scene.session.send_beat(replace(BEAT, workers_alive=alive))
+            beat = await session.wait_for(partial(_has_alive, alive))
+            told.append(list(beat.pids))
+        assert told == [[], [0, 8], [], [7, 8], []]
+
+
+def _has_alive(workers: int, beat: session_pb2.Beat) -> bool:
+    return beat.workers_alive == workers
 
 
 async def test_an_error_in_what_the_agent_says_is_raised_and_not_taken_for_a_cancel(

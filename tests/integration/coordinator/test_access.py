@@ -268,6 +268,15 @@ async def test_an_agent_speaks_for_itself_only(secured: Secured) -> None:
             await client.report(honest.failure(1), key=liar.key)
         assert raised.value.code() is PERMISSION_DENIED
         assert await client.report(honest.failure(1), key=honest.key) == [True]
+        for key in (liar.key, b""):
+            stacks = session_pb2.ReportStacksRequest(
+                fence=honest.fence, incarnation_key=key, request_id="r"
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await client.sessions.ReportStacks(stacks, timeout=DEADLINE_S)
+            assert raised.value.code() is PERMISSION_DENIED
+        stacks.incarnation_key = honest.key
+        assert not (await client.sessions.ReportStacks(stacks, timeout=DEADLINE_S)).is_taken
         assert not honest.call.done()
 
 

@@ -178,6 +178,28 @@ async def test_nothing_leaves_before_it_is_written() -> None:
         assert kinds(scene.journal.writes[0]) == [RunCreated, AgentAdmitted, RoundStarted]
 
 
+async def test_agents_are_told_before_those_who_watch() -> None:
+    async with Scene() as scene:
+        outbox, order = scene.open(agents=2), list[str]()
+        await take(outbox, 2)
+
+        async def agent() -> None:
+            await outbox.next()
+            order.append("agent")
+
+        async def watcher() -> None:
+            with scene.driver.journal.runs.watches.open("r", most=1) as watch:
+                await watch.news()  # which is there at the beginning
+                await watch.news()
+                order.append("watcher")
+
+        waiting = [asyncio.create_task(watcher()), asyncio.create_task(agent())]
+        await asyncio.sleep(0)
+        scene.open("s2", agents=2, incarnation="a2")
+        await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
+        assert order == ["agent", "watcher"]
+
+
 async def test_a_record_is_acknowledged_only_when_it_is_written() -> None:
     async with Scene() as scene:
         await take(scene.open(), 2)

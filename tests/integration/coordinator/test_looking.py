@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from coordinator.command import cli
-from drumbeat.v1 import failure_pb2, session_pb2
+from coordinator.command.looking import screens
+from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.wire import Client, FakeAgent, coordinator, spec
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -60,8 +63,11 @@ async def two_hosts(client: Client) -> list[FakeAgent]:
                 step_time=Duration(nanos=250_000_000),
                 heartbeat_age=Duration(seconds=1),
             )
+        agent.beat.pids.extend([100, 0])
         await agent.say(RUNNING)
-        assert await client.report(agent.failure(1)) == [True]  # the beat was read
+        del agent.beat.pids[:]
+        await agent.say(RUNNING)
+        assert await client.report(agent.failure(1)) == [True]  # the beats were read
     return agents
 
 
@@ -108,12 +114,64 @@ async def test_the_documents_are_those_of_the_docs(
     assert (alice["name"], alice["host"], alice["state"]) == ("alice", "alice", "running")
     assert {alice["group_rank"], bob["group_rank"]} == {0, 1}
     assert 0 <= alice["silence_s"] < 60
-    (worker, _) = alice["workers"]
+    (worker, other) = alice["workers"]
     assert (worker["local_rank"], worker["step"], worker["step_time_s"]) == (0, 7, 0.25)
+    assert (worker["pid"], other["pid"]) == (100, None)
     assert [event["kind"] for event in status["events"]][-1] == "round_started"
     page = (DOCS / "operating.md").read_text()
     for document in (status, alice, worker, status["events"][0]):
         assert [key for key in document if f"`{key}`" not in page] == []
+
+
+async def test_agents_without_a_place_are_shown_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        hosts = {name: client.agent(host=name) for name in ("alice", "bob", "carol")}
+        await hosts["alice"].join()
+        await hosts["alice"].run()
+        await hosts["bob"].join()
+        await look(client, capsys, "drain carol --reason memory")
+        await hosts["carol"].join()
+        document = (await look(client, capsys, "status run -o json")).document
+        seated, standby, drained = document["agents"]
+        assert (seated["name"], seated["waiting_reason"]) == ("alice", None)
+        assert (standby["name"], standby["group_rank"], standby["is_drained"]) == (
+            "bob",
+            None,
+            False,
+        )
+        assert standby["waiting_reason"]
+        assert (drained["name"], drained["is_connected"], drained["is_drained"]) == (
+            "carol",
+            True,
+            True,
+        )
+        assert drained["waiting_reason"] == (
+            "drained by the operator: memory; `coordinator undrain carol` lets it in"
+        )
+        assert document["agents_count"] == 2
+        out = (await look(client, capsys, "status run")).out
+        rows = [line.split() for line in out.splitlines()]
+        assert [row[3] for row in rows if row[:1] == ["-"]] == ["standby", "drained"]
+        assert "waiting: carol: drained by the operator: memory" in out
+
+
+async def test_pages_hold_those_that_wait_outside(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as client:
+        await (await client.agent(host="alice").join()).run()
+        for name in ("bob", "carol"):
+            await client.control.DrainAgent(control_pb2.DrainAgentRequest(name=name))
+            await client.agent(host=name).join()
+        request = query_pb2.ListAgentsRequest(run_id="run", page_size=1)
+        found = []
+        while True:
+            page = await client.runs.ListAgents(request)
+            found += [agent.name for agent in page.agents]
+            if not page.next_page_token:
+                break
+            request.page_token = page.next_page_token
+        assert (found[0], sorted(found[1:])) == ("alice", ["bob", "carol"])
 
 
 async def test_all_runs_are_shown_a_line_each(
@@ -185,3 +243,28 @@ async def test_why_says_it_in_sentences(tmp_path: Path, capsys: pytest.CaptureFi
         assert "  Rank 0 on alice exited with 1.\n  It said: Oops: \\x1b[2J\n" in out
         document = (await look(client, capsys, "why run -o json")).document
         assert document["root_cause"][0] == "Rank 0 on alice exited with 1."
+
+
+def test_a_narrow_terminal_cuts_names_and_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ip-10-0-131-77.eu-central-1.compute.internal"
+    agent: dict[str, Any] = {"name": name, "host": name, "state": "running", "silence_s": 1.2}
+    agent |= {"group_rank": 0, "is_connected": True, "is_drained": False}
+    worker: dict[str, Any] = {"rank": 17, "pid": 412345, "step": 123456, "step_time_s": 0.25}
+    worker |= {"heartbeat_age_s": 1.0, "scope": None}
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    heads, row = screens.text_of(screens._workers([(agent, worker)])).splitlines()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", heads)
+    assert re.split(r" {2,}", plain)[:4] == ["RANK", "AGENT", "STATE", "SILENCE"]
+    rank, shown, *figures = row.split()
+    assert shown.endswith("…")
+    assert name.startswith(shown[:-1])
+    assert [rank, *figures] == ["17", "running", "1.2s", "123456", "250ms", "1s", "412345", "-"]
+    assert "\x1b" not in row
+    assert max(len(plain), len(row)) <= 80
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from drumbeat.v1 import failure_pb2, session_pb2
+import grpc
+import pytest
+
+from drumbeat.v1 import control_pb2, failure_pb2, session_pb2
 from tests.integration.coordinator.test_operators import Operator
-from tests.support.wire import coordinator
+from tests.support.waiting import MS
+from tests.support.wire import DEADLINE_S, Client, coordinator
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 async def test_a_run_is_restarted_stopped_and_forgotten(
@@ -22,11 +25,9 @@ async def test_a_run_is_restarted_stopped_and_forgotten(
         agent = await client.agent().join()
         assert (await agent.run()).round_id == 0
 
-        done = await operator("restart run --reason update")
+        done = await operator("restart run --reason update --grace 0")
         assert (done.code, done.err) == (0, [])
-        assert done.out == [
-            "coordinator: run run: its next round starts now; no restart is charged"
-        ]
+        assert done.out == ["coordinator: run run: its next round starts; no restart is charged"]
         again = await agent.run()
         assert (again.round_id, again.restarts_used) == (1, 0)
         assert again.reason == "restarted by the operator: update"
@@ -35,7 +36,7 @@ async def test_a_run_is_restarted_stopped_and_forgotten(
         assert (refused.code, refused.out) == (2, [])
         assert "run 'run' lives, in the phase RUNNING; `coordinator stop run`" in refused.err[0]
 
-        done = await operator("stop run --reason over")
+        done = await operator("stop run --reason over --grace 0")
         assert done.out == ["coordinator: run run: it ends; its workers are being stopped"]
         assert (await agent.desired("stop")).reason == "stopped by the operator: over"
         await agent.say(session_pb2.GROUP_STATE_IDLE, workers_alive=0)
@@ -56,7 +57,7 @@ async def test_a_drained_host_is_listed_and_kept_out_until_it_is_let_in(
         operator = Operator(client.port, capsys)
         first = await client.agent(host="gpu7").join()
         await first.run()
-        done = await operator("drain gpu7 --reason memory")
+        done = await operator("drain gpu7 --reason memory --grace 0")
         assert done.out == [
             "coordinator: gpu7: 1 agent left; those that come wait until `coordinator undrain`"
         ]
@@ -78,6 +79,35 @@ async def test_a_drained_host_is_listed_and_kept_out_until_it_is_let_in(
         await again.run()
         assert len((await operator("drains")).out) == 1
         again.call.cancel()
+
+
+async def test_a_repeated_request_to_forget_is_recognized_after_a_restart(tmp_path: Path) -> None:
+    request = control_pb2.ForgetRunRequest(run_id="run", request_id="once")
+    async with coordinator(tmp_path) as client:
+        agent = await client.agent().join()
+        await agent.run()
+        await agent.say(session_pb2.GROUP_STATE_SUCCEEDED, workers_alive=0, workers_done=1)
+        await agent.desired("exit")
+        await agent.call.done_writing()
+        agent.call.cancel()
+        async with asyncio.timeout(DEADLINE_S):
+            while not await _is_forgotten(client, request):  # noqa: ASYNC110 - over the network
+                await asyncio.sleep(20 * MS)
+    async with coordinator(tmp_path) as client:  # on the same journal
+        assert not (await client.control.ForgetRun(request)).is_new
+        request.request_id = "another"
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no run 'run'"):
+            await client.control.ForgetRun(request)
+
+
+async def _is_forgotten(client: Client, request: control_pb2.ForgetRunRequest) -> bool:
+    """Ask, unless its agent is still to be told."""
+    try:
+        return bool((await client.control.ForgetRun(request)).is_new)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return False
+        raise
 
 
 async def test_what_cannot_be_is_refused_with_a_sentence(

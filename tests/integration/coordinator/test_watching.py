@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import threading
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
+from coordinator.access import calls
 from coordinator.command import cli, requests
 from coordinator.command.looking import following, live
 from coordinator.command.looking.following import Patience
@@ -22,8 +24,9 @@ from coordinator.journal.sqlite import SqliteJournal
 from coordinator.journal.watches import Watches
 from coordinator.shell.server import serving
 from drumbeat.v1 import query_pb2, session_pb2
+from tests.support.proxy import Proxy
 from tests.support.status import kind
-from tests.support.waiting import wait_until
+from tests.support.waiting import MS, wait_until
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, Refused, coordinator
 
 if TYPE_CHECKING:
@@ -130,6 +133,38 @@ async def test_following_goes_on_with_the_next_coordinator(
     assert [event["sequence"] for event in events] == [1, 2, 3]
     assert events[-1]["kind"] == "run_succeeded"
     assert "waiting for it" in err
+
+
+@pytest.mark.parametrize("verb", ["events run --follow", "watch run"])
+async def test_following_goes_on_when_a_host_that_vanished_is_back(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "SHARE", 1e-9)  # it is the event that lets it look again
+    monkeypatch.setattr(calls, "KEEPALIVE_AFTER_S", 200 * MS)
+    monkeypatch.setattr(calls, "KEEPALIVE_WITHIN_S", 300 * MS)
+    config, said = CoordinatorConfig(port=0, insecure=True), io.StringIO()
+    served = serving(config, SqliteJournal(tmp_path))
+    async with served as (port, driver), Client(port) as client:
+        agent = await client.agent().join()
+        await agent.run()
+        with Proxy(f"127.0.0.1:{port}") as proxy, redirect_stderr(said):
+            line = f"{verb} -o json --insecure --coordinator {proxy.address}"
+            done = asyncio.create_task(asyncio.to_thread(cli.main, line.split()))
+            await wait_until(lambda: driver.journal.runs.watches._count, DEADLINE_S)
+            proxy.stall(up=True, down=True)  # nothing is said any more, nor is it closed
+            await wait_until(lambda: "waiting for it" in said.getvalue(), DEADLINE_S)
+            await finish(agent)
+            proxy.restore()
+            async with asyncio.timeout(DEADLINE_S):
+                assert await done == 0
+    assert said.getvalue().splitlines()[-1] == "coordinator: it is back"
+    out = capsys.readouterr().out
+    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    if verb.startswith("events"):
+        assert [event["sequence"] for event in told] == [1, 2, 3]
+    else:
+        assert (told[0]["phase"], told[-1]["phase"]) == ("running", "ended")
 
 
 async def test_a_status_is_shown_until_the_run_has_ended(

@@ -16,13 +16,16 @@ from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
+from coordinator.core.membership.drains import Drains
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
+from coordinator.core.phases.notices import Notices
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
-from coordinator.core.run.state import RunState
+from coordinator.core.run.run import Run
+from coordinator.core.run.state import Phase, RunState
 from drumbeat.inprocess import InprocessStep
 from tests.simulation.machines.head import HeadLife
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from coordinator.core.inprocess.records import InprocessReport, IterationState
     from coordinator.core.model import FailureRecord, Seat
     from coordinator.core.phases.phase import Transition
+    from coordinator.core.progress.notice import PendingNotice
     from coordinator.core.run.records import Record
     from drumbeat.inprocess import InprocessDirective, InprocessSeat
 
@@ -285,6 +289,45 @@ def charges_the_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SilentAtFailure, "take_back", lambda _self, _incarnation: None)
 
 
+def ends_rounds_before_training_saved(patch: pytest.MonkeyPatch) -> None:
+    """What an operator asks for is done at once."""
+
+    def is_to_end(self: Running) -> bool:
+        return bool(self.state.stop_reason or self.state.restart_reason)
+
+    patch.setattr(Running, "_is_to_end", is_to_end)
+
+
+def drains_before_training_saved(patch: pytest.MonkeyPatch) -> None:
+    """So are drains."""
+    original = Run._let_go_drained
+
+    def let_go(self: Run, now: float) -> bool:
+        notice, self.state.notice = self.state.notice, None
+        try:
+            return original(self, now)
+        finally:
+            self.state.notice = notice if self.state.phase is Phase.RUNNING else None
+
+    patch.setattr(Run, "_let_go_drained", let_go)
+
+
+def forgets_drains(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that restarts does not know who is to leave."""
+    patch.setattr(Drains, "restore", lambda _self, _kept: None)
+
+
+def gives_no_end_to_notices(patch: pytest.MonkeyPatch) -> None:
+    """Training that does not save is waited for."""
+    original = Notices._end
+
+    def end(self: Notices, notice: PendingNotice, reason: str, now: float) -> None:
+        if now < notice.until_s:
+            original(self, notice, reason, now)
+
+    patch.setattr(Notices, "_end", end)
+
+
 # Those that only machines that lose power together can show.
 BLACKOUT_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     seats_the_silent,
@@ -319,5 +362,9 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     guesses_the_verdict,
     never_comes_back,
     speaks_before_it_writes,
+    ends_rounds_before_training_saved,
+    drains_before_training_saved,
+    forgets_drains,
+    gives_no_end_to_notices,
     *ITERATION_MISTAKES,
 ]

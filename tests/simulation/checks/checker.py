@@ -16,7 +16,11 @@ from coordinator.core.inprocess.records import (
 )
 from coordinator.core.model import Exit as CoordinatorExit
 from coordinator.core.model import Release, Verdict
+from coordinator.core.progress.notice import NoticeGiven
 from coordinator.core.run.records import (
+    AgentRemoved,
+    CallKind,
+    CallNoted,
     FailureRecorded,
     FailuresCounted,
     MembersForgotten,
@@ -37,7 +41,9 @@ if TYPE_CHECKING:
     from tests.simulation.machines.processes import Process
 
 # Beginnings of the reasons for which a run may fail.
-REASONS = ("round ", "join timeout")
+REASONS = ("round ", "join timeout", "stopped by op")
+# How late a coordinator may be that nothing holds up.
+LATE_S = 2.0
 
 
 class Checker:
@@ -59,6 +65,8 @@ class Checker:
         self.counts: Counter[str] = Counter()  # of records
         self.finished: dict[str, agent_fx.Finish] = {}
         self.released: set[str] = set()
+        self.drained: set[str] = set()  # hosts that take part in no round
+        self.calls: set[str] = set()
 
     # The coordinator.
 
@@ -73,6 +81,7 @@ class Checker:
         assert shadow.verdict is None or isinstance(record, MembersForgotten), "after the verdict"
         if isinstance(record, RunEnded):
             self._on_ended(shadow, record.verdict)  # before it lets go of what it decided by
+        self._on_planned(shadow, record)
         before = shadow.restart_count
         shadow.apply(record)
         shadow.check_invariants()
@@ -85,6 +94,8 @@ class Checker:
                 self._on_round(shadow)
             case RoundEnded(cause=cause):
                 self.counts[cause] += 1
+                is_charged = cause is RoundEnd.WORKER_FAILED
+                assert shadow.restart_count == before + is_charged, "what is planned is charged"
                 lost, joined = self.counts[RoundEnd.AGENT_LOST], self.counts[RoundEnd.AGENT_JOINED]
                 assert lost <= self.counts["AgentRemoved"], "more rounds than losses"
                 assert joined <= self.counts["AgentAdmitted"], "more rounds than arrivals"
@@ -102,6 +113,37 @@ class Checker:
                     self.masters.add(master)
             case _:
                 pass
+
+    def _on_planned(self, shadow: RunState, record: Record) -> None:
+        """Nothing planned is done before training could save, nor twice."""
+        notice = shadow.notice
+        match record:
+            case CallNoted(call_id=call_id) if call_id:
+                assert call_id not in self.calls, "asked once, done twice"
+                self.calls.add(call_id)
+                self.counts[record.kind] += 1
+            case NoticeGiven(notice=given) if notice is not None:
+                assert given.notice_id == notice.notice_id, "two notices at once"
+                assert given.until_s < notice.until_s, "more time than was said before"
+            case AgentRemoved(incarnation=incarnation, is_drained=True):
+                is_kept = notice is not None and shadow.is_awaited(incarnation)
+                assert not is_kept, "drained before training could save"
+            case RoundEnded(cause=RoundEnd.RESTART_ASKED | RoundEnd.AGENT_JOINED as cause):
+                assert notice is None, "a round ended before training could save"
+                restarts = self.counts[RoundEnd.RESTART_ASKED]
+                is_restart = cause is RoundEnd.RESTART_ASKED
+                assert not is_restart or restarts < self.counts[CallKind.RESTART_ASKED]
+            case RoundStarted(participants=participants):
+                hosts = {shadow.members[each].host for each in participants}
+                assert not hosts & self.drained, "a drained host takes part"
+            case _:
+                pass
+
+    def expect_no_notice_after(self, healed_at: float, *, now: float) -> None:
+        """Check that a notice is over when its time is, if nothing holds the coordinator up."""
+        notice = self.shadow.notice if self.shadow is not None else None
+        if notice is not None:
+            assert now <= max(notice.until_s, healed_at) + LATE_S, "a notice outlasts its time"
 
     def _on_failure(self, incarnation: str, sequence: int) -> None:
         key = incarnation, sequence
@@ -159,6 +201,9 @@ class Checker:
             case CoordinatorExit(verdict=verdict):
                 assert self.shadow is not None
                 assert verdict == self.shadow.verdict, "a verdict was guessed"
+            case Release(is_drained=True):
+                assert self.shadow is not None
+                assert self.shadow.drained, "made to leave before it was journaled"
             case Release():
                 assert self.shadow is not None
                 assert self.shadow.succeeded, "released, but nobody has succeeded"
@@ -170,6 +215,9 @@ class Checker:
         if isinstance(event, DirectiveReceived) and isinstance(event.state, Exit):
             state = event.state
             assert self.shadow is not None
+            if state.is_drained:
+                assert agent.name in self.shadow.drained, "made to leave, but by nobody"
+                return
             if state.is_released:
                 self._on_released(agent)
                 return
@@ -242,7 +290,10 @@ class Checker:
         if supervisor is not None and not supervisor.actor.is_dead:
             alive = [p for p in supervisor.processes if p.is_alive and not p.is_doomed]
             assert not alive, f"{agent.name} finishes before pid {alive[0].pid}"
-        if finish.exit_code == 0 and agent.name not in self.released:
+        is_done = agent.name in self.released
+        if self.shadow is not None:
+            is_done |= agent.name in self.shadow.drained
+        if finish.exit_code == 0 and not is_done:
             assert self.shadow is not None
             assert self.shadow.verdict is not None
             assert self.shadow.verdict.is_success, "exit code 0 of a failed run"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.core import effects as fx
+from coordinator.core.model import KeptDrain
 from coordinator.core.run.state import RunState
 from coordinator.journal.journal import Change, Compact, JournaledRuns
 from tests.support.journal import KINDS
@@ -31,6 +32,7 @@ class Disk:
         self.is_lost = False
         """Another coordinator has taken the journal over."""
         self.snapshots = 0
+        self.drains: dict[tuple[str, str], KeptDrain] = {}
         self._clock = clock
         self._rows: dict[str, list[tuple[str, bytes]]] = {}
 
@@ -45,6 +47,10 @@ class Disk:
                 case fx.Persist(run_id=key, record=record):
                     row = type(record).__name__, msgspec.json.encode(record)
                     self._rows.setdefault(key, []).append(row)
+                case fx.KeepDrain(drain=drain, is_kept=is_kept):
+                    self.drains.pop(drain.key, None)
+                    if is_kept:
+                        self.drains[drain.key] = drain
                 case fx.Forget(run_id=key):
                     del self._rows[key]
                 case Compact(state):

@@ -162,6 +162,7 @@ class HeadLife:
         self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
         shadow = self.machine.checker.shadow
         assert self.runs.find(RUN) == shadow, "what was read back is not what was written"
+        self.registry.drains.restore(self.machine.disk.drains.values())
         states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
         self._perform(self.registry.restore(states, now=self.clock.now))
 
@@ -215,7 +216,8 @@ class HeadLife:
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
         """Journal first; effects leave when the disk has it. It is tried until it has."""
         self._is_busy = True
-        changes = self.runs.changes(effects)
+        drains = [effect for effect in effects if isinstance(effect, fx.KeepDrain)]
+        changes = [*self.runs.changes(effects), *drains]
         if changes and self.clock.now < self.machine.disk.full_until:
             self.turns.outage = "its disk is full"
             self.after(self._random.uniform(0.05, 2.0), lambda: self._perform(effects))
@@ -271,13 +273,16 @@ class HeadMachine:
         self.disk = Disk(clock)
         self.life: HeadLife | None = None
         self.is_break_due = False
+        self.asked = 0  # calls of the operator
         self._lives = 0
         self._stalls = 0
         self._random = clock.random("head machine")
 
     def commit(self, changes: Sequence[Change]) -> list[Change]:
         """Have changes on the disk; return them as they are read back."""
+        before = set(_drained(self.disk))
         read = self.disk.write(changes)
+        self.checker.drained = before & set(_drained(self.disk))
         for change in read:
             if isinstance(change, fx.Persist):
                 self.checker.on_journaled(change.record)
@@ -335,3 +340,7 @@ class HeadMachine:
         """Let the process go on."""
         if self.life is not None:
             self.clock.resume(self.life.actor, self._random)
+
+
+def _drained(disk: Disk) -> list[str]:
+    return [drain.name for drain in disk.drains.values() if not drain.is_lifted]

@@ -23,6 +23,7 @@ from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
 from tests.simulation.machines.processes import Habits, Supervisor
 from tests.simulation.machines.session import SimSession, Spooled
+from tests.simulation.machines.training import Training
 from tests.simulation.machines.wrapped import Conduct, Desk
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Host:
         self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
         self.is_newer = self.clock.random(f"version of {name}").random() < 0.2
         self.awaits_gpu_memory = self.clock.random(f"{name} GPUs").random() < 0.3
+        self.asks = False  # whether its training asks when to save
         self.conduct: Conduct | None = None
         self.is_finishing = False
         self._number = 1000
@@ -137,6 +139,7 @@ class Agent:
         self.finish: fx.Finish | None = None
         self.pending: list[Spooled] = []
         self._desk = Desk(self.clock, self.actor, self.submit, host.checker.iterations)
+        self._training = Training(self.clock, self.actor, self.submit, asks=host.asks)
         self._commands: list[messages.GroupCommand] = []
         self._queue: deque[Event] = deque()
         self._is_busy = False
@@ -232,6 +235,8 @@ class Agent:
                 self._write(failure)
             case fx.WorkerOrder():
                 self._desk.order(effect)
+            case fx.ShowNotice(notice=notice):
+                self._training.show(notice)
             case fx.Finish():
                 self.finish = effect
             case fx.Tell():

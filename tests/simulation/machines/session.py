@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 from agent.core.events import (
     DirectiveReceived,
     InprocessDirected,
+    NoticeReceived,
     SessionLost,
     SessionWelcomed,
 )
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session import convert
-from agent.session.session import PACE, WELCOME_TIMEOUT_S, desired_from, directive_from
+from agent.session.session import (
+    PACE,
+    WELCOME_TIMEOUT_S,
+    desired_from,
+    directive_from,
+    notice_from,
+)
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.simulation.machines.network import End
@@ -148,6 +155,9 @@ class SimSession:
                 directive = directive_from(message.inprocess)
                 assert directive is not None, message
                 agent.submit(InprocessDirected(attempt=self._attempt, directive=directive))
+            case "notice":
+                notice = notice_from(message.notice)
+                agent.submit(NoticeReceived(attempt=self._attempt, notice=notice))
             case "pace":
                 pace = PACE.read(message.pace)
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))

@@ -1,11 +1,14 @@
-"""Training by gloo that saves when it is told to, and goes on from what was saved.
+"""Training by DistributedDataParallel that saves when it is told to, and goes on from there.
 
-Arguments: a directory, and after how many steps it is done. Each rank leaves a file for each
-step it saved at, and a line for each step it made.
+``saving.py DIRECTORY [wrapped]``: ``wrapped`` begins anew in its process. A batch is that of the
+step, whatever the number of ranks. Each rank leaves a line for each step that it begins, and a
+file for each one it saves at; rank 0 tells in ``result`` what it came to, and what training
+without any change comes to.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -13,35 +16,99 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import worker_sdk
+from worker_sdk import inprocess
+
+DIRECTORY = Path(sys.argv[1])
+ROUND = int(os.environ["DRUMBEAT_ROUND"])
+STEPS = 600
+BATCH = 12
+"""Rows of a step, by all ranks together: of up to three each has the same number."""
+PAUSE_S = 0.02
+"""Of a step, until there is a file ``hurry``: there is time for changes."""
 
 
-def main() -> None:
-    """Train."""
-    directory, steps = Path(sys.argv[1]), int(sys.argv[2])
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    given = torch.randn(
+        BATCH, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(step)
+    )
+    return given, torch.sin(given).sum(dim=1, keepdim=True)
+
+
+def take_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int, size: int
+) -> torch.Tensor:
+    given, wanted = (rows[rank::size] for rows in batch(step))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(given), wanted)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    rank, told = dist.get_rank(), worker_sdk.notice()
+    if rank == 0:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, DIRECTORY / "checkpoint.new")
+        (DIRECTORY / "checkpoint.new").replace(DIRECTORY / "checkpoint.pt")
+    (DIRECTORY / f"saved-{rank}-{step}-{told.kind if told else 'none'}").touch()
+
+
+def train(iteration: int = 0) -> None:
     dist.init_process_group("gloo")
-    rank, round_id = dist.get_rank(), os.environ["DRUMBEAT_ROUND"]
-    saved = [int(file.name.split("-")[2]) for file in directory.glob("saved-*")]
-    step = max(saved, default=-1) + 1
-    done = directory / f"done-{round_id}-{rank}"
-    with done.open("a", buffering=1) as log:
-        while step < steps:
-            dist.all_reduce(torch.ones(4))
-            time.sleep(0.005)
-            worker_sdk.heartbeat(step)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    bare, optimizer = model_and_optimizer()
+    model = DistributedDataParallel(bare)
+    first, path = 0, DIRECTORY / "checkpoint.pt"
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        bare.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["step"] + 1
+    total = torch.zeros(())
+    with (DIRECTORY / f"steps-{ROUND}-{iteration}-{rank}").open("a", buffering=1) as log:
+        for step in range(first, STEPS):
             log.write(f"{step}\n")
+            total = take_step(model, optimizer, step, rank, size)
+            worker_sdk.heartbeat(step)
+            if not (DIRECTORY / "hurry").exists():
+                time.sleep(PAUSE_S)
             if worker_sdk.should_checkpoint(step):
-                told = worker_sdk.notice()
-                kind = told.kind if told else "none"
-                (directory / f"saved-{rank}-{step}-{kind}").touch()
-                worker_sdk.checkpointed(step)
-                dist.barrier()
-            step += 1
-            if (directory / "stop").exists() and round_id != "0":
-                break
-    sys.stdout.flush()
-    os._exit(0)  # without waiting for ranks that have ended before
+                save(bare, optimizer, step)
+                worker_sdk.checkpointed(step, wait=True)
+    dist.all_reduce(total)
+    if rank == 0:
+        result = {"loss": float(total) / size, "undisturbed": undisturbed()}
+        (DIRECTORY / "result").write_text(json.dumps(result))
+    dist.barrier()
 
 
-main()
+def undisturbed() -> float:
+    """Return the last loss of one rank that nothing ever happens to."""
+    model, optimizer = model_and_optimizer()
+    losses = [take_step(model, optimizer, step, 0, 1) for step in range(STEPS)]
+    return float(losses[-1])
+
+
+@inprocess.Wrapper(soft_timeout=30, hard_timeout=60)
+def train_wrapped(call: inprocess.CallWrapper) -> None:
+    train(call.iteration)
+
+
+torch.set_num_threads(1)
+if sys.argv[2:] == ["wrapped"]:
+    train_wrapped()
+else:
+    train()
+sys.stdout.flush()
+os._exit(0)  # without waiting for ranks that have ended before

@@ -2,9 +2,8 @@
 
 ``python -m tests.support.workers.training MODE DIRECTORY``. Modes: ``clean`` and ``faulty``
 train, the second with a fault in each of the first iterations; ``stuck`` fails on one rank while
-the other waits for it in a collective, ``stuck-nccl`` so on two GPUs; ``late`` does the same, and
-then has that rank try to come to the iteration that is over. Each step of note is a line on
-standard output.
+the other waits for it in a collective, and then has that rank try to come to the iteration that is
+over; ``stuck-nccl`` does the first on two GPUs. Each step of note is a line on standard output.
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ FIRST_RANK = int(os.environ["RANK"])
 DEVICE = "cuda" if MODE == "stuck-nccl" else "cpu"
 STEPS = 24
 SAVED_EVERY = 3
+SHARES = 4
+"""Of each batch; as many ranks learn from them as there are, and learn the same."""
 SAMPLES = 16
+"""Of each share."""
 FAULT_STEP = 5
 """Counted from where an iteration goes on; it is not one after which is saved."""
 SOFT_TIMEOUT_S = 4.0
@@ -77,26 +79,47 @@ class Faults:
             raise ValueError(f"told to fail {place}")
 
 
+class Optimizer:
+    """Descends with momentum. To load those of torch takes as long as to load torch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = list(model.parameters())
+        self.momenta = [torch.zeros_like(parameter) for parameter in self._parameters]
+
+    def zero_grad(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self) -> None:
+        for parameter, momentum in zip(self._parameters, self.momenta, strict=True):
+            momentum.mul_(0.9).add_(parameter.grad)
+            parameter.sub_(momentum, alpha=1e-2)
+
+
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what this rank learns from in a step; the same whenever the step is taken."""
-    generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
-    given = torch.randn(SAMPLES, 8, dtype=torch.float64, generator=generator)
+    drawn = []
+    for share in range(dist.get_rank(), SHARES, dist.get_world_size()):
+        generator = torch.Generator().manual_seed(1000 * step + share)
+        drawn.append(torch.randn(SAMPLES, 8, dtype=torch.float64, generator=generator))
+    given = torch.cat(drawn)
     return given, torch.sin(given).sum(dim=1, keepdim=True)
 
 
-def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def load(model: nn.Module, optimizer: Optimizer) -> int:
     """Go on from the checkpoint; return how many steps it has behind it."""
     path = DIRECTORY / "checkpoint.pt"
     if not path.exists():
         return 0
     saved = torch.load(path, weights_only=True)
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    optimizer.momenta = saved["momenta"]
     return int(saved["steps"])
 
 
-def save(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps}
+def save(model: nn.Module, optimizer: Optimizer, steps: int) -> None:
+    state = {"model": model.state_dict(), "momenta": optimizer.momenta, "steps": steps}
     torch.save(state, DIRECTORY / "checkpoint.new")
     (DIRECTORY / "checkpoint.new").replace(DIRECTORY / "checkpoint.pt")
 
@@ -107,7 +130,7 @@ def train(call: inprocess.CallWrapper) -> float:
     torch.manual_seed(0)
     bare = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).double()
     model = DistributedDataParallel(bare)
-    optimizer = torch.optim.Adam(bare.parameters(), lr=1e-2)
+    optimizer = Optimizer(bare)
     first = load(bare, optimizer)
     dist.barrier()  # nobody saves before all have loaded
     faults = Faults(call.iteration)
@@ -128,7 +151,7 @@ def train(call: inprocess.CallWrapper) -> float:
         if dist.get_rank() == 0 and (step + 1) % SAVED_EVERY == 0:
             with call.atomic():
                 save(bare, optimizer, step + 1)
-    total = loss.detach()
+    total = loss.detach() / dist.get_world_size()
     dist.all_reduce(total)
     weights = torch.cat([parameter.detach().flatten() for parameter in bare.parameters()])
     tell("trained", loss=total.item().hex(), weights=weights.sum().item().hex())
@@ -157,7 +180,7 @@ def wait_for_others(call: inprocess.CallWrapper) -> float:
             tell("released", after=time.monotonic(), by=type(error).__name__)
             raise
         raise AssertionError("the collective came to an end")
-    if MODE == "late" and dist.get_rank() == 1:
+    if MODE == "stuck" and dist.get_rank() == 1:
         come_late()
     dist.all_reduce(ones)
     value = float(ones[0])

@@ -34,6 +34,7 @@ def test_it_says_so_and_stays_until_training_was_given_notice() -> None:
     assert of(effects, fx.StopWorkers) == of(effects, fx.SendGoodbye) == []
     assert of(story.feed(told()), fx.ShowNotice) == [fx.ShowNotice(notice=NOTICE)]
     effects = story.feed(told(is_over=True))
+    assert of(effects, fx.ShowNotice) == [], "its workers go on waiting for their end"
     assert [each.reason for each in of(effects, fx.SendGoodbye)] == [
         "preempted by SIGUSR1: training was given notice"
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.errors import InvalidConfiguration
+from agent.launching.process import ending_signal
 from agent.multiprocessing import DefaultLogsSpecs, Std
 from agent.settings.config import AgentConfig, LaunchConfig, Program
 from agent.watchdog.core.model import AUTO
@@ -48,6 +49,8 @@ def test_every_setting_reaches_the_agent() -> None:
         "virtual_local_rank": True,
         "numa_binding": "node",
         "gpu_memory_wait": 6,
+        "preemption_signal": "SIGTERM",
+        "preemption_grace": 7,
         "log_format": "json",
         "event_log_handler": "mine",
     }
@@ -58,9 +61,19 @@ def test_every_setting_reaches_the_agent() -> None:
 
 
 def test_a_program_can_say_what_a_command_line_can() -> None:
-    """But signals, which are the program's own."""
+    """But signals that end it, which are the program's own."""
     agent_only = set(settings_of(AgentConfig)) - set(settings_of(LaunchConfig))
-    assert agent_only == {"signals_to_handle", "preemption_signal", "preemption_grace"}
+    assert agent_only == {"signals_to_handle"}
+
+
+@pytest.mark.parametrize(
+    ("preemption", "ending"), [(None, "SIGTERM"), ("SIGTERM", "SIGINT"), ("SIGUSR1", "SIGTERM")]
+)
+def test_the_end_of_the_program_ends_its_agent_without_notice(
+    preemption: str | None, ending: str
+) -> None:
+    told = told_by(LaunchConfig(1, 1, 1, preemption_signal=preemption))
+    assert ending_signal(told).name == ending
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from agent.workers.output import files
 from agent.workers.output.files import WorkerOutput
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
-from worker_sdk.context import ERROR_FILE, ROUND, RUN_ID
+from worker_sdk.context import ERROR_FILE, RANK, ROUND, RUN_ID
 
 CAUSE = WorkerError(message="ValueError: boom", traceback="Traceback", error_code=-11)
 
@@ -81,7 +81,7 @@ def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -
     )
     directory = PrivateDirectory([str(tmp_path)])
     output = WorkerOutput(config, directory)
-    envs = {rank: {RUN_ID: "run", ROUND: "0"} for rank in (0, 1)}
+    envs = {rank: {RUN_ID: "run", ROUND: "0", RANK: str(rank)} for rank in (0, 1)}
     output.prepare(0, envs)
     stacks = [Path(f"{envs[rank][ERROR_FILE]}.faulthandler") for rank in (0, 1)]
     assert [path.read_text() for path in stacks] == ["", ""]
@@ -100,7 +100,8 @@ def test_a_stderr_that_cannot_be_captured_is_told_once(
     output = WorkerOutput(config, directory)
     with capture_logs() as logs:
         for round_id in (0, 1):
-            streams = output.prepare(round_id, {0: {RUN_ID: "run"}, 1: {RUN_ID: "run"}})
+            envs = {rank: {RUN_ID: "run", RANK: str(rank)} for rank in (0, 1)}
+            streams = output.prepare(round_id, envs)
             assert streams == {0: ("", ""), 1: ("", "")}
     output.close()
     directory.close()

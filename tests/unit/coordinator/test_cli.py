@@ -258,6 +258,34 @@ def test_every_command_of_operators_has_help_with_examples_and_exit_codes(
     assert server.asked == []
 
 
+ARGUMENTS = {"reset-limits": "--run-id r", "token create": "--role view", "token revoke": "t1"}
+ALONE = {"status", "drains", "token list"} | {each for each in requests.COMMANDS if "auth" in each}
+
+
+@pytest.mark.parametrize("command", requests.COMMANDS)
+def test_every_command_finds_address_and_token_as_agents_do(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head:7")
+    monkeypatch.setenv("DRUMBEAT_TOKEN_FILE", "/of/operator")
+    server = Server()
+    monkeypatch.setattr("coordinator.command.looking.verbs.show", server.asked.append)
+    arguments = ARGUMENTS.get(command, "" if command in ALONE else "r")
+    assert server.main(*command.split(), *arguments.split(), "-o", "json") == 0
+    (asked,) = server.asked
+    assert (asked.coordinator, asked.token_file, asked.output) == ("head:7", "/of/operator", "json")
+
+
+@pytest.mark.parametrize("group", ["", "token", "authority"])
+def test_help_of_groups_has_examples_and_exit_codes(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Server().main(*group.split(), "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"  coordinator {group}" in shown[shown.index("Examples:") :]
+    assert "  3  the coordinator could not be reached" in shown[shown.index("Exit codes:") :]
+
+
 def test_operators_say_who_they_are_with_the_settings_of_access() -> None:
     token = Token(Role.ADMIN, "k3v9qr2m", "s" * 22)
     server = Server()

@@ -71,7 +71,7 @@ def test_the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_told(
 def test_what_the_process_starts_inherits_no_verbosity_of_grpc(given: str | None) -> None:
     program = (
         "import os\n"
-        "from drumbeat.command.logs import load_grpc_quietly\n"
+        "from drumbeat.command.loading import load_grpc_quietly\n"
         "load_grpc_quietly()\n"
         "print(os.environ.get('GRPC_VERBOSITY'))\n"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from coordinator.command.looking.documents import status_document, verdict_document
 from coordinator.command.looking.explanation import explanation
 from drumbeat.mapping import duration
@@ -21,9 +23,10 @@ def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "")
     )
 
 
-def explain(run: pb.Run, *agents: pb.Agent, events: Any = ()) -> dict[str, Any]:
+def explain(run: pb.Run, *agents: pb.Agent, events: Any = (), behind: str = "") -> dict[str, Any]:
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
-    return explanation(status_document(run, agents, events), verdict)
+    overview = pb.GetOverviewResponse(run=run, behind=behind)
+    return explanation(status_document(overview, agents, events), verdict)
 
 
 def test_a_failed_run_is_explained_by_its_root_cause() -> None:
@@ -83,24 +86,26 @@ def test_of_a_run_that_goes_on_it_is_said_who_is_waited_for() -> None:
         pb.Agent(
             name=name,
             is_connected=name != "c",
-            silence=duration(4 if name == "b" else 0),
+            silence=duration({"b": 4, "c": 12}.get(name, 0)),
             local_world_size=1,
             seat=pb.Seat(group_rank=rank, rank_first=rank),
-            workers=[failure_pb2.WorkerProgress(step=40 - 10 * (name == "b"))],
         )
         for rank, name in enumerate("abc")
     ]
     run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING, round_id=2, reason="3 agents")
     events = [event(9, 60, "ROUND_ENDED", "round 1 lost c")]
-    found = explain(run, *agents, events=events)
+    found = explain(run, *agents, events=events, behind="rank 1 on b at step 30")
     assert found["what"] == [
         "Run r is in round 2: 3 agents.",
         "Behind the others: rank 1 on b at step 30.",
-        "Not connected: c.",
+        "Not connected: c (last heard 12 s ago).",
         "Silent: b (4 s).",
     ]
     assert found["root_cause"] == ["Latest, 1 min ago: round 1 lost c."]
-    assert found["advice"] == ["look at rank 1 on b first"]
+    assert found["advice"] == [
+        "look at rank 1 on b first",
+        "`coordinator stacks r` shows where all ranks are now",
+    ]
 
 
 def test_a_hang_and_a_run_without_agents_have_their_advice() -> None:
@@ -127,3 +132,63 @@ def test_a_run_that_was_stopped_has_not_failed() -> None:
     found = explain(run, events=[event(1, 70, "ROUND_ENDED", "round 0 failed")])
     assert found["what"] == ["Run r was stopped 1 min ago: by t1."]
     assert found["root_cause"] == []
+
+
+def test_a_wait_a_planned_change_and_who_waits_outside_are_told() -> None:
+    drained = pb.Agent(name="d", is_connected=True, is_drained=True, waiting_reason="drained by t1")
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_GATHERING, reason="1 of 2 agents is there")
+    events = [
+        event(1, 90, "AGENT_ADMITTED", "a joined"),
+        event(2, 60, "ROUND_ENDED", "round 0 lost b"),
+        event(3, 9, "NOTICE_GIVEN", "c got SIGTERM", caller="t2"),
+        event(4, 8, "RESTART_ASKED", "new driver", caller="t1"),
+    ]
+    told = explain(run, drained, events=events)["what"]
+    assert told[1:] == [
+        "It has waited for 1 min.",
+        "A change is to come: c got SIGTERM (asked for by t2); training saves before it.",
+        "A restart is under way (asked for by t1): new driver.",
+        "Waiting outside: d, drained by t1.",
+    ]
+    events[2:] = [
+        event(3, 9, "STOP_ASKED", "over", caller="t1"),
+        event(4, 8, "NOTICE_GIVEN", "stopped by t1: over"),
+    ]
+    assert explain(run, events=events)["what"][2:] == [
+        "A change is to come: stopped by t1: over; training saves before it."
+    ]
+    events += [
+        event(5, 2, "NOTICE_OVER", "all have saved"),
+        event(6, 1, "ROUND_ENDED", "restarted"),
+    ]
+    assert explain(run, events=events)["what"][1:] == ["It has waited for 1 s."]
+
+
+def test_steps_that_were_lost_are_a_cost() -> None:
+    standing = failure_pb2.RankProgress(progress=failure_pb2.WorkerProgress(step=120))
+    report = failure_pb2.FailureReport(progress=[standing])
+    failed = pb.Run(
+        run_id="r",
+        phase=pb.RUN_PHASE_ENDED,
+        cause=failure_pb2.VERDICT_CAUSE_WORKER_FAILED,
+        verdict=failure_pb2.Verdict(report=report),
+    )
+    overview = pb.GetOverviewResponse(run=failed, steps_repeated=40)
+    found = explanation(status_document(overview, (), ()), verdict_document(failed.verdict))
+    assert found["cost"][1:] == [
+        "At least 40 steps computed again after restarts.",
+        "The furthest worker was at step 120; what it computed after its last checkpoint is lost.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beat_s", "step_s", "is_told"), [(31, 1, True), (31, 10, False), (9, 1, False)]
+)
+def test_where_workers_make_no_step_stacks_are_advised(
+    beat_s: float, step_s: float, is_told: bool
+) -> None:
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING)
+    status = status_document(pb.GetOverviewResponse(run=run), (), ())
+    worker = {"heartbeat_age_s": beat_s, "step_time_s": step_s}
+    advice = explanation(status, None, [worker])["advice"]
+    assert advice == ["`coordinator stacks r` shows where all ranks are now"] * is_told

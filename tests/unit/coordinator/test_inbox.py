@@ -44,9 +44,9 @@ def test_of_any_number_of_beats_the_latest_waits() -> None:
 
 def test_a_later_beat_keeps_what_it_does_not_say_anew_of_the_round() -> None:
     seen = (Observation(section="", longest_s=1.0, samples=3),)
-    first = replace(RUNNING, workers=(at(0, 1), at(1, 1)), observations=seen)
+    first = replace(RUNNING, workers=(at(0, 1), at(1, 1)), observations=seen, pids=(7, 8))
     second = replace(RUNNING, workers=(at(0, 2),), master_port=7)
-    both = replace(second, workers=(at(0, 2), at(1, 1)), observations=seen)
+    both = replace(second, workers=(at(0, 2), at(1, 1)), observations=seen, pids=(7, 8))
     assert inbox_of(first, second).events() == [told(both)]
     other = Beat(state=GroupState.STARTING, round_id=1)
     assert inbox_of(first, other).events() == [told(other)]
@@ -77,6 +77,7 @@ def test_a_beat_repeats_another_unless_anything_but_places_of_workers_is_new() -
         "workers_done": 1,
         "leaving": Leaving(reason="got SIGTERM", time_left_s=1.0),
         "notice": NoticeReport(notice_id=1),
+        "pids": (7,),
     }
     assert news.keys() == {field.name for field in fields(Beat)} - {"workers"}
     assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core.effects import Effect, Forget, Persist
+from coordinator.core.model import Verdict, VerdictCause
 from coordinator.core.run.records import (
     USUAL_BYTES,
     AgentAdmitted,
     FailureRecorded,
     FailuresCounted,
     RunCreated,
+    RunEnded,
 )
 from coordinator.journal.journal import Compact, JournaledRuns
 from tests.support.world import a_record, a_spec, an_agent
@@ -43,6 +45,18 @@ def test_counted_failures_of_a_run_are_one_record_and_what_is_not_kept_is_none()
     both = FailuresCounted(heard={"a.1": 3}, count=2)
     changes = JournaledRuns().changes([CREATED, effects[0], Forget(run_id="q"), effects[1]])
     assert changes == [CREATED, Forget(run_id="q"), Persist(run_id="r", record=both)]
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_counted_failures_come_before_the_end_of_their_run(is_forgotten: bool) -> None:
+    counted = Persist(run_id="r", record=FailuresCounted(heard={"a.1": 1}, count=1))
+    verdict = Verdict(cause=VerdictCause.STOPPED, reason="", restart_count=0, round_id=None)
+    end = (
+        Forget(run_id="r")
+        if is_forgotten
+        else Persist(run_id="r", record=RunEnded(verdict=verdict))
+    )
+    assert JournaledRuns().changes([CREATED, counted, end]) == [CREATED, counted, end]
 
 
 def test_who_takes_a_run_takes_a_copy() -> None:

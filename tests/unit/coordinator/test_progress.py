@@ -49,3 +49,20 @@ def test_beats_change_nothing_durable_and_a_new_round_forgets_them() -> None:
     story.fail("b")
     story.obey_all()
     assert presence.whereabouts.in_round(1, now=story.now) == []
+
+
+def test_steps_that_a_later_round_computes_again_are_counted() -> None:
+    where = Whereabouts()
+
+    def told(round_id: int, step: int | None) -> int:
+        where.take(round_id, [WorkerProgress(local_rank=0, step=step)], now=0.0)
+        return where.steps_repeated
+
+    assert [told(0, 5), told(0, 120), told(1, None), told(1, 101), told(1, 130)] == [
+        0,
+        0,
+        0,
+        19,
+        19,
+    ]
+    assert [told(2, 131), told(3, 111)] == [19, 39]

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator.config import Limits
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.stack_gathering import Answer, Found, StackGathering, asked_of
 from coordinator.errors import LimitReached
-from coordinator.shell.stacks import QUESTIONS_MAX, StackQuestions
+from coordinator.journal.journal import Journal
+from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX, QUESTIONS_MAX, StackQuestions
+from coordinator.shell.driver import Driver
+from coordinator.shell.query_service import QueryService
+from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS
-from tests.support.world import a_spec, an_agent
+from tests.support.world import a_running_story, a_spec, an_agent
 
 if TYPE_CHECKING:
     from coordinator.core import effects as fx
@@ -116,6 +121,32 @@ async def test_one_that_says_nothing_is_not_waited_for_longer_than_the_limit() -
     assert not silent.answer(), "nobody waits for it any more"
 
 
+async def test_of_many_that_say_nothing_each_is_named_in_a_turn_of_its_own() -> None:
+    questions, turns = StackQuestions(answer_within_s=50 * MS), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    silent = [Agent(questions, str(i)) for i in range(100)]
+    asking = asyncio.create_task(ask(questions, len(silent)))
+    await asyncio.sleep(0)
+    assert all(agent.heard for agent in silent)
+    beside = asyncio.create_task(others())
+    seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(len(silent))]
+    before, between = 0, []
+    async with aclosing(questions.ask("run", 0, asked_of(seats, []))) as answers:
+        async for _ in answers:
+            between.append(turns - before)
+            before = turns
+    assert len(between) == len(silent)
+    assert min(between) > 0
+    assert len(await asking) == len(silent)
+    beside.cancel()
+
+
 async def test_an_agent_that_comes_back_is_asked_again() -> None:
     questions = StackQuestions(answer_within_s=10_000 * MS)
     before = Agent(questions, "0")
@@ -151,3 +182,26 @@ async def test_so_many_are_asked_at_once_and_no_more() -> None:
         task.cancel()
     await asyncio.gather(*several, return_exceptions=True)
     assert len(await ask(questions, 0)) == 0, "their places are free again"
+
+
+async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() -> None:
+    story, turns = a_running_story(3 * ASKED_AT_ONCE_MAX), 0
+    driver = Driver(story.registry, Journal(), Limits())
+    driver.journal.runs.put(story.state())
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    class Reader:
+        turns_before_first = 0
+
+        async def write(self, _: query_pb2.GetStacksResponse) -> None:
+            self.turns_before_first = self.turns_before_first or turns
+
+    beside, reader = asyncio.create_task(others()), Reader()
+    await QueryService(driver).GetStacks(query_pb2.GetStacksRequest(run_id="run"), reader)
+    beside.cancel()
+    assert reader.turns_before_first >= 2 * 3, "to find out whom, and to ask them"

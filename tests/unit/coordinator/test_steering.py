@@ -9,8 +9,9 @@ from coordinator.core.events import ForgetAsked, RestartAsked, StopAsked
 from coordinator.core.model import Assignment, Exit, VerdictCause
 from coordinator.core.registry.registry import FORGETS_KNOWN_MAX
 from coordinator.core.run.state import CALLS_KNOWN_MAX, Phase
-from coordinator.errors import UnknownRun, WrongPhase
-from drumbeat.v1 import query_pb2
+from coordinator.errors import InvalidRequest, UnknownRun, WrongPhase
+from coordinator.wire.control import grace_of
+from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.operator import ask
 from tests.support.status import status_of
 from tests.support.world import RUN, a_running_story
@@ -130,6 +131,18 @@ def test_calls_that_made_runs_forgotten_are_bounded() -> None:
     ask(story, StopAsked)
     story.obey("a")
     story.break_session("a")
-    story.registry._forgets = dict.fromkeys(map(str, range(FORGETS_KNOWN_MAX)))
+    story.registry.forgets = tuple(map(str, range(FORGETS_KNOWN_MAX)))
     ask(story, ForgetAsked, call_id="f")
-    assert len(story.registry._forgets) == FORGETS_KNOWN_MAX
+    assert len(story.registry.forgets) == FORGETS_KNOWN_MAX
+    assert story.registry.forgets[-1] == "f"
+
+
+@pytest.mark.parametrize("seconds", [-1, 31 * 24 * 3600])
+def test_a_grace_that_cannot_be_is_named(seconds: int) -> None:
+    request = control_pb2.StopRunRequest()
+    assert grace_of(request) is None
+    request.grace.FromSeconds(0)
+    assert grace_of(request) == 0.0
+    request.grace.FromSeconds(seconds)
+    with pytest.raises(InvalidRequest, match="grace"):
+        grace_of(request)

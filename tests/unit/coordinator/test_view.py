@@ -7,7 +7,7 @@ import pytest
 from coordinator.core.model import AgentIdentity
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.errors import InvalidRequest
-from coordinator.wire.run_status import PAGE_SIZE_MAX, agents_page
+from coordinator.wire.run_status import PAGE_MESSAGES_MAX, PAGE_SIZE_MAX, agents_page
 from drumbeat.v1 import query_pb2
 from tests.support.status import RunStatus, status_of
 from tests.support.world import Story, a_running_story, a_story
@@ -92,6 +92,18 @@ def test_agents_that_come_and_go_between_pages_hide_no_other() -> None:
     assert len(seen) == len(set(seen))
 
 
+def test_a_page_tells_the_round_of_its_seats() -> None:
+    story = a_story(2, restarts_max=3)
+    story.join("a")
+    assert not page(story).HasField("round_id")
+    story.join("b")
+    story.obey_all()
+    assert page(story).round_id == 0
+    story.fail("b")
+    story.obey_all()
+    assert page(story).round_id == 1
+
+
 @pytest.mark.parametrize("token", ["x", "1", "-1:a", "1.5:a", "²:a"])
 def test_a_token_that_no_answer_held_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequest, match="page_token"):
@@ -119,6 +131,8 @@ def test_every_page_fits_the_default_limit_of_grpc_at_10_000_agents() -> None:
     found = pages(story)
     assert sum(len(each.agents) for each in found) == 10_000
     assert max(len(each.agents) for each in found) <= PAGE_SIZE_MAX
+    messages = [sum(1 + len(agent.workers) for agent in each.agents) for each in found]
+    assert max(messages) <= PAGE_MESSAGES_MAX  # what else waits for the event loop waits for these
     assert max(each.ByteSize() for each in found) < GRPC_DEFAULT_LIMIT
 
 

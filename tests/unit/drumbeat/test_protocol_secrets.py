@@ -35,6 +35,7 @@ SECRETS = {
     "Hello.incarnation_key",
     "ReportFailuresRequest.incarnation_key",
     "ReportStacksRequest.incarnation_key",
+    "ReportLogsRequest.incarnation_key",
     # Goes to an administrator once, in answer to the request that makes the token.
     "CreateTokenResponse.text",
 }

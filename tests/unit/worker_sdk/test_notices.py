@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ import worker_sdk
 from agent.core.notice import Notice, NoticeKind, WorkerAnswer
 from agent.watchdog.notice_page import NoticePage
 from tests.support.boards import leave
+from tests.support.waiting import MS, wait_until_sync
 from worker_sdk import checkpointed, notice, should_checkpoint
 from worker_sdk.board import layout, notice_layout
 from worker_sdk.runtime import STATE, clear_scopes
@@ -167,6 +170,44 @@ def test_saved_is_said_once_for_the_notice_that_is_pending(
     assert not page.answer(chosen(6)).is_saved, "that is before the step chosen anew"
     page.show(chosen(4, notice_id=6))
     assert not page.answer(chosen(4, notice_id=6)).is_saved
+
+
+def test_time_that_gets_shorter_is_told(page: NoticePage) -> None:
+    page.show(PENDING)
+    page.show(replace(PENDING, time_left_s=5.0))
+    page.show(PENDING)
+    told = notice()
+    assert told is not None
+    assert told.time_left_s <= 5.0
+
+
+@pytest.mark.parametrize("after", [None, chosen(9)], ids=["nothing is planned", "another step"])
+def test_a_rank_that_waits_makes_no_step_until_there_is_more_to_train_for(
+    page: NoticePage, board: BoardDirectory, after: Notice | None
+) -> None:
+    page.show(chosen(4))
+    assert should_checkpoint(4)
+    waiting = threading.Thread(target=checkpointed, args=(4,), kwargs={"wait": True})
+    waiting.start()
+    wait_until_sync(lambda: page.answer(chosen(4)).is_saved, 5_000 * MS)
+    wait_until_sync(lambda: board.names() == ["notice"], 5_000 * MS)
+    assert waiting.is_alive()
+    page.show(after)
+    waiting.join()
+    assert board.names() == []
+
+
+def test_it_waits_no_longer_than_the_time_of_the_notice(page: NoticePage) -> None:
+    page.show(replace(chosen(4), time_left_s=0.05))
+    checkpointed(4, wait=True)
+    assert notice() is not None
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_without_a_step_to_save_at_it_does_not_wait(page: NoticePage, step: int) -> None:
+    checkpointed(step, wait=True)
+    page.show(PENDING if step == 4 else chosen(4))
+    checkpointed(step, wait=True)
 
 
 def test_the_next_notice_has_a_step_of_its_own(page: NoticePage) -> None:

@@ -93,6 +93,37 @@ async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
     assert [entry["event"] for entry in logs] == ["stacks not taken", "worker hangs"]
 
 
+async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come one way: two that read at once would have parts of each other's."""
+    under_way = taken = 0
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def take(*_: object, **__: object) -> Evidence:
+        nonlocal under_way, taken
+        under_way += 1
+        assert under_way == 1
+        begun.set()
+        await may_end.wait()
+        under_way, taken = under_way - 1, taken + 1
+        return Evidence(stacks=f"stacks {taken}")
+
+    monkeypatch.setattr(host, "take_evidence", take)
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    asked = asyncio.create_task(scene.watchdog.stacks_now(KEY.round_id, [KEY.local_rank], 1.0))
+    with capture_logs() as logs:
+        async with asyncio.timeout(DEADLINE_S):
+            await begun.wait()
+            scene.watchdog.submit(ACQUIRED)
+            may_end.set()
+            (found,) = await asked
+            await scene.signalled.wait()
+    assert (found.stacks, found.problem, taken) == ("stacks 1", "", 2)
+    assert scene.signals == [10]
+    assert [entry["event"] for entry in logs] == ["worker hangs"]
+
+
 async def test_a_mistake_in_a_task_is_told_at_once(scene: Scene) -> None:
     told: list[object] = []
     heard = asyncio.Event()

@@ -74,7 +74,21 @@ def test_an_exception_ends_it_too() -> None:
     assert gc.get_freeze_count() == 0
 
 
-torch_data: Any = pytest.importorskip("torch.utils.data")
+def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:
+    thing = Thing()
+    freed = weakref.ref(thing)
+
+    def fail(held: Thing | None) -> None:
+        raise ValueError(held)
+
+    try:
+        fail(thing)
+    except ValueError as error:
+        del thing
+        error.args = ()
+        error.__cause__ = error
+        call.free([error])
+    assert freed() is None
 
 
 class Slow:
@@ -89,7 +103,9 @@ class Slow:
         return index
 
 
-def a_loader_is_interrupted(*, is_cycle: bool = False) -> tuple[list[BaseException], set[int]]:
+def a_loader_is_interrupted(
+    torch_data: Any, *, is_cycle: bool = False
+) -> tuple[list[BaseException], set[int]]:
     """Return what a function that iterates raised, and its loader's processes."""
     data: Any = range(100) if is_cycle else Slow()
     loader: Any = torch_data.DataLoader(data, num_workers=2)
@@ -115,27 +131,11 @@ def test_a_loader_whose_processes_do_not_end_is_freed_at_once(
     monkeypatch: pytest.MonkeyPatch, *, is_cycle: bool
 ) -> None:
     """They are busy with a batch; or the loader is part of a cycle, and can't tell them."""
+    torch_data: Any = pytest.importorskip("torch.utils.data")
     monkeypatch.setattr(torch_data._utils, "MP_STATUS_CHECK_INTERVAL", 40.0)
-    remains, pids = a_loader_is_interrupted(is_cycle=is_cycle)
+    remains, pids = a_loader_is_interrupted(torch_data, is_cycle=is_cycle)
     begun = time.monotonic()
     call.free(remains)
     assert time.monotonic() - begun < 10_000 * MS, "torch waits so long, for each of them"
     wait_until_sync(lambda: not pids & {each.pid for each in active_children()}, 10_000 * MS)
     assert torch_data._utils.MP_STATUS_CHECK_INTERVAL == 40.0, "of other loaders"
-
-
-def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:
-    thing = Thing()
-    freed = weakref.ref(thing)
-
-    def fail(held: Thing | None) -> None:
-        raise ValueError(held)
-
-    try:
-        fail(thing)
-    except ValueError as error:
-        del thing
-        error.args = ()
-        error.__cause__ = error
-        call.free([error])
-    assert freed() is None

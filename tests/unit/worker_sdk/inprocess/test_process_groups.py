@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tests.unit.worker_sdk.inprocess.conftest import World
 
-dist = pytest.importorskip("torch.distributed")
-
 
 # An interruption in `create_connection` leaves its socket to be closed with its frame.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -28,6 +26,7 @@ def test_a_rank_whose_rank_0_never_comes_restarts(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 failed before it made the store."""
+    dist = pytest.importorskip("torch.distributed")
     world = make_world(2, 1)
     looks_for_it = threading.Event()
     with socket.socket() as reserved:

@@ -74,14 +74,15 @@ class StackQuestions:
                     _put(answers, gathering.given_up(incarnation, why))
                 else:
                     self._tell(run_id, incarnation)
+            why = f"its agent has not answered within {self._within_s:g} s"
             for _ in asked:
                 try:
                     async with asyncio.timeout_at(deadline):
                         answer = await answers.get()
                 except TimeoutError:
-                    why = f"its agent has not answered within {self._within_s:g} s"
-                    for incarnation in list(gathering.waiting):
-                        _put(answers, gathering.given_up(incarnation, why))
+                    # One at a time: the reader takes each, and the others have their turn.
+                    if answers.empty():
+                        _put(answers, gathering.given_up(next(iter(gathering.waiting)), why))
                     answer = answers.get_nowait()
                 yield answer
         finally:

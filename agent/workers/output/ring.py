@@ -1,0 +1,91 @@
+"""Pure. The last bytes of a stream that nothing else keeps, read by places in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KEPT_BYTES_MAX = 256 * 1024
+PIECE_BYTES_MAX = 32 * 1024
+
+
+class Place(NamedTuple):
+    """A place in a stream: what is before it."""
+
+    offset: int = 0
+    lines: int = 0
+
+
+class Piece(NamedTuple):
+    """What is read of a stream at once, whole lines, and how many before it are lost."""
+
+    next: Place
+    data: bytes = b""
+    missed: int = 0
+
+
+class Ring:
+    """Takes a stream in; has the end of it, and where that begins."""
+
+    def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self.start = Place()
+        self.data = bytearray()
+        self._bytes_max = bytes_max
+
+    @property
+    def end(self) -> int:
+        """The bytes of the whole stream so far."""
+        return self.start.offset + len(self.data)
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes in, at the cost of the oldest."""
+        self.data += chunk
+        if (surplus := len(self.data) - self._bytes_max) > 0:
+            offset, lines = self.start
+            lines += self.data.count(b"\n", 0, surplus)
+            self.start = Place(offset + surplus, lines)
+            del self.data[:surplus]
+
+    def tail(self, lines: int) -> Place:
+        """Return where the last lines begin."""
+        return moved(self.start, self.data, tail_at(self.data, lines))
+
+    def read(self, place: Place, *, is_last: bool) -> Piece:
+        """Return what is behind a place; ``is_last``: also a line that is not finished."""
+        missed = 0
+        if place.offset < self.start.offset:
+            at = self.data.find(b"\n") + 1  # the first line is not whole
+            begin = moved(self.start, self.data, at)
+            missed, place = max(0, begin.lines - place.lines), begin
+        at = place.offset - self.start.offset
+        chunk = bytes(self.data[at : at + PIECE_BYTES_MAX])
+        data = whole_lines(chunk, is_last=is_last)
+        return Piece(moved(place, data, len(data)), data, missed)
+
+
+def moved(place: Place, data: bytes | bytearray, count: int) -> Place:
+    """Return the place that is so many bytes of ``data`` behind a place."""
+    return Place(place.offset + count, place.lines + data.count(b"\n", 0, count))
+
+
+def tail_at(data: bytes | bytearray, lines: int) -> int:
+    """Return where the last lines begin; the last one may be unfinished."""
+    at = len(data) - data.endswith(b"\n")
+    if lines <= 0:
+        return data.rfind(b"\n") + 1
+    for _ in range(lines):
+        if (at := data.rfind(b"\n", 0, at)) < 0:
+            return 0
+    return at + 1
+
+
+def whole_lines(chunk: bytes, *, is_last: bool) -> bytes:
+    """Return the whole lines of a chunk; all of it if it has none and more would not fit.
+
+    A lone carriage return ends a line, so that progress bars move.
+    """
+    if is_last and len(chunk) < PIECE_BYTES_MAX:
+        return chunk
+    cut = chunk.rfind(b"\n") + 1
+    # At the very end it may be the first half of a line end.
+    cut = max(cut, chunk.rfind(b"\r", cut, len(chunk) - 1) + 1)
+    return chunk[:cut] if cut or len(chunk) < PIECE_BYTES_MAX else chunk

@@ -1,0 +1,59 @@
+"""Readers that stay: half as ``coordinator watch``, half as ``coordinator events --follow``.
+
+Usage: watchers.py COORDINATOR RUN COUNT [--insecure]. Each has a thread and calls
+of its own, and does all that the command does but write to a terminal. Says "ready" when all
+have seen the run, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from drumbeat.command.loading import load_grpc_quietly
+
+load_grpc_quietly()
+
+from coordinator.command.looking import screens  # noqa: E402
+from coordinator.command.looking.documents import event_document  # noqa: E402
+from coordinator.command.looking.following import Patience, follow  # noqa: E402
+from coordinator.command.looking.live import looks  # noqa: E402
+from coordinator.command.looking.reading import Reader, channel_of  # noqa: E402
+from coordinator.command.requests import ShowEvents, WatchRun  # noqa: E402
+
+
+def watch(asked: dict[str, Any], seen: threading.Semaphore) -> None:
+    """Do as ``coordinator watch``."""
+    for status in looks(WatchRun(output="text", **asked)):
+        screens.text_of(screens.status_screen(status))
+        seen.release()
+
+
+def follow_events(asked: dict[str, Any], seen: threading.Semaphore) -> None:
+    """Do as ``coordinator events --follow``."""
+    wanted = ShowEvents(output="text", follow=True, **asked)
+    with channel_of(wanted) as (channel, metadata):
+        reader = Reader(channel, metadata)
+        run = reader.run(wanted.run_id)
+        known = reader.events(run)
+    seen.release()
+    for response in follow(wanted, run, known[-1].sequence if known else 0, Patience()):
+        screens.text_of(screens.events_screen(event_document(event) for event in response.events))
+
+
+def main(coordinator: str, run_id: str, count: str, *insecure: str) -> None:
+    """Read until standard input ends."""
+    asked = {"coordinator": coordinator, "run_id": run_id, "insecure": bool(insecure)}
+    seen = threading.Semaphore(0)
+    for number in range(int(count)):
+        read = watch if number % 2 else follow_events
+        threading.Thread(target=read, args=(asked, seen), daemon=True).start()
+    for _ in range(int(count)):
+        seen.acquire()
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,88 @@
+"""How long until the others train again without a host that is drained, and what asking costs?
+
+Without torch: what a worker imports is its own time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from functools import partial
+from typing import Any
+
+from bench.figures import Runs, one_of_each
+from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
+from coordinator.access.calls import call_channel
+from drumbeat.v1 import control_pb2, control_pb2_grpc
+
+HOSTS = 3
+PROGRAM = "bench.programs.worker_saves"
+
+
+def call(scene: Scene, port: int, method: str, request: Any) -> None:
+    """Ask the coordinator for something, as its user."""
+    with call_channel(scene.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
+        stub = control_pb2_grpc.ControlServiceStub(channel)
+        getattr(stub, method)(request, timeout=STEP_S, metadata=caller)
+
+
+def drain(_side: str) -> dict[str, float | None]:
+    """Drain one of three hosts; return how long it took, in all and after the checkpoint."""
+    with Scene() as scene:
+        _, port = scene.start_coordinator()
+        command = ("--module", PROGRAM, *scene.worker[1:], str(scene.directory))
+        for name in (f"agent-{number}" for number in range(HOSTS)):
+            scene.worker = ("--name", name, *command)
+            scene.start_ours(name, port, "2:3", workers=1)
+        scene.require_ranks(HOSTS)
+        asked_at = time.monotonic()
+        request = control_pb2.DrainAgentRequest(name=name, request_id=uuid.uuid4().hex)
+        call(scene, port, "DrainAgent", request)
+        up_at = max(arrival.at for arrival in scene.require_ranks(HOSTS - 1))
+        saved = [scene.directory / f"saved-{rank}" for rank in range(HOSTS)]
+        saved_at = max(float(path.read_text()) for path in saved)
+        return {"whole": up_at - asked_at, "after": up_at - saved_at}
+
+
+def asking(_side: str) -> dict[str, float | None]:
+    """Return what the calls of training cost without a notice and with one, in microseconds."""
+    with Scene() as scene:
+        _, port = scene.start_coordinator()
+        scene.worker = ("--module", PROGRAM, *scene.worker[1:], str(scene.directory), "cost")
+        scene.start_ours("agent", port, workers=1)
+        scene.require_ranks(1)
+        wait_for(scene, "idle")
+        request = control_pb2.RestartRunRequest(run_id="bench", request_id=uuid.uuid4().hex)
+        call(scene, port, "RestartRun", request)
+        wait_for(scene, "costs.json")
+        found = json.loads((scene.directory / "costs.json").read_text())
+        return {f"{what}_{when}": us for when, each in found.items() for what, us in each.items()}
+
+
+def wait_for(scene: Scene, name: str) -> None:
+    deadline = time.monotonic() + STEP_S
+    while not (scene.directory / name).exists():
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"the worker did not come through\n{scene.log_ends()}")
+        time.sleep(0.01)
+
+
+def ask(runs: Runs, name: str, figure: str, text: str, unit: str, repeats: int) -> Question:
+    """Return the question for a figure, of ours alone."""
+    ours = partial(runs.figure, "ours", figure)
+    return Question(name=name, text=text, unit=unit, repeats=repeats, ours=ours)
+
+
+DRAIN, ASKING = one_of_each(drain), one_of_each(asking)
+TEXT = f"one of {HOSTS} hosts is drained while training asks when to save: the others up again"
+
+QUESTIONS = (
+    ask(DRAIN, "drain_after_save", "after", f"{TEXT}, after the last has saved", "s", 5),
+    ask(DRAIN, "drain_whole", "whole", f"{TEXT}, after it was asked for", "s", 5),
+    *(
+        ask(ASKING, f"{what}_{when}", f"{what}_{when}", f"{what}(), {told}, p50", "us", 3)
+        for what in ("should_checkpoint", "notice")
+        for when, told in (("idle", "without a notice"), ("pending", "while one is pending"))
+    ),
+)

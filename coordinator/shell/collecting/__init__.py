@@ -1,0 +1,1 @@
+"""What agents are asked for on behalf of readers: stacks and output of workers."""

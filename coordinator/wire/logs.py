@@ -1,0 +1,73 @@
+"""Shell. Output of workers as agents are asked for it and readers get it."""
+
+from __future__ import annotations
+
+from coordinator.core import effects as fx
+from coordinator.core.model import AgentIdentity
+from coordinator.core.progress.log_reading import Brought, LogsAsked
+from coordinator.core.run.state import RunState
+from coordinator.errors import InvalidRequest
+from drumbeat.v1 import query_pb2, session_pb2
+
+RANKS_MAX = 1_000
+AGENTS_MAX = 1_000  # each has a connection more while it brings output
+TAIL_MAX = 10_000
+
+
+def logs_message(effect: fx.TellLogs) -> session_pb2.LogRequests:
+    """Write what output an agent is asked for at present."""
+    return session_pb2.LogRequests(
+        requests=(
+            session_pb2.LogRequest(
+                request_id=each.request_id,
+                ranks=each.ranks,
+                since_round=each.since_round,
+                tail=each.tail,
+                follow=each.follow,
+            )
+            for each in effect.requests
+        )
+    )
+
+
+def logs_asked(request: query_pb2.WatchLogsRequest, state: RunState) -> LogsAsked:
+    """Read what a reader asks for. Raises ``InvalidRequest``."""
+    if len(request.ranks) > RANKS_MAX:
+        allowed = f"at most {RANKS_MAX} of them; none for all"
+        raise InvalidRequest("rank", f"{len(request.ranks)} ranks", allowed)
+    if request.tail > TAIL_MAX:
+        raise InvalidRequest("tail", request.tail, f"at most {TAIL_MAX}")
+    current = state.round
+    if not request.ranks and current is not None and len(current.seats) > AGENTS_MAX:
+        allowed = f"ranks, at most {RANKS_MAX}: more than {AGENTS_MAX} agents would bring output"
+        raise InvalidRequest("rank", "none", allowed)
+    is_new = not request.HasField("since_round")
+    if is_new and current is not None and request.ranks:
+        size = current.world_size
+        if (highest := max(request.ranks)) >= size:
+            allowed = f"0 to {size - 1}, the ranks of round {current.round_id}"
+            raise InvalidRequest("rank", highest, allowed)
+    begin = 0 if current is None else current.round_id
+    return LogsAsked(
+        run_id=state.run_id,
+        ranks=tuple(request.ranks),
+        since_round=begin if is_new else request.since_round,
+        tail=request.tail,
+        follow=request.follow,
+    )
+
+
+def brought_message(
+    brought: Brought, member: AgentIdentity | None, since_round: int
+) -> query_pb2.WatchLogsResponse:
+    """Write what an agent brought for readers."""
+    response = query_pb2.WatchLogsResponse(
+        since_round=since_round, incarnation=brought.incarnation, pieces=brought.pieces
+    )
+    if member is not None:
+        response.name, response.host = member.name, member.host
+    for rank in brought.ranks:
+        response.pieces.add(
+            next=session_pb2.LogCursor(rank=rank, round_id=since_round), problem=brought.problem
+        )
+    return response

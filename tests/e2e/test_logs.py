@@ -1,0 +1,139 @@
+"""`coordinator logs`: what workers write on any host, for as long as it is wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.waiting import MS
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Cluster
+    from tests.support.processes import Process
+
+pytestmark = pytest.mark.e2e
+
+TRAIN = """
+import itertools, os, pathlib, sys, time
+
+rank, done = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
+for number in itertools.count():
+    print(f"line {number}", flush=True)
+    if number % 50 == 0:
+        print(f"error {number} \\x1b[2J{os.environ['SOME_TOKEN']}", file=sys.stderr, flush=True)
+    if done.exists():
+        break
+    time.sleep(0.005)
+sys.stdout.write(f"rank {rank} is done")
+"""
+
+
+def numbers(follower: Process, rank: int) -> list[int]:
+    found = re.findall(rf"^\[rank{rank}\]: line (\d+)$", follower.stdout, re.MULTILINE)
+    return [int(each) for each in found]
+
+
+def test_output_is_followed_through_a_coordinator_restart(cluster: Cluster) -> None:
+    script, done = cluster.directory / "train.py", cluster.directory / "done"
+    script.write_text(TRAIN)
+    coordinator = cluster.coordinator()
+    # The output of one agent is in pipes, that of the other in files.
+    agents = [
+        cluster.agent(
+            *("--nnodes", "2", "--nproc-per-node", "2", "--name", name, *options),
+            *(str(script), str(done)),
+            coordinator=coordinator,
+            env={"SOME_TOKEN": "zebra-crossing"},
+        )
+        for name, options in (("gpu0", ()), ("gpu1", ("--redirects", "3")))
+    ]
+    agents[0].wait_for_line(r"line \d+$")
+    argv = ("coordinator", "logs", "run", "--follow", "--tail", "5")
+    follower = cluster.process("follower", *argv, "--coordinator", coordinator.address)
+    for rank in range(4):
+        follower.wait_for_line(rf"\[rank{rank}\]: line ")
+    follower.wait_for_line(r"\[rank\d\]: error \d+ \\x1b\[2J\[value of SOME_TOKEN\]$")
+
+    coordinator.kill()
+    follower.wait_for_line(r"waiting for it$")
+    coordinator.restart()
+    follower.wait_for_line(r"coordinator: it is back$")
+    for rank in range(4):
+        last = numbers(follower, rank)[-1]
+        follower.wait_for_line(rf"\[rank{rank}\]: line {last + 50}$")
+
+    unknown = coordinator.operate("logs", "run", "--rank", "0,7")
+    assert unknown.wait() == 2
+    assert "--rank: 7 is given, allowed is 0 to 3, the ranks of round 0" in unknown.stderr
+
+    asked = coordinator.operate("logs", "run", "--rank", "2", "--tail", "3", "-o", "json")
+    assert asked.wait() == 0, asked.log()
+    told = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert {each["rank"] for each in told} == {2}
+    out = [each for each in told if each["stream"] == "stdout"]
+    assert len(out) >= 3, told
+    assert out[0].keys() == {"rank", "round_id", "stream", "name", "host", "line"}
+
+    done.touch()
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert follower.wait() == 0, follower.log()
+    for rank in range(4):
+        seen = numbers(follower, rank)
+        assert seen == list(range(seen[0], seen[0] + len(seen))), "no line twice, and none left out"
+        assert f"[rank{rank}]: rank {rank} is done" in follower.stdout.splitlines()
+    assert "no output" not in follower.stderr, "agents that come back are not named"
+    ended = coordinator.operate("logs", "run")
+    assert ended.wait() == 2
+    assert "run run has ended, and its agents with it" in ended.stderr
+
+
+FLOOD = """
+import pathlib, sys, time
+print("begin", flush=True)
+go, stop = map(pathlib.Path, sys.argv[1:])
+while not go.exists():
+    time.sleep(0.01)
+for number in range(50_000):
+    print(f"line {number} " + "." * 100)
+print("end", flush=True)
+while not stop.exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_slow_reader_loses_lines_and_the_worker_none(cluster: Cluster) -> None:
+    script, go, stop = (cluster.directory / name for name in ("flood.py", "go", "stop"))
+    script.write_text(FLOOD)
+    coordinator = cluster.coordinator()
+    # Not shown by the agent: what nobody keeps elsewhere is in its ring alone.
+    agent = cluster.agent(
+        *("--local-ranks-filter", "1", str(script), str(go), str(stop)), coordinator=coordinator
+    )
+    agent.wait_for_line("1 worker on 1 agent")
+    argv = ("coordinator", "logs", "run", "--follow")
+    follower = cluster.process("follower", *argv, "--coordinator", coordinator.address)
+    follower.wait_for_line(r"\[rank0\]: begin$")
+
+    os.kill(follower.pid, signal.SIGSTOP)
+    go.touch()
+    other = ("coordinator", "logs", "run", "--follow", "--tail", "1")
+    quick = cluster.process("other", *other, "--coordinator", coordinator.address)
+    quick.wait_for_line(r"\[rank0\]: end$")  # while the first reads nothing
+    status = json.loads(coordinator.operate("status", "run", "-o", "json").stdout)
+    (seen,) = status["agents"]
+    assert seen["is_connected"]
+    assert seen["silence_s"] < 3_000 * MS
+    os.kill(follower.pid, signal.SIGCONT)
+    follower.wait_for_line(r"\[rank0\]: end$")
+    stop.touch()
+    assert agent.wait() == 0
+    assert follower.wait() == 0
+    shown = len(re.findall(r"^\[rank0\]: line \d+ \.{100}$", follower.stdout, re.MULTILINE))
+    lost = re.findall(r"rank 0: (\d+) lines? of its stdout not shown", follower.stderr)
+    assert 0 < shown < 50_000
+    assert shown + sum(map(int, lost)) == 50_000

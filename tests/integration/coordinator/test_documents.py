@@ -1,0 +1,157 @@
+"""What each command writes for programs, and what it writes when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from coordinator.command import calls, cli, requests
+from drumbeat.v1 import control_pb2, session_pb2
+from tests.integration.coordinator.test_operators import KEYS, answering
+from tests.support.wire import Client, FakeAgent, coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = (Path(__file__).parents[3] / "docs/operating.md").read_text()
+# Streams: a document a line. The others write one.
+STREAMS = {"events", "watch", "logs"}
+# Of a coordinator with TLS, which has an authority.
+AUTHORITY = {
+    requests.ShowAuthority: control_pb2.GetAuthorityResponse,
+    requests.RotateAuthority: control_pb2.RotateAuthorityResponse,
+    requests.RetireAuthority: control_pb2.RetireAuthorityResponse,
+}
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+async def ask(client: Client, capsys: pytest.CaptureFixture[str], line: str) -> Done:
+    argv = [*line.split(), "--coordinator", f"127.0.0.1:{client.port}", "--insecure", "-o", "json"]
+    capsys.readouterr()  # what the server logs
+    code = await asyncio.to_thread(cli.main, argv)
+    out, err = capsys.readouterr()
+    return Done(code, "\n".join(each for each in out.splitlines() if "[info" not in each), err)
+
+
+async def end(agent: FakeAgent) -> None:
+    await agent.desired("stop")
+    await agent.say(session_pb2.GROUP_STATE_IDLE, workers_alive=0)
+    await agent.desired("exit")
+    agent.call.cancel()
+
+
+def keys_of(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key
+            yield from keys_of(value)
+    for each in document if isinstance(document, list) else ():
+        yield from keys_of(each)
+
+
+async def test_every_command_writes_documents_whose_names_are_in_the_docs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: dict[str, Any] = {}
+
+    async with coordinator(tmp_path) as client:
+        agent = await client.agent().join()
+        await agent.run()
+
+        async def document(verb: str, arguments: str = "") -> Any:
+            done = await ask(client, capsys, f"{verb} {arguments}")
+            assert (done.code, done.err) == (0, ""), verb
+            lines = [json.loads(line) for line in done.out.splitlines()]
+            assert lines, verb
+            assert verb in STREAMS or len(lines) == 1, verb
+            found[verb] = lines[-1]
+            return lines[-1]
+
+        for verb in ("status", "events", "why", "stacks", "logs", "restart"):
+            await document(verb, "run")
+        assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
+        token = await document("token create", "--role view --ttl 1h")
+        assert (token["role"], token["run_id"], token["state"]) == ("view", None, "valid")
+        assert 3500 < token["time_left_s"] <= 3600
+        (listed,) = (await document("token list"))["tokens"]
+        assert listed == {key: listed[key] for key in token if key != "token"}
+        assert (await document("token revoke", token["token_id"]))["state"] == "revoked"
+        drained = await document("drain", "gpu7 --run-id other --reason memory")
+        assert (drained["name"], drained["run_id"], drained["is_new"]) == ("gpu7", "other", True)
+        (drain,) = (await document("drains"))["drains"]
+        assert (drain["name"], drain["reason"], drain["caller"]) == ("gpu7", "memory", None)
+        assert (await document("undrain", "gpu7 --run-id other"))["is_new"]
+        assert (await document("stop", "run"))["is_new"]
+        await end(agent)
+        assert (await document("stop", "run"))["is_new"] is False
+        assert (await document("watch", "run"))["phase"] == "ended"
+        assert (await document("forget", "run"))["run_id"] == "run"
+    for name, request in requests.COMMANDS.items():
+        if (response := AUTHORITY.get(request)) is not None:
+            with answering(None, response(keys=KEYS)) as address:
+                asked = request(coordinator=address, insecure=True, output="json")
+                found[name] = json.loads(calls.perform(asked))
+            assert [each["key"] for each in found[name]["authorities"]] == KEYS
+
+    assert sorted(found) == sorted(requests.COMMANDS)
+    page = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", page))))
+    for verb, document in found.items():
+        assert [key for key in keys_of(document) if key not in named] == [], verb
+
+
+async def test_an_error_is_a_sentence_and_an_exit_code_and_no_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        for verb in (
+            "stop",
+            "restart",
+            "forget",
+            "status",
+            "why",
+            "watch",
+            "reset-limits --run-id",
+        ):
+            done = await ask(client, capsys, f"{verb} mt6")
+            assert (done.code, done.out) == (2, ""), verb
+            assert done.err.splitlines() == [
+                "coordinator: error: there is no run 'mt6'",
+                "coordinator: hint: it has no run at present",
+            ]
+        for run_id in ("exp1", "mt5", *(f"r{number}" for number in range(5))):
+            await client.agent(run_id=run_id).join()
+        done = await ask(client, capsys, "stop mt6")
+        assert done.err.splitlines()[1] == (
+            "coordinator: hint: there are mt5, exp1, r0, r1, r2 and 2 more"
+        )
+        port = client.port
+    done = Done(cli.main(["drains", "--coordinator", f"127.0.0.1:{port}", "--insecure"]), "", "")
+    assert done.code == 3
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+async def test_a_drain_that_no_agent_matches_names_those_with_like_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        await client.agent(host="gpu17").join()
+        done = await ask(client, capsys, "drain gpu-17")
+        assert (done.code, json.loads(done.out)["is_new"]) == (0, True)
+        assert done.err == (
+            "coordinator: there is gpu17; `coordinator undrain gpu-17` takes this one back\n"
+        )
+        assert (await ask(client, capsys, "drain gpu17")).err == ""
+        done = await ask(client, capsys, "undrain gpu7")
+        assert (done.code, json.loads(done.out)["is_new"]) == (0, False)
+        assert done.err == "coordinator: drained are gpu-17 and gpu17\n"

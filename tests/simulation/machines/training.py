@@ -1,0 +1,55 @@
+"""What the workers of a host say of a notice: whether they ask when to save, and that they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.core.events import NoticeAnswered
+from agent.core.notice import Notice, WorkerAnswer, report_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.clock import Actor, Clock
+
+STEP_S = 0.2
+"""All ranks are at the same step, more or less."""
+
+
+class Training:
+    """The loops of all workers of one agent, as one. ``asks`` is whether they ask."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        actor: Actor,
+        submit: Callable[[NoticeAnswered], None],
+        *,
+        asks: bool,
+    ) -> None:
+        self._clock, self._actor, self._submit, self._asks = clock, actor, submit, asks
+        self._random = clock.random(f"training {actor.name}")
+        self._notice: Notice | None = None
+        self._taken: tuple[int, int | None] | None = None
+        self._is_missed = False
+
+    def show(self, notice: Notice) -> None:
+        """Have the workers find a notice, as it is now."""
+        self._notice = None if notice.is_over else notice
+        self._clock.after(self._random.uniform(0.0, 0.05), self._actor, self._look)
+
+    def _look(self) -> None:
+        if (notice := self._notice) is None:
+            return
+        step, chosen = int(self._clock.now / STEP_S), notice.chosen
+        if self._taken != (notice.notice_id, chosen):
+            self._taken = notice.notice_id, chosen
+            self._is_missed = chosen is not None and step >= chosen
+        is_saved = chosen is not None and not self._is_missed and step > chosen
+        answer = WorkerAnswer(asked=step, is_missed=self._is_missed, is_saved=is_saved)
+        report = report_of(notice, [answer if self._asks else WorkerAnswer()], STEP_S)
+        self._submit(NoticeAnswered(round_id=notice.round_id, report=report))
+        if self._asks and chosen is not None and not self._is_missed and not is_saved:
+            delay = (chosen + 1) * STEP_S - self._clock.now
+            save_s = self._random.choice([0.0, 0.5, 20.0]) * self._random.random()
+            self._clock.after(max(0.0, delay) + save_s + 0.001, self._actor, self._look)

@@ -1,0 +1,109 @@
+"""What an operator wants of the run at random instants, each until it is answered."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agent.core.events import SignalReceived
+from coordinator.core.events import DrainAsked, RestartAsked, StopAsked
+from coordinator.errors import CoordinatorError
+from tests.simulation.plan import RUN, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from coordinator.core import effects as fx
+    from tests.simulation.cluster import Cluster
+
+    Wish = Callable[[Cluster, Random], None]
+
+AGAIN_S = 2.0
+SIGTERM = 15
+_Asked = type[DrainAsked | RestartAsked | StopAsked]
+
+
+def schedule(cluster: Cluster, random: Random) -> None:
+    """Put an operator's wishes on the clock of some worlds. From a source of its own."""
+    if cluster.plan.kind is Kind.COORDINATOR or random.random() < 0.5:
+        return
+    wishes = random.sample(WISHES, k=random.randint(1, len(WISHES)))
+    if random.random() < 0.1:
+        instant = cluster.clock.now + random.uniform(5.0, cluster.plan.chaos_s)
+        stop = partial(ask, cluster, StopAsked, grace_s=_grace(random))
+        cluster.clock.at(instant, None, stop)
+    instant = cluster.clock.now + random.uniform(0.0, 10.0)
+    while instant < cluster.clock.now + cluster.plan.chaos_s:
+        cluster.clock.at(instant, None, partial(random.choice(wishes), cluster, random))
+        instant += random.expovariate(1 / 8.0)
+
+
+def ask(cluster: Cluster, kind: _Asked, **fields: Any) -> None:
+    """Ask for something, until there is an answer."""
+    clock, head = cluster.clock, cluster.head
+    head.asked += 1
+    common = {"run_id": RUN, "caller": "op", "call_id": f"call {head.asked}"}
+    is_answered = False
+
+    def answered(_answer: fx.Answer) -> None:
+        nonlocal is_answered
+        is_answered = True
+
+    def attempt() -> None:
+        if is_answered:
+            return
+        if (life := head.life) is not None:
+            event = kind(request_id=life.expect(answered), **(common | fields))
+            clock.note("operator", "ASKS", event)
+            clock.hand(life.actor, "operator", partial(_submit, cluster, event))
+        clock.after(AGAIN_S, None, attempt)
+
+    attempt()
+
+
+def _submit(cluster: Cluster, event: DrainAsked | RestartAsked | StopAsked) -> None:
+    if (life := cluster.head.life) is not None:
+        try:
+            life.turns.submit(event, now=cluster.clock.now)
+        except CoordinatorError as error:
+            cluster.clock.note("operator", "IS REFUSED", error)
+
+
+def lift_all(cluster: Cluster) -> None:
+    """Let all hosts in again that were ever drained."""
+    for host in cluster.hosts:
+        ask(cluster, DrainAsked, name=host.name, run_id="", is_lifted=True)
+
+
+def _grace(random: Random) -> float | None:
+    return random.choice([None, None, 0.0, 1.0, 10.0])
+
+
+def drain(cluster: Cluster, random: Random) -> None:
+    """Take a host out of the run, and let it in again after a while."""
+    if cluster.is_healed:
+        return
+    name = random.choice(cluster.hosts).name
+    ask(cluster, DrainAsked, name=name, run_id="", grace_s=_grace(random))
+    lift = partial(ask, cluster, DrainAsked, name=name, run_id="", is_lifted=True)
+    cluster.clock.after(random.choice([0.5, 5.0, 20.0]) * random.random(), None, lift)
+
+
+def restart(cluster: Cluster, random: Random) -> None:
+    """Have another round."""
+    if not cluster.is_healed:
+        ask(cluster, RestartAsked, grace_s=_grace(random))
+
+
+def preempt(cluster: Cluster, random: Random) -> None:
+    """A host is told that it will go away; its agent is started elsewhere, so to say."""
+    host = random.choice(cluster.hosts)
+    if cluster.is_healed or (agent := host.agent) is None:
+        return
+    event = SignalReceived(signum=SIGTERM, is_preemption=True)
+    cluster.clock.hand(agent.actor, "signal", lambda: agent.submit(event))
+    cluster.clock.after(random.choice([0.1, 5.0, 40.0]), None, host.start_agent)
+
+
+WISHES: list[Wish] = [drain, drain, restart, preempt]
