@@ -4,6 +4,7 @@ worker_trains.py HOST PORT import|step
 """
 
 import sys
+from importlib import import_module
 
 import torch
 import torch.distributed as dist

@@ -7,8 +7,9 @@ from functools import partial
 
 import psutil
 
-from bench.harness import ROOT, STEP_S, Question, Scene, free_port, memory_mb
+from bench.harness import STEP_S, Question, Scene, free_port, memory_mb
 from bench.recovery.restart import kill_one_worker
+from bench.ways import ROOT
 
 WORKER_TRAINS = str(ROOT / "bench" / "programs" / "worker_trains.py")
 MODULES = "torch"

@@ -58,8 +58,8 @@ def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> No
     What they import is imported once on each host.
     """
     coordinator = cluster.coordinator()
-    options = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "3")
-    options = (*options, "--preload", "torch,sklearn.datasets")
+    size = ("--nnodes", "2", "--nproc-per-node", "2")
+    options = (*size, "--max-restarts", "3", "--preload", "torch,sklearn.datasets")
     checkpoints = ("--checkpoint-dir", str(cluster.directory / "checkpoints"))
     command = (*options, SCRIPT, "--epochs", "20", *checkpoints)
     env = {"OMP_NUM_THREADS": "1"}

@@ -16,21 +16,24 @@ import resource
 import signal
 import threading
 import warnings
+from typing import Any
 
 REAL_TIME = range(32, 34)  # signals of the C library, which tells nothing of them
 
 
-def stream(which):
+def stream(which: Any) -> list[object]:
     kinds = type(which).__name__, type(which.buffer).__name__
     modes = which.line_buffering, which.write_through, which.isatty(), which.name, which.mode
     return [*kinds, which.fileno(), which.encoding, which.errors, *modes]
 
 
-def process():
+def process() -> dict[str, object]:
     with open("/proc/self/status") as file:
         status = dict(line.split(":", 1) for line in file)
     names = ("Sig", "Shd", "Cap", "NoNew", "Seccomp", "Threads", "Uid", "Gid", "Groups", "Cpus_a")
-    found = {name: value.strip() for name, value in status.items() if name.startswith(names)}
+    found: dict[str, Any] = {
+        name: value.strip() for name, value in status.items() if name.startswith(names)
+    }
     found.pop("SigQ", None)  # how much of a limit the user's processes have used
     for name in ("cmdline", "comm", "oom_score_adj", "cgroup"):
         with open(f"/proc/self/{name}") as file:
@@ -53,7 +56,7 @@ def process():
     }
 
 
-def interpreter():
+def interpreter() -> dict[str, object]:
     main = sys.modules["__main__"]
     numbers = sorted(signal.valid_signals() - set(REAL_TIME))
     return {
