@@ -19,4 +19,4 @@ if sys.argv[3] == "step":
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 
-import worker_sleeps  # noqa: F401 - what it does, it does when it is imported
+import_module("worker_sleeps")  # what it does, it does when it is imported
