@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
+from tests.support.cluster import DEADLINE_S
 from tests.support.launches import run
 
 if TYPE_CHECKING:
@@ -67,3 +69,30 @@ def test_functions_find_modules_preloaded_too(cluster: Cluster) -> None:
         assert values == {0: (True, True), 1: (True, True)}, values
         """,
     )
+
+
+@pytest.mark.parametrize("victims", [("agent",), ("agent", "supervisor")])
+def test_a_killed_agent_leaves_no_template_and_no_worker(
+    cluster: Cluster, victims: tuple[str, ...]
+) -> None:
+    script = cluster.directory / "work.py"
+    script.write_text(
+        "import os, time\n"
+        "os.write(1, f'worker {os.environ[\"RANK\"]} waits\\n'.encode())\n"
+        "time.sleep(1000)\n"
+    )
+    options = ("--standalone", "--nproc-per-node", "2", "--preload", "wave")
+    agent = cluster.agent(*options, str(script))
+    for rank in range(2):
+        agent.wait_for_line(f"worker {rank} waits")
+    process = psutil.Process(agent.pid)
+    [supervisor] = process.children()
+    below = supervisor.children(recursive=True)
+    assert [each.name() for each in below].count("worker template") == 1
+    assert len(below) == 3
+    process.suspend()
+    if "supervisor" in victims:
+        supervisor.kill()
+    process.kill()
+    gone, alive = psutil.wait_procs(below, timeout=DEADLINE_S)
+    assert (len(gone), alive) == (3, [])

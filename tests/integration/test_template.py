@@ -315,3 +315,16 @@ async def test_a_kill_leaves_nothing_behind(job: Job, victim: str) -> None:
             os.kill(harness.pid, signal.SIGKILL)
             await harness.until(lambda: bool(harness.deaths))
         await_ended(fds)
+
+
+async def test_a_template_that_does_not_answer_is_replaced(job: Job) -> None:
+    async with running() as harness:
+        harness.client.send(job.preload())
+        await news(harness, TemplateNews.READY)
+        [template] = templates(harness)
+        template.suspend()
+        assert await job.run(harness, count=2) == {0: 0, 1: 0}
+        assert job.output().read_text() == "False\n"
+        assert "did not fork workers within" in await news(harness, TemplateNews.ENDED)
+        await job.run(harness, round_id=1)
+        assert job.output().read_text() == "True\n"

@@ -21,7 +21,8 @@ from agent.workers.template import late_imports
 STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
 ORDER_VARIABLE = "DRUMBEAT_TEMPLATE"  # as `sitecustomize` there has it
 PATH_VARIABLE = "PYTHONPATH"
-FORK_WAIT_S = 10.0  # for the workers of a round, which takes milliseconds for each
+# How long the workers of a round may take: each takes some milliseconds, more on a busy machine.
+FORK_WAIT_S, FORK_WAIT_EACH_S = 2.0, 0.1
 _PACKET_BYTES_MAX = 1024 * 1024
 
 
@@ -88,7 +89,8 @@ class TemplateProcess:
         if (command.argv, command.env) != (self._preload.argv, self._preload.env):
             raise Refused(None)
         ranks = [worker.local_rank for worker in command.workers]
-        with self._exchange(), ExitStack() as files:
+        wait_s = FORK_WAIT_S + FORK_WAIT_EACH_S * len(ranks)
+        with self._exchange(wait_s), ExitStack() as files:
             packets: list[tuple[dict[str, Any], list[int]]] = []
             for worker in command.workers:
                 if worker.fds or worker.args:
@@ -111,12 +113,12 @@ class TemplateProcess:
         raise Broken("did not fork workers")
 
     @contextmanager
-    def _exchange(self) -> Iterator[None]:
-        self.connection.settimeout(FORK_WAIT_S)
+    def _exchange(self, wait_s: float) -> Iterator[None]:
+        self.connection.settimeout(wait_s)
         try:
             yield
         except TimeoutError:
-            raise Broken(f"did not fork workers within {FORK_WAIT_S:g} s") from None
+            raise Broken(f"did not fork workers within {wait_s:g} s") from None
         except (ConnectionError, ValueError) as error:
             raise Broken("ended while it was to fork workers") from error
         except OSError as error:

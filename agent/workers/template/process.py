@@ -27,6 +27,7 @@ from .worker import Seat, become
 PACKET_BYTES_MAX = 1024 * 1024
 _FDS_MAX = 16  # that come with one packet
 TRIAL_S = 10.0  # that a fork may take which only looks at itself
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
 NAME = "worker template"  # as `ps` and `top` show it; 15 bytes at most
 
 
@@ -101,9 +102,22 @@ class Template:
         if path := preloading.changed(self._sources):
             return {"refused": {"checked": path}}
         for seat in seats:
-            if why := too_late(self._preloading.reads, self.environment, seat.env):
+            why = too_late(self._preloading.reads, self.environment, seat.env)
+            if why or (why := self._cpus_counted(seat)):
                 return {"refused": {"unfit": why}}
         return None
+
+    def _cpus_counted(self, seat: Seat) -> str:
+        """Return why a worker would have too many threads for its CPUs; "" if it won't."""
+        is_told = _THREADS_VARIABLE in self.environment | seat.env
+        if is_told or not seat.cpus or os.sched_getaffinity(0) <= {*seat.cpus}:
+            return ""
+        if library := traces.thread_pool():
+            return (
+                f"{library} has counted the CPUs of this machine, and workers are bound to some: "
+                f"set {_THREADS_VARIABLE}"
+            )
+        return ""
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         space = socket.CMSG_SPACE(_FDS_MAX * array.array("i").itemsize)

@@ -10,6 +10,7 @@ import sys
 
 # A fork may share these with its parent: they have no state, or none that a process relies on.
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "pts/", "shm/")
+_THREAD_POOLS = ("libgomp", "libiomp", "libomp")
 _FRAMEWORK = "torch"
 _ACCELERATORS = ("cuda", "xpu", "mtia")  # modules of torch that know whether a fork can use them
 
@@ -62,6 +63,13 @@ def sharing(target: str) -> str:
     if device != target and not device.startswith(_HARMLESS):
         return f"opened the device {target}"
     return ""
+
+
+def thread_pool() -> str:
+    """Return the library of this process that has counted its CPUs; "" if there is none."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        paths = {line.rpartition("/")[2].strip() for line in file if "/" in line}
+    return next((path for path in sorted(paths) if path.startswith(_THREAD_POOLS)), "")
 
 
 def accelerator() -> str:

@@ -11,6 +11,10 @@ import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 VARIABLE = "DRUMBEAT_TEMPLATE"
 NAME = "drumbeat_template"  # of our package while it is needed; none that a user has
 
@@ -36,6 +40,15 @@ def start() -> bool:
 
 
 def _serve(order: str, folder: str) -> None:
+    """Be a template; returns in a worker only, for the program must run nowhere else."""
+    try:
+        _load(folder).serve(order)
+    except BaseException:  # noqa: BLE001 - Python would go on with the program
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+def _load(folder: str) -> "Any":
     spec = spec_from_file_location(
         NAME, f"{folder}/__init__.py", submodule_search_locations=[folder]
     )
@@ -43,7 +56,7 @@ def _serve(order: str, folder: str) -> None:
     assert spec.loader is not None
     sys.modules[NAME] = package = module_from_spec(spec)
     spec.loader.exec_module(package)
-    import_module(f"{NAME}.process").serve(order)
+    return import_module(f"{NAME}.process")
 
 
 if not start():
