@@ -234,7 +234,7 @@ class TemplateKeeper:
         return [End(), _report(TemplateNews.COLD, text), *self._release()]
 
     def _on_ended(self, event: Ended, now: float) -> list[Effect]:
-        """Start another one, in the background; whoever waits for this one waits no longer."""
+        """Start another one, in the background; what waits for this one waits no longer."""
         self._deaths += 1
         if self._deaths >= DEATHS_MAX:
             return self._give_up(f"the process that preloads {event.how}, {self._deaths} times")

@@ -32,6 +32,7 @@ class Preloading:
         self._causes: dict[str, str] = {}
         self._seen = {*traces.threads(), *self._open()}
         self._before = frozenset(self._seen)
+        self._glance = traces.glance()
         self._load: Callable[[Any], Any] = _BOOTSTRAP._load_unlocked  # noqa: SLF001
         self._read: Callable[[Any, str], str] = type(os.environ).__getitem__
 
@@ -99,6 +100,10 @@ class Preloading:
 
     def _look(self, name: str) -> None:
         """Note that what is new was caused by this module."""
+        glance = traces.glance()
+        if glance == self._glance:
+            return
+        self._glance = glance
         found = {*traces.threads(), *self._open()} - self._seen
         if traces.has_child():
             found.add("child")
