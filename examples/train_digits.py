@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import time
 from pathlib import Path
 
 import torch
@@ -24,7 +23,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 TEST_SHARE = 5  # every fifth picture is kept for the test
 BATCH = 32
-GLOO_REST_S = 0.1
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -124,13 +122,11 @@ def main() -> None:
 
     if rank == 0:
         print(f"rank 0: test accuracy {accuracy(model.module, test_data):.4f}", flush=True)
-    # Gloo's threads live as long as the model or the group refers to them, abort the process if
-    # they meet the end of the interpreter, and need Python once more after the last gradients. The
-    # end of the group waits for them and gives Python to none (torch 2.13). Hence this order.
-    del model, optimizer
-    gc.collect()  # the model is part of cycles
-    time.sleep(GLOO_REST_S)
     dist.destroy_process_group()
+    # Gloo's threads live as long as the model refers to them, and abort the process if they
+    # meet the end of the interpreter. The model is part of cycles, so `del` is not enough.
+    del model, optimizer
+    gc.collect()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 from . import late_imports, linux, preloading, traces
 from .environment import too_late
 from .preloading import Preloading, Unfit
+from .process_groups import keep_first_group
 from .worker import Seat, become
 
 PACKET_BYTES_MAX = 1024 * 1024
@@ -60,6 +61,7 @@ class Template:
             if why := _try_fork():
                 raise Unfit(why)
             watched.check()
+        keep_first_group()
         for place in places:  # The program puts them there itself as it begins.
             if place in sys.path:
                 sys.path.remove(place)
