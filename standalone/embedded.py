@@ -22,11 +22,11 @@ from agent.session.transport import (
     TransportError,
 )
 from agent.settings.config import AgentConfig
-from coordinator.config import Limits
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import Journal
+from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions

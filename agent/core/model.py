@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.core.notice import Leaving, NoticeReport
 from agent.watchdog.core.model import WorkerKey
@@ -34,8 +37,7 @@ class GroupState(StrEnum):
     """One failed, the others are being stopped; waits for the coordinator's decision."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStep:
+class WorkerStep(Struct, frozen=True, kw_only=True):
     """A worker said how far it is in an iteration.
 
     ``interrupted`` without an ``interruption``: it only heard of it. ``spec`` is as it was encoded:
@@ -50,8 +52,7 @@ class WorkerStep:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessReport(HostReport):
+class InprocessReport(HostReport, frozen=True, kw_only=True):
     """This host's report; ``spec`` is as it was encoded. Messages in it are shortened."""
 
     spec: bytes | None = None
@@ -66,15 +67,13 @@ class InprocessReport(HostReport):
         return replace(self, ahead=(), spec=None, groups=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abort:
+class Abort(Struct, frozen=True, kw_only=True):
     """No iteration follows: end, with an exception for the caller of the function."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOrder:
+class WorkerOrder(Struct, frozen=True, kw_only=True):
     """Tell a worker what to do in an iteration; the latest counts. A begin has its seat only."""
 
     worker: WorkerKey
@@ -82,8 +81,7 @@ class WorkerOrder:
     kind: DirectiveKind | Abort
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(Struct, frozen=True, kw_only=True):
     """The agent's whole actual state, with what made the group fail. See ``drumbeat.v1.Beat``."""
 
     state: GroupState
@@ -105,8 +103,7 @@ class Beat:
         return self if report is None else replace(self, inprocess=report.news)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """How often to beat and how to come back; seconds."""
 
     heartbeat_interval_s: float
@@ -140,15 +137,13 @@ class Standby:
     time_left_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True):
     """Stop the workers; the verdict follows."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Struct, frozen=True, kw_only=True):
     """The run is over; ``is_released``: it goes on without this agent, which has succeeded."""
 
     is_success: bool
@@ -163,8 +158,7 @@ DesiredState = Standby | Assignment | Stop | Exit
 """What the coordinator wants of this agent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure(WorkerFailure):
+class Failure(WorkerFailure, frozen=True, kw_only=True):
     """One worker's failure; ``happened_at`` is this host's monotonic clock, until the next boot."""
 
     sequence: int = 0

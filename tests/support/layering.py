@@ -29,12 +29,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # `agent join --standalone` is one command, and `standalone` needs the agent.
 MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 
-# Modules of the standard library that only compute.
+# Modules that only compute: of the standard library, and the one that makes values.
 VALUE_MODULES = frozenset(
     {
         "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fnmatch",
         "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math",
-        "operator", "re", "string", "textwrap", "types", "typing", "zlib",
+        "msgspec", "operator", "re", "string", "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
