@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -110,8 +109,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     reconnect_delay_max_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """This agent's part of a round. See ``drumbeat.v1.Assignment``."""
 
     round_id: int
@@ -129,8 +127,7 @@ class Assignment:
     restarts_max: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standby:
+class Standby(Struct, frozen=True, kw_only=True):
     """Hold no workers. ``reason`` says what the run waits for, ``time_left_s`` how long."""
 
     reason: str

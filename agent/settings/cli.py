@@ -4,8 +4,8 @@ The options are torchrun's in meaning and spelling wherever drumbeat has the sam
 """
 
 import os
+import secrets
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -158,7 +158,7 @@ def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str:
             "--run-id is missing: it is needed with --coordinator and several machines",
             "give all machines of this training job the same name, and no other job: --run-id NAME",
         )
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def _program_of(params: dict[str, Any]) -> Program:
