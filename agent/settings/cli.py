@@ -17,7 +17,7 @@ from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NNODES
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
 from drumbeat.access import arguments
-from drumbeat.command import options
+from drumbeat.command import loading, options
 from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
 from worker_sdk import context
 
@@ -78,10 +78,9 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     Command lines of torchrun and its PET_* variables work, too; ours count first.
     """
     # Imported here: neither --help nor a mistake of spelling needs it.
-    from drumbeat.command.loading import load_structlog_alone  # noqa: PLC0415
-
-    load_structlog_alone()
-    from agent.runtime import preflight  # noqa: PLC0415
+    with loading.without_collections():
+        loading.load_structlog_alone()
+        from agent.runtime import preflight  # noqa: PLC0415
 
     notes = translate(ctx, params)
     arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
