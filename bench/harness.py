@@ -44,6 +44,7 @@ VERSIONS_OF = ("torch", "grpcio", "protobuf", "click", "msgspec", "psutil", "str
 
 # What may stand beside ours: how its column is called, and how the two are compared.
 OTHERS = {
+    "cold": ("without --preload", "without / with"),
     "insecure": ("with --insecure", "drumbeat / --insecure"),
     "before": ("before", "drumbeat / before"),
     "torchrun": ("torchrun", "torchrun / drumbeat"),
@@ -74,6 +75,8 @@ class Question:
     """Ours without encryption and authentication; None where there is none anyway."""
     before: Measure | None = None
     """Ours as in the tree of another commit."""
+    cold: Measure | None = None
+    """Ours without ``--preload``; None where there is none anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +198,15 @@ class Scene:
         return credentials(access, f"{LOOPBACK}:{port}")
 
     def start_ours(
-        self, name: str, port: int, nnodes: str = "1", *, workers: int = 2
+        self, name: str, port: int, nnodes: str = "1", *, workers: int = 2, preload: str = ""
     ) -> psutil.Popen:
         """Start one of our agents."""
         token = ("--token-file", str(self._token)) if self.way is Way.DEFAULT else ()
+        options = ("--preload", preload) if preload else ()
         return self.start(
             *("agent", "join", "--coordinator", f"{LOOPBACK}:{port}", "--run-id", "bench"),
             *("--nnodes", nnodes, "--nproc-per-node", str(workers), "--max-restarts", "3"),
-            *(*token, *self.way.options, *self.worker),
+            *(*token, *self.way.options, *options, *self.worker),
             name=name,
         )
 
@@ -396,6 +400,7 @@ def _sides(side: str, before: Path | None) -> list[str]:
     if before is not None:
         TREES[Way.BEFORE] = before.resolve()
     ways = [str(way) for way in Way if way is not Way.BEFORE or before is not None]
+    ways.append("cold")
     return [*ways, "torchrun"] if side == "both" else ways
 
 

@@ -78,6 +78,7 @@ def launch_agent(
             "run_id": config.run_id or uuid.uuid4().hex,
             "python": sys.executable,
             "outcome_file": str(directory / exchange.OUTCOME),
+            "preload_path": () if isinstance(entrypoint, str) else tuple(sys.path),
         }
         if config.logs_specs is not None and not isinstance(config.logs_specs, str):
             told["logs_specs"] = logs.pickled(cast("LogsSpecs", config.logs_specs))

@@ -31,8 +31,9 @@ from agent.multiprocessing.signals import HANDLERS
 from agent.workers.output.logs import LogsSpecs
 from agent.workers.supervisor.client import launch_supervisor
 from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-from agent.workers.supervisor.process import opened_outputs, serve
+from agent.workers.supervisor.process import serve
 from agent.workers.supervisor.process_tree import die_with
+from agent.workers.supervisor.spawner import opened_outputs
 from drumbeat.access.exposure import TOKEN_VARIABLE
 from worker_sdk import record
 

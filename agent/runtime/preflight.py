@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
@@ -18,7 +19,7 @@ from agent.telemetry import handlers
 from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from agent.workers.devices.nvml import count_gpus
 from agent.workers.output import logs
-from agent.workers.supervisor.process import find_program
+from agent.workers.supervisor.spawner import find_program
 
 OWN_STARTER = "drumbeat_commands"
 PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
@@ -59,7 +60,36 @@ def check_host(config: AgentConfig) -> AgentConfig:
                 raise EventLogUnusable(event_log, error.strerror or str(error)) from None
     if log_dir is not None:
         log_dir = prepare_log_dir(log_dir)
-    return dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
+    config = dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
+    return check_preloading(config) if config.is_preloading else config
+
+
+def check_preloading(config: AgentConfig) -> AgentConfig:
+    """Find out from where workers import modules. Raises ``UsageError``."""
+    if config.program.kind == "program":
+        raise UsageError(
+            f"--preload: {config.program.target} is a program of its own, and only what Python "
+            "runs can find modules imported",
+            "leave --preload and --preload-script out, or name a Python script or module",
+        )
+    if config.python != sys.executable:
+        note = (
+            f"--preload is not used: {PYTHON_VARIABLE} names another interpreter, and only what "
+            "this agent's own has imported can be shared"
+        )
+        return dataclasses.replace(
+            config, preload=(), preload_script=None, notes=(*config.notes, note)
+        )
+    script, path = config.preload_script, config.preload_path
+    if script is not None:
+        check_script(script)
+        script = str(Path(script).absolute())
+    if not path and not os.environ.get("PYTHONSAFEPATH"):
+        kind, target, _ = config.program
+        # As Python has it: the folder of a script, behind links; itself if it is an archive.
+        of_script = target if zipfile.is_zipfile(target) else str(Path(target).resolve().parent)
+        path = (str(Path.cwd()),) if kind == "module" else (of_script,)
+    return dataclasses.replace(config, preload_script=script, preload_path=path)
 
 
 def count_workers(word: str) -> int:

@@ -7,10 +7,10 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import click
+from msgspec import Struct
 
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
@@ -100,8 +100,7 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     return preflight.check_host(config)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusRequest:
+class StatusRequest(Struct, frozen=True):
     """``agent status``."""
 
     is_json: bool

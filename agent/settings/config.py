@@ -120,6 +120,30 @@ class JobSettings(AccessSettings):
         "Time that workers have between SIGTERM and SIGKILL.",
         variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     )
+    preload: Sequence[str] = _workers(
+        (),
+        kinds.MODULES,
+        "Modules that are imported once on this machine, before workers start, which are then "
+        "forked and find them imported: a restart waits for no import. torch stands for what "
+        "DistributedDataParallel and FSDP import later, too.",
+        shown_default="none",
+    )
+    preload_script: str | None = _workers(
+        None,
+        kinds.FILE,
+        "Python script that is run once for the same purpose, after --preload.",
+        shown_default="none",
+    )
+    preload_refresh: bool = _workers(
+        False,
+        FLAG,
+        "Preload again after each round, not only when a file outside of site-packages changed.",
+    )
+    preload_timeout: float = _workers(
+        300.0,  # a shared file system that a thousand machines read at once
+        seconds(0.1),
+        "How long the preloading may take; then workers start without it.",
+    )
     startup_timeout: float | None = _hangs(
         None,
         limit(),
@@ -262,6 +286,11 @@ class JobSettings(AccessSettings):
         return self.coordinator is None
 
     @property
+    def is_preloading(self) -> bool:
+        """Whether workers are to be forked from a process that has imported something."""
+        return bool(self.preload or self.preload_script)
+
+    @property
     def event_handler(self) -> str:
         """The handler of structured events: that which was named, else what a file asks for."""
         return self.event_log_handler or ("jsonl" if self.event_log_file else "null")
@@ -301,6 +330,7 @@ class AgentConfig(JobSettings):
     program: Program
     python: str = "python"  # interpreter of the workers
     notes: tuple[str, ...] = ()  # for the user: what of the command line is not needed here
+    preload_path: tuple[str, ...] = ()  # what the program puts first on its path for modules
     outcome_file: str | None = None  # for a program that launched this agent: how that ended
 
     @property

@@ -109,6 +109,10 @@ def _are_labels(labels: Sequence[str]) -> bool:
     return is_each_once and all(map(_LABEL.fullmatch, labels))
 
 
+def _are_modules(names: Sequence[str]) -> bool:
+    return all(part.isidentifier() for name in names for part in name.split("."))
+
+
 def _is_name(value: str) -> bool:
     return len(value) <= 253 and value.isprintable() and " " not in value  # as of a DNS name
 
@@ -161,6 +165,12 @@ LABELS = _texts(
     "KEY=VALUE[,...]",
     lambda given: [part.strip() for part in given.split(",") if part.strip()],
     _are_labels,
+)
+MODULES = _texts(
+    "names of Python modules separated by commas: torch,mypackage.models",
+    "MODULE[,MODULE]...",
+    lambda given: [*dict.fromkeys(part.strip() for part in given.split(",") if part.strip())],
+    _are_modules,
 )
 SIGNAL = one_of(SIGNALS_ALLOWED)._replace(metavar="NAME")
 SIGNALS = _texts(

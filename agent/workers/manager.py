@@ -101,7 +101,7 @@ class Workers:
         """Start a supervisor after ``delay_s``, and hand it what was asked for meanwhile."""
         await asyncio.sleep(delay_s)
         try:
-            await self._supervisor.start()
+            await self._supervisor.start(preload_of(self._config, self._environment))
         except OSError as error:
             ending = f"could not be started: {error.strerror or error}"
             self._submit(ev.SupervisorDied(ending=ending, has_lived=False))
@@ -232,6 +232,9 @@ class Workers:
                     ending = describe_ending(returncode)
                     self._submit(ev.SupervisorDied(ending=ending, explanation=why))
                     return
+                case messages.TemplateReported():
+                    tell_of_template(news)
+                    return
                 case messages.WorkerExited():
                     news = await self._examine(news)
                 case messages.WorkersStarted():
@@ -280,6 +283,32 @@ class Workers:
             has_stacks=bool(stacks),
         )
         return replace(told, explanation=self._explainer.explain(ended))
+
+
+def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload | None:
+    """Return what a supervisor is to keep ready for workers, None for nothing."""
+    if not config.is_preloading:
+        return None
+    return messages.Preload(
+        argv=config.command,
+        env=env,
+        modules=tuple(config.preload),
+        script=config.preload_script or "",
+        path=config.preload_path,
+        is_refreshed=config.preload_refresh,
+        timeout_s=config.preload_timeout,
+    )
+
+
+def tell_of_template(report: messages.TemplateReported) -> None:
+    """Say on the console what became of preloading."""
+    is_trouble = report.news in (
+        messages.TemplateNews.COLD,
+        messages.TemplateNews.ENDED,
+        messages.TemplateNews.LATE_IMPORTS,
+    )
+    tell = log.warning if is_trouble else log.info
+    tell("preloading", message=report.text, news=report.news.value)
 
 
 def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:

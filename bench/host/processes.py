@@ -10,14 +10,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import psutil
 
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
+    Preload,
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
+    TemplateReported,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -29,6 +32,9 @@ from bench.harness import Question, Scene
 WORKERS = 8
 EXITS = 200
 IDLE_S = 20.0
+PAGES_GATHERED_S = 3.0  # by then a template is as quick as it gets
+TELL = 'import os; os.write(os.open(os.environ["ARRIVALS"], os.O_WRONLY), b"x")'
+COMMAND = (sys.executable, "-u", "-c", TELL)
 
 
 class Host:
@@ -54,10 +60,17 @@ class Host:
             self._change.clear()
             await self._change.wait()
 
-    def start(self, count: int, *argv: str) -> None:
+    def start(self, count: int, *argv: str, **env: str) -> None:
         """Start workers that all run the same command."""
-        workers = tuple(WorkerStart(local_rank=rank, env={}) for rank in range(count))
+        workers = tuple(WorkerStart(local_rank=rank, env=env) for rank in range(count))
         self.client.send(StartWorkers(round_id=0, argv=argv, env=dict(os.environ), workers=workers))
+
+    async def preload(self, *argv: str) -> None:
+        """Have workers of this command forked from what has imported torch; return when it can."""
+        preload = Preload(argv=argv, env=dict(os.environ), modules=("torch",))
+        self.client.send(preload)
+        await self.until(TemplateReported, 1)
+        await asyncio.sleep(PAGES_GATHERED_S)
 
 
 def with_host(measure: Callable[[Host], Awaitable[float]]) -> float:
@@ -91,14 +104,17 @@ async def exit_latency(host: Host) -> float:
 
 
 async def first_instructions(start: Callable[[str], object], count: int) -> float:
-    """Return how long after ``start`` the last of ``count`` Pythons runs its first instruction."""
+    """Return how long after ``start`` the last of ``count`` Pythons runs its first instruction.
+
+    It is told the path of a pipe, to which each of them, with `TELL` as its program, tells it.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/arrivals"
         os.mkfifo(path)
         end = os.open(path, os.O_RDWR)
         try:
             began, seen = time.monotonic(), 0
-            start(f"import os; os.write(os.open({path!r}, os.O_WRONLY), b'x')")
+            start(path)
             while seen < count:
                 seen += len(await asyncio.to_thread(os.read, end, count))
             return time.monotonic() - began
@@ -106,24 +122,29 @@ async def first_instructions(start: Callable[[str], object], count: int) -> floa
             os.close(end)
 
 
-async def spawn(host: Host) -> float:
-    """Return how many bare Python starts it takes until the last of eight workers runs."""
+async def spawn(host: Host, *, is_warm: bool = False) -> float:
+    """Return how many bare Python starts it takes until the last of eight workers runs.
+
+    If it ``is_warm``, they have torch imported by then.
+    """
     children: list[subprocess.Popen[bytes]] = []
 
-    def bare(code: str) -> None:
-        children.append(subprocess.Popen([sys.executable, "-c", code]))
+    def bare(path: str) -> None:
+        children.append(subprocess.Popen(COMMAND, env={**os.environ, "ARRIVALS": path}))
 
-    def all_bare(code: str) -> None:
+    def all_bare(path: str) -> None:
         for _ in range(WORKERS):
-            bare(code)
+            bare(path)
 
     singles = [await first_instructions(bare, 1) for _ in range(5)]
     alone = sorted(singles)[2]
     together = await first_instructions(all_bare, WORKERS)
     for child in children:
         child.wait()
+    if is_warm:
+        await host.preload(*COMMAND)
     took = await first_instructions(
-        lambda code: host.start(WORKERS, sys.executable, "-c", code), WORKERS
+        lambda path: host.start(WORKERS, *COMMAND, ARRIVALS=path), WORKERS
     )
     print(
         f"spawn: one bare start {alone * 1000:.1f} ms, {WORKERS} at once without a supervisor "
@@ -163,6 +184,13 @@ QUESTIONS = (
         unit="",
         repeats=5,
         ours=lambda: with_host(spawn),
+    ),
+    Question(
+        name="spawn_warm",
+        text=f"{WORKERS} workers with torch imported start: the same, in bare Python starts",
+        unit="",
+        repeats=5,
+        ours=lambda: with_host(partial(spawn, is_warm=True)),
     ),
     Question(
         name="idle",

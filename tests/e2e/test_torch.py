@@ -53,9 +53,13 @@ def test_standalone_training_reaches_its_accuracy(cluster: Cluster) -> None:
 
 
 def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> None:
-    """One of them is killed midway; all go on from the checkpoint, after exactly one restart."""
+    """One of four is killed midway; all go on from the checkpoint, after exactly one restart.
+
+    What they import is imported once on each host.
+    """
     coordinator = cluster.coordinator()
-    options = ("--nnodes", "2", "--max-restarts", "3")
+    size = ("--nnodes", "2", "--nproc-per-node", "2")
+    options = (*size, "--max-restarts", "3", "--preload", "torch,sklearn.datasets")
     checkpoints = ("--checkpoint-dir", str(cluster.directory / "checkpoints"))
     command = (*options, SCRIPT, "--epochs", "20", *checkpoints)
     env = {"OMP_NUM_THREADS": "1"}
@@ -63,11 +67,13 @@ def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> No
     leader.wait_for_line("standing by")  # so that rank 0 is its
     agents = [leader, cluster.agent(*command, coordinator=coordinator, env=env)]
     leader.wait_for_line(r"rank 0: epoch 3/", TRAINING_S)
-    worker_of(agents[1], 1).kill()
+    worker_of(agents[1], 3).kill()
     assert [agent.wait(TRAINING_S) for agent in agents] == [0, 0]
     assert accuracy(agents) > ACCURACY_MIN
     last = coordinator.run(cluster.run_id)
     assert (last.restart_count, last.round_id, last.verdict.is_success) == (1, 1, True)
     resumed = leader.wait_for_line(r"rank 0: first step, epoch (\d+), restart 1")
     assert int(resumed[1]) > 3
-    assert "SIGKILL" in "\n".join(agent.stderr for agent in agents)
+    stderr = "\n".join(agent.stderr for agent in agents)
+    assert "SIGKILL" in stderr
+    assert (stderr.count("preloaded "), stderr.count("by themselves")) == (2, 0), stderr

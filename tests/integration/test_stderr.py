@@ -12,7 +12,7 @@ from agent.workers.output.lines import LAST_BYTES_MAX
 from agent.workers.output.streams import OutputPipe
 from agent.workers.output.tail import Tail
 from agent.workers.supervisor.messages import WorkerStart
-from agent.workers.supervisor.process import opened_outputs
+from agent.workers.supervisor.spawner import opened_outputs
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:

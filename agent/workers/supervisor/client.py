@@ -83,8 +83,11 @@ class SupervisorClient:
         self._is_closing = False
         self._life: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Start a supervisor; it takes commands at once. Raises ``OSError``."""
+    async def start(self, greeting: Command | None = None) -> None:
+        """Start a supervisor; it takes commands at once, the ``greeting`` before all others.
+
+        Raises ``OSError``.
+        """
         assert self.pid is None, "a supervisor is running already"
         older_children = list_children() if self._is_subreaper else set()
         pid, connection = self._launch()
@@ -97,8 +100,9 @@ class SupervisorClient:
             reader, self._writer = await asyncio.open_unix_connection(sock=connection)
             undo.pop_all()
         self.pid, self._is_closing = pid, False
-        for command in self._queued:
-            self.send(command)
+        for command in (greeting, *self._queued):
+            if command is not None:
+                self.send(command)
         self._queued.clear()
         self._life = asyncio.create_task(self._attend(pid, pidfd, reader, older_children))
 

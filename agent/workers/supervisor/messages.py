@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -143,5 +144,39 @@ class WorkersStopped(Struct, frozen=True, kw_only=True):
     stuck_pids: tuple[int, ...] = ()  # not dead of SIGKILL within `worker_group.KILL_WAIT_S`
 
 
-Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
-SupervisorEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
+class Preload(Struct, frozen=True, kw_only=True):
+    """Keep a template of the workers to come, of which each is a fork; repeating it is harmless.
+
+    Answered by a `TemplateReported` whenever there is something to say.
+    """
+
+    argv: tuple[str, ...]  # exactly that of the starts to come
+    env: Mapping[str, str]  # their common environment
+    modules: tuple[str, ...]
+    script: str = ""  # run after them, unless ""
+    path: tuple[str, ...] = ()  # what the program puts first on its path for modules
+    is_refreshed: bool = False  # anew after each round, not only when a file has changed
+    timeout_s: float = 300.0
+
+
+class TemplateNews(StrEnum):
+    """What is reported of a template."""
+
+    READY = "ready"
+    COLD = "cold"  # workers start as without one from now on
+    RENEWED = "renewed"
+    ENDED = "ended"
+    LATE_IMPORTS = "late imports"
+
+
+class TemplateReported(Struct, frozen=True, kw_only=True):
+    """Something that the user may want to know about preloading."""
+
+    news: TemplateNews
+    text: str
+
+
+GroupCommand: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
+Command: TypeAlias = GroupCommand | Preload
+GroupEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
+SupervisorEvent: TypeAlias = GroupEvent | TemplateReported

@@ -9,31 +9,31 @@ given up when the agent ends.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from agent.workers.supervisor import messages, protocol, worker_group
+from msgspec.structs import replace
+
+from agent.workers.supervisor import messages, protocol, template_keeper, worker_group
 from agent.workers.supervisor.process_tree import (
     become_subreaper,
     die_with,
     kill_descendants,
+    list_own_children,
     list_remaining,
     signal_at_parents_end,
 )
+from agent.workers.supervisor.spawner import Spawner, WorkerSpawner, opened_outputs
+from agent.workers.supervisor.template_process import Broken, Refused, TemplateProcess
 
 _READ_BYTES = 256 * 1024  # taken from the socket at once
-_SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
 _POLL_S_MAX = 86_400.0  # longest wait at a time: the system refuses more than some days
 
 _KEPT_SIGNALS = {
@@ -57,6 +57,9 @@ class Supervisor:
         self._agent = agent
         self._spawn = spawner
         self._group = worker_group.WorkerGroup()
+        self._keeper = template_keeper.TemplateKeeper()
+        self._template: TemplateProcess | None = None
+        self._is_warm = False  # whether what is being started is for the template
         self._commands: protocol.Decoder[messages.Command] = protocol.Decoder(messages.Command)
         self._outbox = bytearray()
         self._is_agent_gone = False
@@ -100,16 +103,20 @@ class Supervisor:
                 self._read_commands()
             if mask & select.POLLOUT:
                 self._flush()
-            if self._timeout_s() == 0:
+            if self._template is not None and self._template.connection.fileno() in masks:
+                self._hear_template()
+            if _is_due(self._group.deadline):
                 self._reap()
-                if self._timeout_s() == 0:
-                    self._dispatch(worker_group.DeadlineReached(pids=list_remaining()))
+                if _is_due(self._group.deadline):
+                    left = list_remaining(exclude=self._spared)
+                    self._dispatch(worker_group.DeadlineReached(pids=left))
+            if _is_due(self._keeper.deadline):
+                self._keep(template_keeper.DeadlineReached())
 
     def _timeout_s(self) -> float | None:
-        deadline = self._group.deadline
-        if deadline is None:
-            return None
-        return min(max(0.0, deadline - time.monotonic()), _POLL_S_MAX)
+        deadlines = (self._group.deadline, self._keeper.deadline)
+        due = min((each for each in deadlines if each is not None), default=None)
+        return None if due is None else min(max(0.0, due - time.monotonic()), _POLL_S_MAX)
 
     def _read_commands(self) -> None:
         try:
@@ -125,7 +132,7 @@ class Supervisor:
         for command in self._commands.feed(data):
             # What ended before a stop arrived was not stopped by it.
             self._reap()
-            self._dispatch(command)
+            self._keep(command)
 
     def _dispatch(self, event: worker_group.Event) -> None:
         """Hand an event to the group, and do what it wants."""
@@ -139,10 +146,96 @@ class Supervisor:
                         with suppress(ProcessLookupError, PermissionError):
                             (os.killpg if is_for_group else os.kill)(pid, signum)
                 case messages.KillWorkers():
-                    kill_descendants()
+                    kill_descendants(exclude=self._spared)
+                case messages.WorkerExited():
+                    self._keep(effect)
+                    self._report(effect)
+                case messages.WorkersStopped():
+                    self._report(effect)
+                    if self._group.state is worker_group.State.IDLE:
+                        self._keep(template_keeper.RoundEnded())
                 case report:
-                    self._outbox += protocol.encode(report)
-                    self._flush()
+                    self._report(report)
+
+    def _report(self, report: messages.SupervisorEvent) -> None:
+        self._outbox += protocol.encode(report)
+        self._flush()
+
+    @property
+    def _spared(self) -> tuple[int, ...]:
+        """What is below this process and no worker: the template."""
+        return () if self._template is None else (self._template.pid,)
+
+    def _keep(self, event: template_keeper.Event) -> None:
+        """Hand an event to the keeper of the template, and do what it wants."""
+        for effect in self._keeper.handle(event, now=time.monotonic()):
+            match effect:
+                case template_keeper.Carry():
+                    self._is_warm = effect.is_warm
+                    self._dispatch(effect.command)
+                case template_keeper.Launch(preload=preload):
+                    self._launch_template(preload)
+                case template_keeper.End():
+                    self._drop_template()
+                case template_keeper.CheckSources() if self._template is not None:
+                    self._template.check_sources()
+                case template_keeper.ReadLateImports() if self._template is not None:
+                    modules = self._template.late_imports()
+                    self._keep(template_keeper.LateImports(modules=modules))
+                case template_keeper.CheckSources() | template_keeper.ReadLateImports():
+                    pass  # it has ended meanwhile
+                case report:
+                    self._report(report)
+
+    def _launch_template(self, preload: messages.Preload) -> None:
+        try:
+            with self._starting():
+                self._template = TemplateProcess(preload, self._spawn)
+        except OSError as error:
+            how = f"could not be started: {error.strerror or error}"
+            self._keep(template_keeper.Ended(how=how))
+        else:
+            self._poll.register(self._template.connection, select.POLLIN)
+
+    def _drop_template(self) -> None:
+        if (template := self._template) is not None:
+            self._template = None
+            self._poll.unregister(template.connection)
+            template.end()
+
+    def _hear_template(self) -> None:
+        """Take what the template says."""
+        for event in self._template.read() if self._template is not None else ():
+            self._keep(event)
+
+    def _fork_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished | None:
+        """Have the template start workers; None if they are to be started without it."""
+        template, self._is_warm = self._template if self._is_warm else None, False
+        if template is None:
+            return None
+        try:
+            pids, number = template.fork(command, opened_outputs)
+        except Refused as refused:
+            if refused.event is not None:
+                self._keep(refused.event)
+            return None
+        except Broken as broken:
+            # Nothing else is alive now. What it may have forked is ended with it.
+            self._drop_template()
+            end_everything()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            self._keep(template_keeper.Ended(how=str(broken)))
+            return None
+        self._keep(template_keeper.Forked())
+        failure = None
+        if number:
+            failure = messages.WorkerStartFailed(
+                round_id=command.round_id,
+                local_rank=command.workers[len(pids)].local_rank,
+                message=f"cannot fork a worker: {os.strerror(number)}",
+                errno=number,
+            )
+        return worker_group.SpawnFinished(pids=pids, failure=failure)
 
     def _on_continued(self, _number: int, _frame: object) -> None:
         """Leave a start that waits, on the signal which comes when the agent ends."""
@@ -150,7 +243,19 @@ class Supervisor:
             self._is_starting = False
             raise _AgentGone
 
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """What is done here is given up if the agent ends meanwhile."""
+        self._is_starting = True
+        try:
+            yield
+        finally:
+            self._is_starting = False
+
     def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
+        with self._starting():
+            if (finished := self._fork_workers(command)) is not None:
+                return finished
         pids: dict[int, int] = {}
         failure = None
         try:
@@ -174,8 +279,21 @@ class Supervisor:
 
     def _reap(self) -> None:
         reaped = _reap_ended()
-        if reaped.exit_codes or not reaped.is_any_left:
-            self._dispatch(reaped)
+        is_any_left = reaped.is_any_left
+        if self._keeper.warmth is not template_keeper.Warmth.UNASKED and is_any_left:
+            is_any_left = bool(list_own_children() - {*self._spared})
+            if is_any_left and self._group.state is worker_group.State.IDLE:
+                # What the imports of a template have started, and it has left.
+                kill_descendants(exclude=self._spared)
+                is_any_left = False
+        if reaped.exit_codes or not is_any_left:
+            self._dispatch(replace(reaped, is_any_left=is_any_left))
+        template = self._template
+        if template is not None and (code := reaped.exit_codes.get(template.pid)) is not None:
+            self._hear_template()  # its last words
+            if self._template is template:
+                self._drop_template()
+                self._keep(template_keeper.Ended(how=_describe_end(code)))
 
     def _flush(self) -> None:
         try:
@@ -240,6 +358,16 @@ def serve(
     return 0 if is_all_gone else 1
 
 
+def _is_due(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _describe_end(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"
+
+
 def _reap_ended() -> worker_group.ChildrenReaped:
     exit_codes: dict[int, int] = {}
     while True:
@@ -250,133 +378,6 @@ def _reap_ended() -> worker_group.ChildrenReaped:
         if pid == 0:
             return worker_group.ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
         exit_codes[pid] = os.waitstatus_to_exitcode(status)
-
-
-WorkerSpawner: TypeAlias = "Callable[[messages.StartWorkers, messages.WorkerStart], int]"
-"""Returns the pid of a worker that has begun, and that the caller reaps.
-
-Raises ``OSError`` with the sentence of `WorkerStartFailed`; then nothing is left of the attempt.
-"""
-
-
-class Spawner:
-    """Starts processes that die with this one, which must have a single thread.
-
-    Each leads its own session and process group, inherits nothing but the standard streams and its
-    ``fds``, and has the default disposition of every signal. ``handlers`` are the dispositions
-    from before this process ignored them.
-    """
-
-    def __init__(self, handlers: Mapping[int, Any]) -> None:
-        self._pid = os.getpid()
-        # An ignored signal stays ignored across exec, so a worker would never notice its stop.
-        # nohup: what ignores a hangup from the start hands that on.
-        self._ignored = tuple(
-            number
-            for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN
-            and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
-        )
-
-    def __call__(self, command: messages.StartWorkers, worker: messages.WorkerStart) -> int:
-        """Return the pid of a process that has begun to execute the command; may raise."""
-        argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
-        with opened_outputs(worker) as outputs:
-            try:
-                # The child of a single-threaded process may run Python before exec.
-                process = subprocess.Popen(  # noqa: S603 - running what the user asked for
-                    argv,
-                    env=env,
-                    stdout=outputs.get(1),
-                    stderr=outputs.get(2),
-                    pass_fds=worker.fds,
-                    start_new_session=True,
-                    preexec_fn=partial(self._prepare_child, worker.cpus),  # noqa: PLW1509
-                )
-            except OSError as error:
-                raise OSError(error.errno, _describe_start_failure(argv[0], env, error)) from error
-            except (ValueError, subprocess.SubprocessError) as error:
-                raise OSError(0, f"cannot start {argv[0]}: {error}") from error
-        # The caller reaps; the object must not try, nor warn that it was not done.
-        process.returncode = 0
-        return process.pid
-
-    def _prepare_child(self, cpus: Collection[int]) -> None:
-        if cpus:
-            # It fails if all of them were taken from us since they were chosen. Where a worker
-            # runs decides how fast it is; that is no reason for it not to run.
-            with suppress(OSError):
-                os.sched_setaffinity(0, cpus)
-        for number in self._ignored:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        die_with(self._pid)
-
-
-@contextmanager
-def opened_outputs(worker: messages.WorkerStart) -> Iterator[dict[int, int]]:
-    """Open the emptied files that are to take a worker's output, by 1 and 2.
-
-    Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
-    another process cuts meanwhile gets no hole. A terminal does not become that of this process's
-    session. Raises ``OSError`` with a sentence.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-    outputs = {}
-    with ExitStack() as stack:
-        for number, path in ((1, worker.stdout), (2, worker.stderr)):
-            if not path:
-                continue
-            try:
-                fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
-            except OSError as error:
-                is_unread = error.errno == errno.ENXIO
-                why = "it is a pipe without a reader" if is_unread else error.strerror
-                sentence = f"cannot write the worker's output to {path}: {why}"
-                raise OSError(error.errno, sentence) from error
-            stack.callback(os.close, fd)
-            os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
-            outputs[number] = fd
-        yield outputs
-
-
-def find_program(program: str, search_path: str | None) -> tuple[str, str]:
-    """Return the file that is meant by a path, or a name on ``PATH``, and what is wrong with it."""
-    is_path, folders = "/" in program, (search_path or os.defpath).split(os.pathsep)
-    meant = [program] if is_path else [str(Path(folder, program)) for folder in folders]
-    found = [path for path in meant if os.access(path, os.F_OK)]
-    files = [path for path in found if not Path(path).is_dir()]
-    usable = [path for path in files if os.access(path, os.X_OK)]
-    if usable or files:
-        return (usable or files)[0], "" if usable else "it is not executable"
-    if is_path:
-        return program, "it is a directory" if found else "there is no such file"
-    return program, f"there is no such program on PATH, which is {search_path!r}"
-
-
-def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:
-    """Return a sentence that names the file and what is wrong with it."""
-    path, problem = find_program(program, env.get("PATH"))
-    match error.errno:
-        case errno.ENOENT if not problem:
-            line = b""
-            with suppress(OSError), Path(path).open("rb") as file:
-                line = file.readline(_SCRIPT_LINE_BYTES_MAX)
-            words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
-            missing = f"interpreter {os.fsdecode(words[0])!r}" if words else "dynamic loader"
-            problem = f"its {missing} does not exist"
-        case errno.ENOEXEC:
-            problem = "it is neither a program nor a script with a #! line"
-        case errno.E2BIG:
-            problem = (
-                "its arguments and environment exceed what the system takes "
-                "(128 KiB for one string, usually 2 MiB in all)"
-            )
-        case errno.EACCES if not os.access(path, os.F_OK):
-            problem = f"{error.strerror} to a directory above it"
-        case _:
-            problem = problem or error.strerror or str(error)
-    return f"cannot start {path}: {problem}"
 
 
 if __name__ == "__main__":

@@ -52,14 +52,25 @@ def list_children() -> set[int]:
     return {process.pid for process in psutil.Process().children()}
 
 
-def list_remaining() -> tuple[int, ...]:
+def list_own_children() -> set[int]:
+    """Return the same, at once, for a process with a single thread."""
+    try:
+        return set(map(int, Path("/proc/thread-self/children").read_text().split()))
+    except FileNotFoundError:
+        return list_children()  # a kernel without it
+
+
+def list_remaining(*, exclude: Collection[int] = ()) -> tuple[int, ...]:
     """Return what is left below this process, to be called when all that ended is reaped.
 
     A zombie counts if it is a direct child, because then it still has a thread that lives on.
+    Those in ``exclude`` do not count.
     """
     children = list_children()
     remaining = []
     for process in psutil.Process().children(recursive=True):
+        if process.pid in exclude:
+            continue
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.pid in children or process.status() != psutil.STATUS_ZOMBIE:
                 remaining.append(process.pid)

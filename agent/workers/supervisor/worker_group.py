@@ -63,7 +63,7 @@ class SendSignal(Struct, frozen=True, kw_only=True):
     is_for_group: bool
 
 
-Event: TypeAlias = messages.Command | SpawnFinished | ChildrenReaped | DeadlineReached
+Event: TypeAlias = messages.GroupCommand | SpawnFinished | ChildrenReaped | DeadlineReached
 """The agent's commands, and what the system did."""
 _COLUMNS: tuple[type[Event], ...] = (
     *(messages.StartWorkers, messages.StopWorkers, messages.KillWorkers, messages.SignalWorkers),
@@ -71,9 +71,7 @@ _COLUMNS: tuple[type[Event], ...] = (
 )
 """Of `WorkerGroup.TRANSITIONS`."""
 
-Effect: TypeAlias = (
-    messages.StartWorkers | SendSignal | messages.KillWorkers | messages.SupervisorEvent
-)
+Effect: TypeAlias = messages.StartWorkers | SendSignal | messages.KillWorkers | messages.GroupEvent
 """A start is to be carried out in order up to the first failure, and ends as `SpawnFinished`; a
 kill means every descendant that exists now; a report is for the agent."""
 

@@ -140,7 +140,7 @@ class Agent:
         self.pending: list[Spooled] = []
         self._desk = Desk(self.clock, self.actor, self.submit, host.checker.iterations)
         self._training = Training(self.clock, self.actor, self.submit, asks=host.asks)
-        self._commands: list[messages.Command] = []
+        self._commands: list[messages.GroupCommand] = []
         self._queue: deque[Event] = deque()
         self._is_busy = False
         self._timer: float | None = None
@@ -283,7 +283,7 @@ class Agent:
 
         self.clock.after(self.random.uniform(0.001, 0.05), self.actor, told)
 
-    def _command(self, command: messages.Command) -> None:
+    def _command(self, command: messages.GroupCommand) -> None:
         if self.supervisor is None:
             self._commands.append(command)
         else:
@@ -301,7 +301,7 @@ class Agent:
             )
         )
 
-    def _on_supervisor_event(self, event: messages.SupervisorEvent) -> None:
+    def _on_supervisor_event(self, event: messages.GroupEvent) -> None:
         match event:
             case messages.WorkerExited():
                 self._desk.gone(event.round_id, event.local_rank)

@@ -53,7 +53,7 @@ class Supervisor:
     def __init__(
         self,
         host: Host,
-        on_event: Callable[[messages.SupervisorEvent], None],
+        on_event: Callable[[messages.GroupEvent], None],
         agent: Actor,
         desk: Desk,
     ) -> None:
@@ -69,13 +69,13 @@ class Supervisor:
 
     # The shell: what ``agent.workers.supervisor.process`` does.
 
-    def send(self, command: messages.Command) -> None:
+    def send(self, command: messages.GroupCommand) -> None:
         """Take a command from the agent, a moment later and in order."""
         delay = self._random.uniform(0.0001, 0.001)
         self._latest_in = max(self._latest_in, self._clock.now + delay)
         self._clock.at(self._latest_in, self.actor, lambda: self._on_command(command))
 
-    def _on_command(self, command: messages.Command) -> None:
+    def _on_command(self, command: messages.GroupCommand) -> None:
         self._reap()
         self._dispatch(command)
 
@@ -114,7 +114,7 @@ class Supervisor:
                 self._tell(event)
         return []
 
-    def _tell(self, event: messages.SupervisorEvent) -> None:
+    def _tell(self, event: messages.GroupEvent) -> None:
         delay = self._random.uniform(0.0001, 0.001)
         self._latest_out = max(self._latest_out, self._clock.now + delay)
         channel = self.actor.name

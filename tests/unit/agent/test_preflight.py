@@ -2,15 +2,18 @@
 
 import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
 from agent.runtime import preflight
+from agent.settings.config import AgentConfig, Program
 from agent.workers.devices.nvml import visible_gpus
 from drumbeat_commands import OwnPackages
 
@@ -214,3 +217,46 @@ def test_a_package_without_init_may_hold_the_module(package: Path) -> None:
 def test_a_package_with_main_can_be_run(package: Path) -> None:
     (package / "__main__.py").touch()
     preflight.check_module("trainer_of_test")
+
+
+def preloading(program: Program, **more: Any) -> AgentConfig:
+    config = AgentConfig(
+        run_id="r", program=program, python=sys.executable, preload=("torch",), **more
+    )
+    return preflight.check_preloading(config)
+
+
+def test_modules_to_preload_are_found_where_the_program_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a link, in an archive, in the working directory; or where a launcher found them."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    real = tmp_path / "real"
+    real.mkdir()
+    (real / "train.py").touch()
+    (tmp_path / "link.py").symlink_to(real / "train.py")
+    with zipfile.ZipFile("train.zip", "w") as archive:
+        archive.writestr("__main__.py", "")
+    assert preloading(Program("script", "link.py")).preload_path == (str(real),)
+    assert preloading(Program("script", "train.zip")).preload_path == ("train.zip",)
+    assert preloading(Program("module", "a.b")).preload_path == (str(tmp_path),)
+    told = preloading(Program("function", "f"), preload_path=("/a", "/b"))
+    assert told.preload_path == ("/a", "/b")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    assert preloading(Program("script", "link.py")).preload_path == ()
+
+
+def test_only_the_agents_own_python_preloads() -> None:
+    config = AgentConfig(
+        run_id="r", program=Program("script", "x.py"), python="/other/python", preload=("torch",)
+    )
+    told = preflight.check_preloading(config)
+    assert not told.is_preloading
+    assert "PYTHON_EXEC names another interpreter" in told.notes[0]
+
+
+def test_a_script_to_preload_with_has_to_be_there(tmp_path: Path) -> None:
+    program = Program("script", str(tmp_path / "x.py"))
+    with pytest.raises(ScriptNotFound, match="there is no such file"):
+        preloading(program, preload_script=str(tmp_path / "missing.py"))

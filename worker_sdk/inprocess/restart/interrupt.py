@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
 
+IMPORT_S = 10.0
+"""For how long an import is let through; one that takes longer is left amid it."""
 SIGNALS_LEFT_OUT = 8  # real-time signals left to others, at the lower and at the upper end
 
 
@@ -33,6 +36,7 @@ class Interrupter:
         self.reason: str | None = None
         """Why the main thread shall leave; ``None``: it need not. Written by the monitor."""
         self._is_open = False
+        self._import_until: float | None = None
         self._on_raised, self._on_dropped = on_raised, on_dropped
         self._raised: weakref.ref[RankShouldRestart] | None = None
         self._main = threading.get_ident()
@@ -46,6 +50,7 @@ class Interrupter:
         """Return what ``function`` returned, and what it raised; for the main thread."""
         # Nothing is raised between these lines: the handler knows this frame. No outcome is lost.
         try:
+            self._import_until = None
             self._is_open = True
             value = _call(function)
             self._is_open = False
@@ -61,8 +66,9 @@ class Interrupter:
     def interrupt(self, frame: FrameType | None) -> None:
         """Raise if it is wanted, and if ``frame`` may be left."""
         reason, is_kept_out = self.reason, frame is not None and frame.f_code in UNINTERRUPTIBLE
-        if reason is None or not self._is_open or is_kept_out:
+        if reason is None or not self._is_open or is_kept_out or self._awaits_import(frame):
             return
+        self._import_until = None
         error = RankShouldRestart(reason)
         self._raised = weakref.ref(error, lambda _: self._on_dropped())
         self._on_raised()
@@ -71,6 +77,21 @@ class Interrupter:
         finally:
             # Its traceback has this frame: as long as that had it, it would never be gone.
             del error
+
+    def _awaits_import(self, frame: FrameType | None) -> bool:
+        """Return whether ``frame`` is in an import, which is to end first; this is sent again.
+
+        A package that is left amid its import is made anew at the next one, without those of its
+        modules that were complete: ``torch._dynamo``, which DistributedDataParallel imports when it
+        is first made, can't be imported any more then.
+        """
+        while frame is not None and frame.f_code is not Interrupter.run.__code__:
+            if frame.f_code.co_filename == _IMPORTING:
+                now = time.monotonic()
+                self._import_until = self._import_until or now + IMPORT_S
+                return now < self._import_until
+            frame = frame.f_back
+        return False
 
     def close(self) -> None:
         """Restore what was before; nothing may be sent any more."""
@@ -100,6 +121,7 @@ def _import_locking() -> set[CodeType]:
     return codes | inner
 
 
+_IMPORTING = sys.modules["_frozen_importlib"]._find_and_load.__code__.co_filename  # noqa: SLF001
 UNINTERRUPTIBLE: set[CodeType] = {Interrupter.run.__code__, *_import_locking()}
 """Code in whose own frames nothing is raised."""
 

@@ -17,10 +17,12 @@ import pytest
 from tests.support.calls import WAIT_S, Noted, later
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
+from worker_sdk.inprocess.restart import interrupt
 from worker_sdk.inprocess.restart.interrupt import Interrupter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.unit.worker_sdk.inprocess.conftest import World
 
@@ -326,3 +328,34 @@ def test_an_import_that_is_interrupted_keeps_no_lock() -> None:
         assert not _imp.lock_held()
     finally:
         interrupter.close()
+
+
+def test_an_import_is_let_through_but_not_for_ever(
+    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is left amid its import can't be imported any more."""
+    package = tmp_path / "halfway"
+    package.mkdir()
+    (package / "part.py").touch()
+    (package / "__init__.py").write_text(
+        "from halfway import part\nimport time\ntime.sleep(0.3)\nimport halfway.part\nhalfway.part"
+    )
+    (tmp_path / "endless.py").write_text("import time; time.sleep(600)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(interrupt, "IMPORT_S", 1.0)
+    world = make_world(1)
+    seen: list[bool] = []
+
+    @Wrapper()
+    def train(call: CallWrapper) -> int:
+        if call.iteration < 2:
+            later(lambda: world.model.interrupt("now"))
+            importlib.import_module(("halfway", "endless")[call.iteration])
+            time.sleep(600)
+        seen.extend(name in sys.modules for name in ("halfway", "halfway.part", "endless"))
+        return call.iteration
+
+    began = time.monotonic()
+    assert train() == 2
+    assert seen == [True, True, False]
+    assert time.monotonic() - began < WAIT_S

@@ -1,0 +1,319 @@
+"""Pure. The supervisor's decisions about the template that workers are forked from.
+
+::
+
+              preload                 ready
+    UNASKED ──────────► LOADING ─────────────────► READY
+                         ▲  │ unfit, too slow,      │
+                         │  │ died too often        │
+                         │  ▼                       │ died too often, unfit for a worker
+                         │ COLD ◄───────────────────┤
+                         └──────────────────────────┘ died, or a source has changed
+
+Workers that are to start while a template is loading wait for it: it imports what each of them
+would import, and only once for all. In COLD, which is left no more, they start as without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from agent.workers.supervisor import messages
+from agent.workers.supervisor.messages import TemplateNews, TemplateReported
+
+DEATHS_MAX = 3  # in a row, without a round whose workers were forked in between
+LATE_LOOK_S = 60.0  # after a start, by when most programs have imported what they need
+LATE_S_MIN = 0.1  # in all, to be worth a line
+LATE_EACH_S_MIN = 0.02  # of a module that is named there
+LATE_NAMED_MAX = 8
+
+
+class Loaded(Struct, frozen=True, kw_only=True):
+    """The template has imported everything."""
+
+    seconds: float
+    modules: int
+
+
+class Unfit(Struct, frozen=True, kw_only=True):
+    """Workers can't be forked from the template, or from none that imports the same."""
+
+    why: str
+
+
+class Changed(Struct, frozen=True, kw_only=True):
+    """A file has changed since the template has loaded it."""
+
+    path: str
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """The template has ended by itself, or was ended because it did not answer."""
+
+    how: str
+
+
+class Forked(Struct, frozen=True, kw_only=True):
+    """The workers of a round were forked from the template."""
+
+
+class RoundEnded(Struct, frozen=True, kw_only=True):
+    """Nothing of a round is alive any more."""
+
+
+class LateImports(Struct, frozen=True, kw_only=True):
+    """What workers had to import by themselves so far, and how long each took, in seconds."""
+
+    modules: tuple[tuple[str, float], ...]
+
+
+class DeadlineReached(Struct, frozen=True, kw_only=True):
+    """The instant of `TemplateKeeper.deadline` has come."""
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """Start a template."""
+
+    preload: messages.Preload
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """End the template, and whatever its imports have started."""
+
+
+class CheckSources(Struct, frozen=True, kw_only=True):
+    """Ask the template whether a file has changed."""
+
+
+class ReadLateImports(Struct, frozen=True, kw_only=True):
+    """Look what workers imported by themselves; answered by `LateImports`."""
+
+
+class Carry(Struct, frozen=True, kw_only=True):
+    """Hand a command to the worker group; a start that ``is_warm`` is for the template."""
+
+    command: messages.GroupCommand
+    is_warm: bool = False
+
+
+Event: TypeAlias = (
+    messages.Command
+    | (Loaded | Unfit | Changed | Ended)
+    | (Forked | messages.WorkerExited | RoundEnded | LateImports | DeadlineReached)
+)
+Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | messages.SupervisorEvent
+
+
+class Warmth(Enum):
+    """Whether workers are forked from a template."""
+
+    UNASKED = "unasked"  # none is asked for
+    LOADING = "loading"  # it imports; starts wait
+    READY = "ready"  # starts are for it
+    COLD = "cold"  # there can be none
+
+
+class TemplateKeeper:
+    """The template of one host's workers, one after the other.
+
+    Invariant: a command is held only while a template is loading.
+    """
+
+    def __init__(self) -> None:
+        self.warmth = Warmth.UNASKED
+        self._preload: messages.Preload | None = None
+        self._held: list[messages.StartWorkers | messages.SignalWorkers] = []
+        self._deaths = 0
+        self._loading_until: float | None = None
+        self._late_at: float | None = None
+        self._is_late_open = False  # whether there may be late imports to tell
+        self._has_told_late = False
+
+    @property
+    def deadline(self) -> float | None:
+        """When `DeadlineReached` is due, in monotonic seconds."""
+        due = [each for each in (self._loading_until, self._late_at) if each is not None]
+        return min(due, default=None)
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """Take one input at ``now`` (monotonic seconds) and return what to do, in order."""
+        handler = self.TRANSITIONS.get((self.warmth, type(event)))
+        return [] if handler is None else handler(self, event, now)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        is_loading = self.warmth is Warmth.LOADING
+        assert is_loading or not self._held, f"{self._held} wait in {self.warmth}"
+        assert is_loading == (self._loading_until is not None), "a time limit for nothing"
+
+    def _on_preload(self, preload: messages.Preload, now: float) -> list[Effect]:
+        if self._preload is not None:
+            return []
+        self._preload = preload
+        return self._load(now)
+
+    def _load(self, now: float) -> list[Effect]:
+        assert self._preload is not None, "nothing is to be preloaded"
+        self.warmth, self._loading_until = Warmth.LOADING, now + self._preload.timeout_s
+        return [Launch(preload=self._preload)]
+
+    def _renew(self, now: float) -> list[Effect]:
+        return [End(), *self._load(now)]
+
+    def _on_start(self, start: messages.StartWorkers, _now: float) -> list[Effect]:
+        return [Carry(command=start, is_warm=self.warmth is Warmth.READY)]
+
+    def _hold_start(self, start: messages.StartWorkers, _now: float) -> list[Effect]:
+        if start not in self._held:
+            self._held.append(start)
+        return []
+
+    def _on_signal(self, command: messages.SignalWorkers, _now: float) -> list[Effect]:
+        if not self._held:
+            return [Carry(command=command)]
+        self._held.append(command)  # for workers that are about to be started
+        return []
+
+    def _release(self) -> list[Effect]:
+        """Hand on what waited for the template."""
+        held, self._held = self._held, []
+        self._loading_until = None
+        is_warm = self.warmth is Warmth.READY
+        return [
+            Carry(command=each, is_warm=is_warm and isinstance(each, messages.StartWorkers))
+            for each in held
+        ]
+
+    def _on_stop(
+        self, stop: messages.StopWorkers | messages.KillWorkers, _now: float
+    ) -> list[Effect]:
+        """Forget a start that is not wanted any more."""
+        is_kill, effects = isinstance(stop, messages.KillWorkers), [Carry(command=stop)]
+        dropped = [
+            each
+            for each in self._held
+            if isinstance(stop, messages.KillWorkers) or each.round_id <= stop.round_id
+        ]
+        self._held = [each for each in self._held if each not in dropped]
+        # The group knows nothing of that round, and so can't say that nothing of it is alive.
+        rounds = {each.round_id for each in dropped if isinstance(each, messages.StartWorkers)}
+        stopped = [messages.WorkersStopped(round_id=each) for each in sorted(rounds)]
+        return [*effects, *(stopped if is_kill else ())]
+
+    def _on_loaded(self, event: Loaded, _now: float) -> list[Effect]:
+        self.warmth = Warmth.READY
+        text = f"preloaded {event.modules} modules in {event.seconds:.1f} s, once for all workers"
+        return [_report(TemplateNews.READY, text), *self._release()]
+
+    def _on_unfit(self, event: Unfit, _now: float) -> list[Effect]:
+        return self._give_up(event.why)
+
+    def _on_changed(self, event: Changed, now: float) -> list[Effect]:
+        text = f"{event.path} has changed: preloading again"
+        return [_report(TemplateNews.RENEWED, text), *self._renew(now)]
+
+    def _give_up(self, why: str) -> list[Effect]:
+        self.warmth = Warmth.COLD
+        text = f"workers start without preloading: {why}"
+        return [End(), _report(TemplateNews.COLD, text), *self._release()]
+
+    def _on_ended(self, event: Ended, now: float) -> list[Effect]:
+        """Start another one, in the background; what waits for this one waits no longer."""
+        self._deaths += 1
+        if self._deaths >= DEATHS_MAX:
+            return self._give_up(f"the process that preloads {event.how}, {self._deaths} times")
+        text = f"the process that preloads {event.how}; another one is started"
+        self.warmth = Warmth.COLD
+        released = self._release()
+        return [_report(TemplateNews.ENDED, text), *released, *self._renew(now)]
+
+    def _on_forked(self, _event: Forked, now: float) -> list[Effect]:
+        self._deaths, self._is_late_open = 0, not self._has_told_late
+        self._late_at = now + LATE_LOOK_S if self._is_late_open else None
+        return []
+
+    def _on_worker_exited(self, _event: messages.WorkerExited, _now: float) -> list[Effect]:
+        return self._look_for_late_imports(is_last=True)
+
+    def _on_round_ended(self, _event: RoundEnded, now: float) -> list[Effect]:
+        self._late_at, self._is_late_open = None, False
+        if self.warmth is not Warmth.READY or self._preload is None:
+            return []
+        return self._renew(now) if self._preload.is_refreshed else [CheckSources()]
+
+    def _look_for_late_imports(self, *, is_last: bool) -> list[Effect]:
+        is_open, self._late_at = self._is_late_open, None
+        self._is_late_open = is_open and not is_last
+        return [ReadLateImports()] if is_open else []
+
+    def _on_late_imports(self, event: LateImports, _now: float) -> list[Effect]:
+        late: dict[str, float] = {}
+        for name, seconds in event.modules:
+            late[name] = late.get(name, 0.0) + seconds
+        for name in list(late):  # A package comes with what is imported of it.
+            part = next((other for other in late if other.startswith(f"{name}.")), None)
+            if part is not None:
+                late[part] += late.pop(name)
+        slow = {name: each for name, each in late.items() if each >= LATE_EACH_S_MIN}
+        if self._has_told_late or self._preload is None or sum(slow.values()) < LATE_S_MIN:
+            return []
+        self._has_told_late, self._is_late_open, self._late_at = True, False, None
+        named = sorted(slow, key=lambda name: -slow[name])[:LATE_NAMED_MAX]
+        what = ", ".join(f"{name} ({slow[name]:.2f} s)" for name in named)
+        option = ",".join((*self._preload.modules, *named))
+        text = f"workers still import {what} by themselves; they need not with --preload {option}"
+        return [_report(TemplateNews.LATE_IMPORTS, text)]
+
+    def _on_deadline(self, _event: DeadlineReached, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._late_at is not None and now >= self._late_at:
+            effects += self._look_for_late_imports(is_last=False)
+        if self._loading_until is not None and now >= self._loading_until:
+            assert self._preload is not None, "nothing is to be preloaded"
+            why = f"it takes longer than --preload-timeout, {self._preload.timeout_s:g} s"
+            effects += self._give_up(why)
+        return effects
+
+    _BY_WARMTH: ClassVar[Mapping[type[Event], tuple[Callable[..., list[Effect]] | None, ...]]] = {
+        messages.Preload: (_on_preload, None, None, None),
+        messages.StartWorkers: (_on_start, _hold_start, _on_start, _on_start),
+        messages.StopWorkers: (_on_stop, _on_stop, _on_stop, _on_stop),
+        messages.KillWorkers: (_on_stop, _on_stop, _on_stop, _on_stop),
+        messages.SignalWorkers: (_on_signal, _on_signal, _on_signal, _on_signal),
+        Loaded: (None, _on_loaded, None, None),
+        Unfit: (None, _on_unfit, _on_unfit, None),
+        Changed: (None, None, _on_changed, None),
+        Ended: (None, _on_ended, _on_ended, None),
+        Forked: (None, None, _on_forked, None),
+        messages.WorkerExited: (None, _on_worker_exited, _on_worker_exited, _on_worker_exited),
+        RoundEnded: (None, _on_round_ended, _on_round_ended, _on_round_ended),
+        LateImports: (None, _on_late_imports, _on_late_imports, _on_late_imports),
+        DeadlineReached: (None, _on_deadline, _on_deadline, _on_deadline),
+    }
+    TRANSITIONS: ClassVar[Mapping[tuple[Warmth, type[Event]], Callable[..., list[Effect]]]] = {
+        (warmth, kind): handler
+        for kind, handlers in _BY_WARMTH.items()
+        for warmth, handler in zip(Warmth, handlers, strict=True)
+        if handler is not None
+    }
+    """The whole machine. A pair that is not here is late, or of no interest, and ignored."""
+
+
+def news_of(found: Mapping[str, object]) -> Event | None:
+    """Return what a message of the template says, None if nothing is to be done about it."""
+    match found:
+        case {"ready": True, "seconds": float(seconds), "modules": int(modules)}:
+            return Loaded(seconds=seconds, modules=modules)
+        case {"unfit": str(why)}:
+            return Unfit(why=why)
+        case {"checked": str(path)} if path:
+            return Changed(path=path)
+    return None
+
+
+def _report(news: TemplateNews, text: str) -> TemplateReported:
+    return TemplateReported(news=news, text=text)

@@ -1,0 +1,172 @@
+"""Shell. The supervisor's side of a template: starts it, asks it for workers, hears of it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from agent.workers.supervisor.messages import Preload, StartWorkers, WorkerStart
+from agent.workers.supervisor.template_keeper import Event, news_of
+from agent.workers.template import late_imports
+
+STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
+ORDER_VARIABLE = "DRUMBEAT_TEMPLATE"  # as `sitecustomize` there has it
+PATH_VARIABLE = "PYTHONPATH"
+# How long the workers of a round may take: each takes some milliseconds, more on a busy machine.
+FORK_WAIT_S, FORK_WAIT_EACH_S = 2.0, 0.1
+_PACKET_BYTES_MAX = 1024 * 1024
+
+
+class Refused(Exception):
+    """The template did not fork the workers of a round; ``event`` says why, if that lasts."""
+
+    def __init__(self, event: Event | None) -> None:
+        super().__init__(str(event))
+        self.event = event
+
+
+class Broken(Exception):
+    """The template does not answer as it should, and some workers may have been forked."""
+
+
+class TemplateProcess:
+    """One template, from its start to its end."""
+
+    def __init__(self, preload: Preload, spawn: Callable[[StartWorkers, WorkerStart], int]) -> None:
+        """Start it. Raises ``OSError``."""
+        self._preload = preload
+        with ExitStack() as undo:
+            self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(self.connection.close)
+            memory = os.memfd_create("late imports", os.MFD_CLOEXEC)
+            with theirs:
+                undo.callback(os.close, memory)
+                os.ftruncate(memory, late_imports.MEMORY_BYTES)
+                self._memory = mmap.mmap(memory, late_imports.MEMORY_BYTES)
+                fds = (theirs.fileno(), memory)
+                start = _start_of(preload, *fds)
+                worker = WorkerStart(local_rank=0, env={}, fds=fds)
+                self.pid = spawn(start, worker)
+            undo.pop_all()
+        os.close(memory)
+        self.connection.setblocking(False)
+
+    def read(self) -> list[Event]:
+        """Return what it has said, without waiting."""
+        found: list[Event] = []
+        with suppress(BlockingIOError, ConnectionResetError):
+            while data := self.connection.recv(_PACKET_BYTES_MAX):
+                event = news_of(json.loads(data))
+                found += [event] if event is not None else []
+        return found
+
+    def check_sources(self) -> None:
+        """Have it say whether a file has changed."""
+        with suppress(OSError):  # it has ended, which is told
+            self._send({"check": True})
+
+    def late_imports(self) -> tuple[tuple[str, float], ...]:
+        """Return what the first worker of the latest round imported so far by itself."""
+        return tuple(late_imports.read(self._memory))
+
+    def fork(
+        self, command: StartWorkers, opened: Callable[[WorkerStart], Any]
+    ) -> tuple[dict[int, int], int]:
+        """Have it fork the workers of a round; return pids by local rank, and an error number.
+
+        With an error those that are missing were not tried. Raises `Refused` if there is none,
+        and `Broken` if that is unknown.
+        """
+        if (command.argv, command.env) != (self._preload.argv, self._preload.env):
+            raise Refused(None)
+        ranks = [worker.local_rank for worker in command.workers]
+        wait_s = FORK_WAIT_S + FORK_WAIT_EACH_S * len(ranks)
+        with self._exchange(wait_s), ExitStack() as files:
+            packets: list[tuple[dict[str, Any], list[int]]] = []
+            for worker in command.workers:
+                if worker.fds or worker.args:
+                    raise Refused(None)
+                try:
+                    outputs = files.enter_context(opened(worker))
+                except OSError:
+                    raise Refused(None) from None  # said better where it is tried again
+                told = {"env": dict(worker.env), "cpus": worker.cpus, "to": list(outputs)}
+                packets.append((told, list(outputs.values())))
+            self._send({"workers": len(packets), "supervisor": os.getpid()})
+            for told, fds in packets:
+                self._send(told, fds)
+            answer = self._answer()
+        match answer:
+            case {"pids": list(pids), "errno": int(number)}:
+                return dict(zip(ranks, pids, strict=False)), number
+            case {"refused": why}:
+                raise Refused(news_of(why))
+        raise Broken("did not fork workers")
+
+    @contextmanager
+    def _exchange(self, wait_s: float) -> Iterator[None]:
+        self.connection.settimeout(wait_s)
+        try:
+            yield
+        except TimeoutError:
+            raise Broken(f"did not fork workers within {wait_s:g} s") from None
+        except (ConnectionError, ValueError) as error:
+            raise Broken("ended while it was to fork workers") from error
+        except OSError as error:
+            raise Broken(f"could not be asked for workers: {error.strerror}") from error
+        finally:
+            self.connection.setblocking(False)
+
+    def _answer(self) -> dict[str, Any]:
+        while data := self.connection.recv(_PACKET_BYTES_MAX):
+            answer: dict[str, Any] = json.loads(data)
+            if "checked" not in answer:  # which it says again, if there is something to it
+                return answer
+        raise ConnectionResetError
+
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        packet = json.dumps(message).encode()
+        if fds:
+            socket.send_fds(self.connection, [packet], fds)
+        else:
+            self.connection.sendall(packet)
+
+    def end(self) -> None:
+        """Kill it, and what its imports have started; the caller reaps."""
+        self.connection.close()
+        self._memory.close()
+        with suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    process.kill()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _start_of(preload: Preload, connection: int, memory: int) -> StartWorkers:
+    """Return how Python is started with the workers' program, to stop before it."""
+    own = preload.env.get(PATH_VARIABLE)
+    order = {
+        "fd": connection,
+        "memory": memory,
+        "modules": preload.modules,
+        "script": preload.script,
+        "path": preload.path,
+        "python_path": own,
+    }
+    env = {
+        **preload.env,
+        PATH_VARIABLE: f"{STARTUP}{os.pathsep}{own}" if own else str(STARTUP),
+        ORDER_VARIABLE: json.dumps(order),
+    }
+    worker = WorkerStart(local_rank=0, env={})
+    return StartWorkers(round_id=0, argv=preload.argv, env=env, workers=(worker,))

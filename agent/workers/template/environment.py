@@ -1,0 +1,46 @@
+"""Pure. Which variables a worker may have otherwise than its template, and which not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Python, the loader, the C library and libraries of threads read these as they start.
+_READ_AT_START = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "VECLIB_"),
+)
+
+
+def too_late(
+    reads: Mapping[str, str], template: Mapping[str, str], worker: Mapping[str, str]
+) -> str:
+    """Return why a worker with this environment must not be forked; "" if it may.
+
+    ``reads`` has the variables that were read while modules were imported, and by which module;
+    ``template`` what they were then.
+    """
+    for name, value in worker.items():
+        if template.get(name) == value:
+            continue
+        if name in reads:
+            return (
+                f"{reads[name]} read {name} when it was imported, and each worker has its own: "
+                "read it later, or do not preload that module"
+            )
+        if name.startswith(_READ_AT_START):
+            return f"{name} differs among workers, and is read before they are forked"
+    return ""
+
+
+def after_imports(
+    before: Mapping[str, str], after: Mapping[str, str], worker: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a worker's environment as imports would have left it, had it made them itself."""
+    found = dict(worker)
+    for name in before.keys() | after.keys():
+        if before.get(name) != after.get(name) and found.get(name) == before.get(name):
+            if name in after:
+                found[name] = after[name]
+            else:
+                found.pop(name, None)
+    return found

@@ -1,0 +1,238 @@
+"""Shell. The template of a host's workers: imports what they need, and forks them when asked.
+
+It has one thread, and waits in one place for its supervisor, at the other end of a socket.
+A worker is to be the supervisor's child. So the template forks a process which forks the
+workers of a round and ends: the supervisor adopts them, as it does every orphan below it.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from . import late_imports, linux, preloading, traces
+from .environment import too_late
+from .preloading import Preloading, Unfit
+from .process_groups import keep_first_group
+from .worker import Seat, become
+
+PACKET_BYTES_MAX = 1024 * 1024
+_FDS_MAX = 16  # that come with one packet
+TRIAL_S = 10.0  # that a fork may take which only looks at itself
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
+NAME = "worker template"  # as `ps` and `top` show it; 15 bytes at most
+
+
+class Template:
+    """What a template knows of itself, once it has imported everything."""
+
+    def __init__(self, order: dict[str, Any], connection: socket.socket) -> None:
+        self._order = order
+        self._connection = connection
+        self._memory = linux.map_shared(order["memory"], late_imports.MEMORY_BYTES)
+        if order["python_path"] is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = order["python_path"]
+        self.environment = dict(os.environ)  # that every worker has, before imports changed it
+        self._folder, self._name = os.getcwd(), linux.process_name()  # noqa: PTH109
+        self._preloading = Preloading()
+        self._sources: dict[str, tuple[int, int]] = {}
+
+    def prepare(self) -> None:
+        """Import everything; raises `Unfit`."""
+        linux.name_process(NAME)
+        began, known = time.perf_counter(), len(sys.modules)
+        places = self._order["path"]
+        sys.path[:0] = places
+        gc.disable()  # Imports make hardly any garbage, and looking for it takes a quarter of them.
+        with self._preloading as watched:
+            watched.load(self._order["modules"], self._order["script"])
+            gc.enable()
+            if why := _try_fork():
+                raise Unfit(why)
+            watched.check()
+        keep_first_group()
+        for place in places:  # The program puts them there itself as it begins.
+            if place in sys.path:
+                sys.path.remove(place)
+        os.chdir(self._folder)
+        self._sources = preloading.sources(self._order["script"])
+        # What is never collected is never written to, and stays shared.
+        gc.collect()
+        gc.freeze()
+        seconds, count = time.perf_counter() - began, len(sys.modules) - known
+        self.tell({"ready": True, "seconds": seconds, "modules": count})
+
+    def tell(self, news: dict[str, Any]) -> None:
+        """Send a message to the supervisor; if it is gone, so is this process soon."""
+        self._connection.sendall(json.dumps(news).encode())
+
+    def serve(self) -> None:
+        """Do what the supervisor asks for; returns in a worker only."""
+        linux.gather_pages(self._is_asked)
+        while True:
+            request, _ = self._receive()
+            if "workers" not in request:
+                self.tell({"checked": preloading.changed(self._sources)})
+                continue
+            seats = []
+            for _ in range(request["workers"]):
+                told, fds = self._receive()
+                seats.append(Seat(told["env"], told["cpus"], dict(zip(told["to"], fds))))  # noqa: B905
+            answer = self._refusal(seats)
+            if answer is None:
+                answer = self._fork(seats, request["supervisor"])
+                if answer is None:
+                    return
+            for seat in seats:
+                seat.close()
+            self.tell(answer)
+
+    def _is_asked(self) -> bool:
+        return bool(select.select([self._connection], [], [], 0)[0])
+
+    def _refusal(self, seats: list[Seat]) -> dict[str, Any] | None:
+        """Return why these workers must not be forked from here, None if they may."""
+        if path := preloading.changed(self._sources):
+            return {"refused": {"checked": path}}
+        for seat in seats:
+            why = too_late(self._preloading.reads, self.environment, seat.env)
+            if why or (why := self._cpus_counted(seat)):
+                return {"refused": {"unfit": why}}
+        return None
+
+    def _cpus_counted(self, seat: Seat) -> str:
+        """Return why a worker would have too many threads for its CPUs; "" if it won't."""
+        is_told = _THREADS_VARIABLE in self.environment | seat.env
+        if is_told or not seat.cpus or os.sched_getaffinity(0) <= {*seat.cpus}:
+            return ""
+        if library := traces.thread_pool():
+            return (
+                f"{library} has counted the CPUs of this machine, and workers are bound to some: "
+                f"set {_THREADS_VARIABLE}"
+            )
+        return ""
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        space = socket.CMSG_SPACE(_FDS_MAX * array.array("i").itemsize)
+        data, ancillary, *_ = self._connection.recvmsg(PACKET_BYTES_MAX, space)
+        if not data:
+            os._exit(0)
+        fds = array.array("i")
+        for _, _, content in ancillary:
+            fds.frombytes(content)
+        return json.loads(data), list(fds)
+
+    def _fork(self, seats: list[Seat], supervisor_pid: int) -> dict[str, Any] | None:
+        """Fork the workers; return what became of it, None in a worker."""
+        late_imports.empty(self._memory)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        linux.flush_output_of_libraries()
+        told, tell = os.pipe()
+        try:
+            parent = os.fork()
+        except OSError as error:
+            os.close(told)
+            os.close(tell)
+            return {"pids": [], "errno": error.errno}
+        if parent == 0:
+            try:
+                os.close(told)
+                parent = os.getpid()
+                place = _fork_all(len(seats), tell)
+                os.setsid()
+                os.close(tell)
+                self._take_seat(seats, place)
+                linux.await_other_parent(parent)
+                linux.die_with(supervisor_pid)
+            except BaseException:  # noqa: BLE001 - it must not go on as if it were a worker
+                traceback.print_exc()
+                os._exit(1)
+            return None
+        os.close(tell)
+        # It ends when the last worker leads its own session, and so gets what is for its group.
+        with open(told, "rb") as file:  # noqa: PTH123 - a descriptor
+            content = file.read()
+        # Only then is the supervisor their parent.
+        os.waitpid(parent, 0)
+        answer: dict[str, Any] = json.loads(content) if content else {"broken": True}
+        return answer
+
+    def _take_seat(self, seats: list[Seat], place: int) -> None:
+        """Make this process, a fork of a fork, the worker at this place."""
+        self._connection.close()
+        linux.name_process(self._name)
+        become(seats[place], before=self.environment)
+        for seat in seats:
+            seat.close()
+        if place == 0:  # The others import what it does.
+            late_imports.note(self._memory)
+
+
+def _fork_all(count: int, tell: int) -> int:
+    """Fork so many workers, tell their numbers and end; return in each which one it is."""
+    pids: list[int] = []
+    number = 0
+    try:
+        for place in range(count):
+            pid = os.fork()
+            if pid == 0:
+                return place
+            pids.append(pid)
+    except OSError as error:
+        number = error.errno or 0
+    os.write(tell, json.dumps({"pids": pids, "errno": number}).encode())
+    os._exit(0)
+
+
+def serve(order: str) -> None:
+    """Be the template that this order, of the supervisor, describes; returns in a worker."""
+    told = json.loads(order)
+    # Workers find none of ours; what runs here does not need to be found.
+    for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
+        del sys.modules[name]
+    sys.path_importer_cache.pop(os.path.dirname(__file__), None)  # noqa: PTH120
+    connection = socket.socket(fileno=told["fd"])
+    connection.set_inheritable(False)
+    template = Template(told, connection)
+    try:
+        template.prepare()
+    except Unfit as why:
+        template.tell({"unfit": str(why)})
+        os._exit(0)
+    template.serve()
+
+
+def _try_fork() -> str:
+    """Fork once, as libraries may have a word in it; return why that went wrong, or ""."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(tell, (traces.lost_accelerator() or "-").encode())
+        os._exit(0)
+    os.close(tell)
+    heard = select.poll()
+    heard.register(told, select.POLLIN)
+    answer = ""
+    if heard.poll(TRIAL_S * 1000):
+        answer = os.read(told, select.PIPE_BUF).decode()
+    os.close(told)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if answer == "-":
+        return ""
+    if answer:
+        return f"preloading {answer}, which a fork can't use any more"
+    return "a fork of a process that has imported all this does not work"

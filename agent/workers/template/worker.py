@@ -1,0 +1,57 @@
+"""Shell. Makes a fork of the template what a new interpreter would be before its program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from . import linux
+from .environment import after_imports
+
+
+class Seat:
+    """What is particular to one worker: variables, CPUs, and what its streams lead to."""
+
+    __slots__ = ("cpus", "env", "streams")
+
+    def __init__(self, env: dict[str, str], cpus: list[int], streams: dict[int, int]) -> None:
+        self.env = env
+        self.cpus = cpus
+        self.streams = streams
+
+    def close(self) -> None:
+        """Close the descriptors that were passed here."""
+        for fd in self.streams.values():
+            os.close(fd)
+
+
+def become(seat: Seat, *, before: dict[str, str]) -> None:
+    """Take a seat; ``before`` is the environment of the template before its imports."""
+    for number, fd in seat.streams.items():
+        os.dup2(fd, number)
+    if seat.cpus:
+        # It fails if all of them were taken from us since they were chosen. Where a worker
+        # runs decides how fast it is; that is no reason for it not to run.
+        with suppress(OSError):
+            os.sched_setaffinity(0, seat.cpus)
+    given = before | seat.env
+    wanted = after_imports(before, dict(os.environ), given)
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
+    linux.show_environment(given)
+    _seed()
+
+
+def _seed() -> None:
+    """Give up random state that all forks have in common, where a new process draws its own.
+
+    Python's own is seeded by itself in a fork; torch's is the same in every new process.
+    """
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)

@@ -1,0 +1,196 @@
+"""What the supervisor decides about the template of its workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.workers.supervisor import template_keeper as tk
+from agent.workers.supervisor.messages import (
+    KillWorkers,
+    Preload,
+    SignalWorkers,
+    StartWorkers,
+    StopWorkers,
+    TemplateNews,
+    TemplateReported,
+    WorkerExited,
+    WorkersStopped,
+    WorkerStart,
+)
+from agent.workers.supervisor.template_keeper import Carry, TemplateKeeper, Warmth
+
+PRELOAD = Preload(argv=("python", "x.py"), env={}, modules=("torch",), timeout_s=10.0)
+LAUNCH = tk.Launch(preload=PRELOAD)
+LOADED = tk.Loaded(seconds=1.5, modules=7)
+EXITED = WorkerExited(round_id=0, local_rank=0, pid=1, exit_code=0, is_stopped=False, ended_at=0.0)
+
+
+def start(round_id: int = 0) -> StartWorkers:
+    workers = (WorkerStart(local_rank=0, env={}),)
+    return StartWorkers(round_id=round_id, argv=("python", "x.py"), env={}, workers=workers)
+
+
+def stop(round_id: int = 0) -> StopWorkers:
+    return StopWorkers(round_id=round_id, signum=15, timeout_s=1.0)
+
+
+def usr1(round_id: int = 0) -> SignalWorkers:
+    return SignalWorkers(round_id=round_id, signum=10)
+
+
+class Kept:
+    """A keeper whose invariants are checked after each event."""
+
+    def __init__(self, *events: tk.Event) -> None:
+        self.keeper = TemplateKeeper()
+        for event in events:
+            self(event)
+
+    def __call__(self, event: tk.Event, now: float = 0.0) -> list[tk.Effect]:
+        effects = self.keeper.handle(event, now=now)
+        self.keeper.check_invariants()
+        return effects
+
+    def said(self, event: tk.Event, now: float = 0.0) -> list[tuple[TemplateNews, str]]:
+        effects = self(event, now)
+        return [(each.news, each.text) for each in effects if isinstance(each, TemplateReported)]
+
+
+def ready(**more: Any) -> Kept:
+    return Kept(Preload(argv=("python", "x.py"), env={}, modules=("torch",), **more), LOADED)
+
+
+def test_nothing_is_started_that_was_not_asked_for() -> None:
+    kept = Kept()
+    for command in (start(), usr1(), stop(), KillWorkers()):
+        assert kept(command) == [Carry(command=command)]
+    for event in (EXITED, tk.RoundEnded(), tk.DeadlineReached()):
+        assert kept(event) == []
+    assert (kept.keeper.warmth, kept.keeper.deadline) == (Warmth.UNASKED, None)
+
+
+def test_a_template_is_started_once() -> None:
+    kept = Kept()
+    assert kept(PRELOAD) == [LAUNCH]
+    assert kept(PRELOAD) == []
+
+
+def test_starts_wait_for_a_template_that_is_loading_and_keep_their_order() -> None:
+    kept = Kept(PRELOAD)
+    assert [kept(each) for each in (start(), start(), usr1())] == [[], [], []]
+    told = TemplateReported(
+        news=TemplateNews.READY, text="preloaded 7 modules in 1.5 s, once for all workers"
+    )
+    carried = [Carry(command=start(), is_warm=True), Carry(command=usr1())]
+    assert kept(LOADED) == [told, *carried]
+    assert kept(start(1)) == [Carry(command=start(1), is_warm=True)]
+
+
+def test_a_stop_takes_a_start_back_that_waits() -> None:
+    kept = Kept(PRELOAD, start(3), usr1(3))
+    assert kept(stop(2)) == [Carry(command=stop(2))]
+    assert kept(stop(3)) == [Carry(command=stop(3))]
+    assert [each for each in kept(LOADED) if isinstance(each, Carry)] == []
+
+
+def test_a_kill_takes_a_start_back_and_says_so() -> None:
+    """The worker group answers for the rounds that it knows; this one is none of them."""
+    kept = Kept(PRELOAD, start(3))
+    assert kept(KillWorkers()) == [Carry(command=KillWorkers()), WorkersStopped(round_id=3)]
+    assert kept(KillWorkers()) == [Carry(command=KillWorkers())]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_what_is_unfit_is_given_up_for_good(*, is_loaded: bool) -> None:
+    kept = Kept(PRELOAD, LOADED if is_loaded else start())
+    text = "workers start without preloading: a thread"
+    told = TemplateReported(news=TemplateNews.COLD, text=text)
+    held = [] if is_loaded else [Carry(command=start())]
+    assert kept(tk.Unfit(why="a thread")) == [tk.End(), told, *held]
+    assert kept(start(1)) == [Carry(command=start(1))]
+    for late in (tk.Ended(how="ended"), LOADED, tk.Changed(path="a.py"), tk.RoundEnded()):
+        assert kept(late) == []
+
+
+def test_a_template_that_dies_is_replaced_and_holds_nothing_up() -> None:
+    kept = Kept(PRELOAD, start())
+    effects = kept(tk.Ended(how="was ended by SIGKILL"))
+    assert effects[1:] == [Carry(command=start()), tk.End(), LAUNCH]
+    assert isinstance(effects[0], TemplateReported)
+
+
+def test_a_template_that_dies_again_and_again_is_given_up() -> None:
+    kept = Kept(PRELOAD)
+    news = [kept.said(tk.Ended(how="ended with exit code 1"))[0] for _ in range(tk.DEATHS_MAX)]
+    assert [kind for kind, _ in news] == [TemplateNews.ENDED] * 2 + [TemplateNews.COLD]
+    assert news[-1][1].endswith("the process that preloads ended with exit code 1, 3 times")
+
+
+def test_a_round_in_between_makes_up_for_a_death() -> None:
+    kept = Kept(PRELOAD)
+    for _ in range(2 * tk.DEATHS_MAX):
+        kept(LOADED)
+        kept(tk.Forked())
+        assert LAUNCH in kept(tk.Ended(how="ended"))
+
+
+def test_a_template_that_loads_for_too_long_is_given_up() -> None:
+    kept = Kept(PRELOAD, start())
+    assert kept.keeper.deadline == 10.0
+    assert kept(tk.DeadlineReached(), 9.9) == []
+    end, told, carried = kept(tk.DeadlineReached(), 10.0)
+    assert (end, carried) == (tk.End(), Carry(command=start()))
+    assert "--preload-timeout, 10 s" in str(told)
+    assert kept.keeper.deadline is None
+
+
+def test_sources_are_checked_between_rounds_and_what_has_changed_is_loaded_anew() -> None:
+    kept = ready()
+    assert kept(tk.RoundEnded()) == [tk.CheckSources()]
+    effects = kept(tk.Changed(path="/src/mine.py"))
+    assert [type(each) for each in effects] == [TemplateReported, tk.End, tk.Launch]
+    assert kept(tk.RoundEnded()) == []
+    assert kept(start(1)) == []
+
+
+def test_a_template_is_renewed_after_each_round_if_asked_for() -> None:
+    kept = ready(is_refreshed=True)
+    assert [type(each) for each in kept(tk.RoundEnded())] == [tk.End, tk.Launch]
+
+
+def test_late_imports_are_looked_for_after_a_while_and_at_the_end_and_told_once() -> None:
+    kept = ready()
+    kept(tk.Forked(), 5.0)
+    assert kept.keeper.deadline == 5.0 + tk.LATE_LOOK_S
+    assert kept(tk.DeadlineReached(), 5.0 + tk.LATE_LOOK_S) == [tk.ReadLateImports()]
+    assert kept.said(tk.LateImports(modules=(("quick", 0.09),))) == []
+    assert kept(EXITED) == [tk.ReadLateImports()]
+    assert kept(EXITED) == []
+    modules = (("mine", 0.1), ("sk", 0.3), ("sk.data", 0.1), ("tiny", 0.01), ("mine", 0.1))
+    [(kind, text)] = kept.said(tk.LateImports(modules=modules))
+    assert kind is TemplateNews.LATE_IMPORTS
+    assert text == (
+        "workers still import sk.data (0.40 s), mine (0.20 s) by themselves; "
+        "they need not with --preload torch,sk.data,mine"
+    )
+    kept(tk.Forked(), 100.0)
+    assert kept(EXITED) == []
+    assert kept.keeper.deadline is None
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"ready": True, "seconds": 1.5, "modules": 7}, LOADED),
+        ({"unfit": "why"}, tk.Unfit(why="why")),
+        ({"checked": "a.py"}, tk.Changed(path="a.py")),
+        ({"checked": ""}, None),
+        ({"else": 1}, None),
+    ],
+)
+def test_messages_of_a_template_are_read(
+    message: dict[str, object], expected: tk.Event | None
+) -> None:
+    assert tk.news_of(message) == expected
