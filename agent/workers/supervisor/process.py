@@ -17,10 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent.workers.supervisor import messages, protocol, template_keeper, worker_group
+from msgspec.structs import replace
+
+from agent.workers.supervisor import messages, protocol, worker_group
 from agent.workers.supervisor.process_tree import (
     become_subreaper,
     die_with,
@@ -29,8 +30,10 @@ from agent.workers.supervisor.process_tree import (
     list_remaining,
     signal_at_parents_end,
 )
-from agent.workers.supervisor.spawner import Spawner, WorkerSpawner, opened_outputs
-from agent.workers.supervisor.template_process import Broken, Refused, TemplateProcess
+from agent.workers.supervisor.spawner import Spawner, WorkerSpawner
+
+if TYPE_CHECKING:
+    from agent.workers.supervisor.warm_starts import WarmStarts
 
 _READ_BYTES = 256 * 1024  # taken from the socket at once
 _POLL_S_MAX = 86_400.0  # longest wait at a time: the system refuses more than some days
@@ -56,9 +59,7 @@ class Supervisor:
         self._agent = agent
         self._spawn = spawner
         self._group = worker_group.WorkerGroup()
-        self._keeper = template_keeper.TemplateKeeper()
-        self._template: TemplateProcess | None = None
-        self._is_warm = False  # whether what is being started is for the template
+        self._warm: WarmStarts | None = None  # from when the agent asks for it
         self._commands: protocol.Decoder[messages.Command] = protocol.Decoder(messages.Command)
         self._outbox = bytearray()
         self._is_agent_gone = False
@@ -102,18 +103,18 @@ class Supervisor:
                 self._read_commands()
             if mask & select.POLLOUT:
                 self._flush()
-            if self._template is not None and self._template.connection.fileno() in masks:
-                self._hear_template()
             if _is_due(self._group.deadline):
                 self._reap()
                 if _is_due(self._group.deadline):
                     left = list_remaining(exclude=self._spared)
                     self._dispatch(worker_group.DeadlineReached(pids=left))
-            if _is_due(self._keeper.deadline):
-                self._keep(template_keeper.DeadlineReached())
+            if self._warm is not None:
+                self._warm.hear()
+                self._warm.look_at_clock()
 
     def _timeout_s(self) -> float | None:
-        deadlines = (self._group.deadline, self._keeper.deadline)
+        of_warm = None if self._warm is None else self._warm.deadline
+        deadlines = (self._group.deadline, of_warm)
         due = min((each for each in deadlines if each is not None), default=None)
         return None if due is None else min(max(0.0, due - time.monotonic()), _POLL_S_MAX)
 
@@ -131,7 +132,25 @@ class Supervisor:
         for command in self._commands.feed(data):
             # What ended before a stop arrived was not stopped by it.
             self._reap()
-            self._keep(command)
+            self._take(command)
+
+    def _take(self, command: messages.Command) -> None:
+        if self._warm is not None:
+            self._warm.handle(command)
+        elif not isinstance(command, messages.Preload):
+            self._dispatch(command)
+        else:
+            # Loaded here: every start would wait for it.
+            from agent.workers.supervisor.warm_starts import WarmStarts  # noqa: PLC0415
+
+            self._warm = WarmStarts(
+                self._spawn_template,
+                self._poll,
+                carry=self._dispatch,
+                report=self._report,
+                end_everything=end_everything,
+            )
+            self._warm.handle(command)
 
     def _dispatch(self, event: worker_group.Event) -> None:
         """Hand an event to the group, and do what it wants."""
@@ -147,12 +166,13 @@ class Supervisor:
                 case messages.KillWorkers():
                     kill_descendants(exclude=self._spared)
                 case messages.WorkerExited():
-                    self._keep(effect)
+                    if self._warm is not None:
+                        self._warm.handle(effect)
                     self._report(effect)
                 case messages.WorkersStopped():
                     self._report(effect)
-                    if self._group.state is worker_group.State.IDLE:
-                        self._keep(template_keeper.RoundEnded())
+                    if self._warm is not None and self._group.state is worker_group.State.IDLE:
+                        self._warm.round_ended()
                 case report:
                     self._report(report)
 
@@ -162,79 +182,7 @@ class Supervisor:
 
     @property
     def _spared(self) -> tuple[int, ...]:
-        """What is below this process and no worker: the template."""
-        return () if self._template is None else (self._template.pid,)
-
-    def _keep(self, event: template_keeper.Event) -> None:
-        """Hand an event to the keeper of the template, and do what it wants."""
-        for effect in self._keeper.handle(event, now=time.monotonic()):
-            match effect:
-                case template_keeper.Carry():
-                    self._is_warm = effect.is_warm
-                    self._dispatch(effect.command)
-                case template_keeper.Launch(preload=preload):
-                    self._launch_template(preload)
-                case template_keeper.End():
-                    self._drop_template()
-                case template_keeper.CheckSources() if self._template is not None:
-                    self._template.check_sources()
-                case template_keeper.ReadLateImports() if self._template is not None:
-                    modules = self._template.late_imports()
-                    self._keep(template_keeper.LateImports(modules=modules))
-                case template_keeper.CheckSources() | template_keeper.ReadLateImports():
-                    pass  # it has ended meanwhile
-                case report:
-                    self._report(report)
-
-    def _launch_template(self, preload: messages.Preload) -> None:
-        try:
-            with self._starting():
-                self._template = TemplateProcess(preload, self._spawn)
-        except OSError as error:
-            how = f"could not be started: {error.strerror or error}"
-            self._keep(template_keeper.Ended(how=how))
-        else:
-            self._poll.register(self._template.connection, select.POLLIN)
-
-    def _drop_template(self) -> None:
-        if (template := self._template) is not None:
-            self._template = None
-            self._poll.unregister(template.connection)
-            template.end()
-
-    def _hear_template(self) -> None:
-        """Take what the template says."""
-        for event in self._template.read() if self._template is not None else ():
-            self._keep(event)
-
-    def _fork_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished | None:
-        """Have the template start workers; None if they are to be started without it."""
-        template, self._is_warm = self._template if self._is_warm else None, False
-        if template is None:
-            return None
-        try:
-            pids, number = template.fork(command, opened_outputs)
-        except Refused as refused:
-            if refused.event is not None:
-                self._keep(refused.event)
-            return None
-        except Broken as broken:
-            # Nothing else is alive now. What it may have forked is ended with it.
-            self._drop_template()
-            end_everything()
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            self._keep(template_keeper.Ended(how=str(broken)))
-            return None
-        self._keep(template_keeper.Forked())
-        failure = None
-        if number:
-            failure = messages.WorkerStartFailed(
-                round_id=command.round_id,
-                local_rank=command.workers[len(pids)].local_rank,
-                message=f"cannot fork a worker: {os.strerror(number)}",
-                errno=number,
-            )
-        return worker_group.SpawnFinished(pids=pids, failure=failure)
+        return () if self._warm is None else self._warm.spared
 
     def _on_continued(self, _number: int, _frame: object) -> None:
         """Leave a start that waits, on the signal which comes when the agent ends."""
@@ -245,16 +193,21 @@ class Supervisor:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """What is done here is given up if the agent ends meanwhile."""
-        self._is_starting = True
+        was_starting, self._is_starting = self._is_starting, True
         try:
             yield
         finally:
-            self._is_starting = False
+            self._is_starting = was_starting
+
+    def _spawn_template(self, command: messages.StartWorkers, it: messages.WorkerStart) -> int:
+        with self._starting():
+            return self._spawn(command, it)
 
     def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
-        with self._starting():
-            if (finished := self._fork_workers(command)) is not None:
-                return finished
+        if self._warm is not None:
+            with self._starting():
+                if (finished := self._warm.fork(command)) is not None:
+                    return finished
         pids: dict[int, int] = {}
         failure = None
         try:
@@ -279,7 +232,7 @@ class Supervisor:
     def _reap(self) -> None:
         reaped = _reap_ended()
         is_any_left = reaped.is_any_left
-        if self._keeper.warmth is not template_keeper.Warmth.UNASKED and is_any_left:
+        if self._warm is not None and is_any_left:
             is_any_left = bool(list_own_children() - {*self._spared})
             if is_any_left and self._group.state is worker_group.State.IDLE:
                 # What the imports of a template have started, and it has left.
@@ -287,12 +240,8 @@ class Supervisor:
                 is_any_left = False
         if reaped.exit_codes or not is_any_left:
             self._dispatch(replace(reaped, is_any_left=is_any_left))
-        template = self._template
-        if template is not None and (code := reaped.exit_codes.get(template.pid)) is not None:
-            self._hear_template()  # its last words
-            if self._template is template:
-                self._drop_template()
-                self._keep(template_keeper.Ended(how=_describe_end(code)))
+        if self._warm is not None:
+            self._warm.reaped(dict(reaped.exit_codes))
 
     def _flush(self) -> None:
         try:
@@ -359,12 +308,6 @@ def serve(
 
 def _is_due(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
-
-
-def _describe_end(exit_code: int) -> str:
-    if exit_code < 0:
-        return f"was ended by {signal.Signals(-exit_code).name}"
-    return f"ended with exit code {exit_code}"
 
 
 def _reap_ended() -> worker_group.ChildrenReaped:

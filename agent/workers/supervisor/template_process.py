@@ -44,6 +44,7 @@ class TemplateProcess:
     def __init__(self, preload: Preload, spawn: Callable[[StartWorkers, WorkerStart], int]) -> None:
         """Start it. Raises ``OSError``."""
         self._preload = preload
+        self.is_closed = False  # whether there is nothing more to read
         with ExitStack() as undo:
             self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(self.connection.close)
@@ -63,11 +64,18 @@ class TemplateProcess:
     def read(self) -> list[Event]:
         """Return what it has said, without waiting."""
         found: list[Event] = []
-        with suppress(BlockingIOError, ConnectionResetError):
-            while data := self.connection.recv(_PACKET_BYTES_MAX):
+        with suppress(BlockingIOError):
+            while data := self._received():
                 event = news_of(json.loads(data))
                 found += [event] if event is not None else []
+            self.is_closed = True
         return found
+
+    def _received(self) -> bytes:
+        try:
+            return self.connection.recv(_PACKET_BYTES_MAX)
+        except ConnectionResetError:
+            return b""  # It died with something unread.
 
     def check_sources(self) -> None:
         """Have it say whether a file has changed."""

@@ -84,6 +84,8 @@ class Template:
             request, _ = self._receive()
             if "workers" not in request:
                 self.tell({"checked": preloading.changed(self._sources)})
+                # Between two rounds: pages that workers share now would not be shared any more.
+                linux.gather_pages(self._is_asked)
                 continue
             seats = []
             for _ in range(request["workers"]):
