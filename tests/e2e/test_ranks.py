@@ -78,7 +78,7 @@ def test_workers_get_the_whole_environment_of_torchrun(cluster: Cluster) -> None
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "4",
             "TORCHELASTIC_RUN_ID": job.run_id,
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
             "OMP_NUM_THREADS": "1",
             "DRUMBEAT_RUN_ID": job.run_id,

@@ -53,11 +53,12 @@ def test_a_failed_worker_restarts_all_workers_everywhere(cluster: Cluster) -> No
     assert (state.verdict.is_success, state.restart_count, state.round_id) == (True, 1, 1)
 
 
-def test_every_round_has_a_fresh_master_port_that_is_held_until_rank_0_listens(
-    cluster: Cluster,
+@pytest.mark.parametrize("agent_store", ["on", "off"])
+def test_every_round_has_a_fresh_master_port_where_none_but_its_store_listens(
+    cluster: Cluster, agent_store: str
 ) -> None:
-    """Nobody else can take it in between, and rank 0 can."""
-    job = cluster.job("--nnodes", "2", "--max-restarts", "3")
+    """That of the agent does from the start, that of rank 0 when it wants."""
+    job = cluster.job("--nnodes", "2", "--max-restarts", "3", "--agent-store", agent_store)
     agents = [job.join(), job.join()]
     ports = []
     for round_id in range(3):
@@ -65,7 +66,8 @@ def test_every_round_has_a_fresh_master_port_that_is_held_until_rank_0_listens(
         (port,) = {int(worker.environment["MASTER_PORT"]) for worker in workers}
         ports.append(port)
         assert [bind_error(host, port) for host in ("", LOOPBACK)] == [errno.EADDRINUSE] * 2
-        assert workers[0].ask(f"listen {port}") == ""
+        if agent_store == "off":
+            assert workers[0].ask(f"listen {port}") == ""
         socket.create_connection((LOOPBACK, port)).close()
         workers[1].order("exit 1" if round_id < 2 else "exit 0")
     assert len(set(ports)) == 3

@@ -34,7 +34,7 @@ VALUE_MODULES = frozenset(
     {
         "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fnmatch",
         "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math",
-        "msgspec", "operator", "re", "string", "textwrap", "types", "typing", "zlib",
+        "msgspec", "operator", "re", "string", "struct", "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.

@@ -85,6 +85,7 @@ async def begin(session: Session, iteration: int, local_ranks: list[int], spent:
             active_world_size=len(seats),
             master_addr="127.0.0.1",
             master_port=beat.master_port,
+            has_store=True,
         ),
     )
     return int(beat.master_port)

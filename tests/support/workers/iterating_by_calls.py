@@ -63,11 +63,12 @@ class Agent:
         next(answer for answer in self._answers if answer.HasField("synced"))
 
 
-def listen(begin: worker_pb2.WorkerBegin) -> socket.socket | None:
-    """Take the port of the iteration, as the store of rank 0 does."""
+def find_store(begin: worker_pb2.WorkerBegin) -> socket.socket | None:
+    """Connect to the store of the iteration, as rank 0 does."""
     if not begin.HasField("active_rank") or begin.active_rank != 0:
         return None
-    return socket.create_server(("", begin.master_port))
+    assert begin.has_store
+    return socket.create_connection((begin.master_addr, begin.master_port))
 
 
 def misfortune(how: str, agent: Agent) -> None:
@@ -92,7 +93,7 @@ def main(how: str) -> None:
         agent.say(iteration, entered=worker_pb2.Entered(spec=SPEC))
         order = agent.order(iteration)
         if order.HasField("begin"):
-            store = listen(order.begin)
+            store = find_store(order.begin)
             try:
                 if local_rank == 1 and iteration == 0:
                     misfortune(how, agent)
