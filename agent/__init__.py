@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.launching.launch import elastic_launch, launch, launch_agent
-    from agent.settings.config import LaunchConfig
+    from agent.settings.launch_config import LaunchConfig
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if sys.platform != "linux":
         raise ImportError(f"agent.{name}: this system is {sys.platform!r}, allowed is 'linux'")
-    home = "agent.settings.config" if name == "LaunchConfig" else "agent.launching.launch"
+    home = "agent.settings.launch_config" if name == "LaunchConfig" else "agent.launching.launch"
     found: object = getattr(import_module(home), name)
     globals()[name] = found
     return found

@@ -1,10 +1,12 @@
 """Shell. Entry point of ``agent`` and ``python -m agent``."""
 
+import gc
 import sys
 from importlib import import_module
 
 from agent.settings import cli
 from agent.settings.config import AgentConfig
+from drumbeat.command import loading
 from drumbeat.command.console import open_missing
 
 
@@ -18,12 +20,12 @@ def run(config: AgentConfig) -> int:
     """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
-    if not config.is_standalone:
-        from drumbeat.command.loading import load_grpc_quietly  # noqa: PLC0415
-
-        load_grpc_quietly()
-    module = "standalone" if config.is_standalone else "agent.runtime.driver"
-    exit_code: int = import_module(module).run(config)
+    with loading.without_collections():
+        if not config.is_standalone:
+            loading.load_grpc_quietly()
+        driver = import_module("standalone" if config.is_standalone else "agent.runtime.driver")
+    gc.freeze()  # nor is it ever looked at again: it stays to the end
+    exit_code: int = driver.run(config)
     return exit_code
 
 

@@ -1,58 +1,14 @@
-"""Pure. What the coordinator can be told, its named limits, and the rules between them."""
+"""Pure. What the coordinator can be told, and the rules between them."""
 
 from dataclasses import dataclass, field
 
 from coordinator.access.certificate_roles import TLS_ROLES, RoleRule
+from coordinator.limits import Limits
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
 from drumbeat.violation import Violation
 
 _PATH = text("the path of a file", len, metavar="FILE")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds of what waits and of what is sent; the core has its own, in its ``Policy``."""
-
-    message_bytes_max: int = 1024 * 1024  # of one incoming message; gRPC refuses larger ones
-    # A traceback and the end of the error output fit; within them a message is cut by its agent.
-    failure_record_bytes_max: int = 256 * 1024
-    failure_message_bytes_max: int = 64 * 1024
-    # Of the failure records that wait for the core; streams of more are not read.
-    failure_queue_bytes_max: int = 64 * 1024 * 1024
-    # Sessions and events that wait for the core; streams that would add more are refused.
-    # A session is one of them however much it says: of its beats the latest waits.
-    event_queue_max: int = 100_000
-    # Calls of one caller that are under way; those of more are refused. Twice what the largest
-    # run has, for all its agents may share a token and be connected twice while they come back.
-    streams_per_caller_max: int = 100_000
-    # Calls of which the caller is not asked for, as of probes of health. One more ends the oldest:
-    # a probe is over at once, so that who holds many calls keeps no probe away.
-    anonymous_calls_max: int = 1_000
-    # Streams of events under way; one more is refused. For each a flag is kept and nothing else.
-    watches_max: int = 1_000
-    # Readers of workers' output at once, of all runs; one more is refused.
-    log_readers_max: int = 16
-    # What one of them is given; agents then read no further, and what they keep no longer is lost
-    # to this reader, which is told how many lines. A message counts as 4 KiB at least.
-    log_bytes_per_s_max: int = 4 * 1024 * 1024
-    # A new stream that has not said Hello by then is ended, and any other call without its message.
-    hello_timeout_s: float = 10.0
-    # Before it is known who is there. More connections than a run has agents; fewer if the
-    # process may not open as many files. One more is closed at once, and its agent tries again.
-    connections_max: int = 24_000
-    # For TLS and the first frame of HTTP/2, then the connection is closed. 10,000 agents that
-    # come at once need 8 s of a core; gRPC's clients give up after 20 s themselves.
-    handshake_timeout_s: float = 20.0
-    # A connection without a call is told to close after one to two times this; its client opens
-    # another one when it calls. Agents always have a call.
-    idle_timeout_s: float = 60.0
-    # Calls of one connection at once. Clients keep more to themselves; of those that do not,
-    # gRPC's core refuses them in no time of ours, whether reset at once or not.
-    calls_per_connection_max: int = 100
-    # Taken from a connection at once; what is sent faster than it is read waits in the kernel.
-    # Unbounded, it was 80 MB a connection.
-    read_bytes_max: int = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

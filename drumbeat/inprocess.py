@@ -5,9 +5,10 @@ An iteration is one call of the training function by all workers that take part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
+
+from msgspec import Struct
 
 
 class InterruptionKind(StrEnum):
@@ -49,8 +50,7 @@ class InprocessStep(StrEnum):
     OUTSIDE = "OUTSIDE"  # not all have entered the first one of the round
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
+class Interruption(Struct, frozen=True, kw_only=True):
     """What ended an iteration for a worker. Reports of hosts have no traceback."""
 
     local_rank: int
@@ -59,8 +59,7 @@ class Interruption:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostReport:
+class HostReport(Struct, frozen=True, kw_only=True):
     """What a host's workers do in the iterations of a round: all of it, the latest wins."""
 
     iteration: int
@@ -84,8 +83,7 @@ class InprocessSeat(NamedTuple):  # a begin makes one for each worker of the fle
     role_world_size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationBegin:
+class IterationBegin(Struct, frozen=True, kw_only=True):
     """A host's part of an iteration. A worker without a seat takes no part any more."""
 
     seats: tuple[InprocessSeat, ...]
@@ -95,23 +93,20 @@ class IterationBegin:
     master_port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationInterrupt:
+class IterationInterrupt(Struct, frozen=True, kw_only=True):
     """It was interrupted somewhere: abort, clean up, enter the next one."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class IterationComplete:
+class IterationComplete(Struct, frozen=True):
     """All have completed it."""
 
 
 DirectiveKind = IterationBegin | IterationInterrupt | IterationComplete
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessDirective:
+class InprocessDirective(Struct, frozen=True, kw_only=True):
     """What a host's workers shall do in an iteration; the latest wins."""
 
     round_id: int

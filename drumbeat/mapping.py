@@ -1,16 +1,17 @@
 """Shell. Messages of the protocol and values of the cores, one table for each pair.
 
-A value is a dataclass whose fields have the names of the message's; a duration's ends in
-``_s``. What a message has and the value has not is passed over: a later version sent it.
+A value is a class whose fields have the names of the message's; a duration's ends in ``_s``.
+What a message has and the value has not is passed over: a later version sent it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from enum import StrEnum
 from functools import partial
+from inspect import get_annotations
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -91,7 +92,7 @@ class MessageMapping(Generic[V]):
 
     def __init__(
         self,
-        value: Callable[..., V],
+        value: type[V],
         message: type[Message],
         *,
         parts: Mapping[str, MessageMapping[Any] | type[StrEnum]] = {},
@@ -104,12 +105,12 @@ class MessageMapping(Generic[V]):
         self._reads: list[tuple[str, str, bool, Check | None, Any, Any]] = []
         self._writes: list[tuple[str, str, Callable[[Any], Any] | None]] = []
         described = message.DESCRIPTOR.fields_by_name
-        for each in fields(value):  # type: ignore[arg-type]
-            if each.name in given:
+        for attribute, kind in _declared(value).items():
+            if attribute in given:
                 continue
-            name = each.name if each.name in described else each.name.removesuffix("_s")
-            part, read, field = parts.get(each.name), checks.get(each.name), described[name]
-            is_optional = "None" in str(each.type)
+            name = attribute if attribute in described else attribute.removesuffix("_s")
+            part, read, field = parts.get(attribute), checks.get(attribute), described[name]
+            is_optional = "None" in str(kind)
             read_part: Any = None
             write: Any = None
             absent: Any = None if is_optional else MISSING
@@ -128,8 +129,8 @@ class MessageMapping(Generic[V]):
                     absent = read(name, field.default_value) if read else field.default_value
             has_presence = is_optional and field.has_presence
             if read or read_part or has_presence:
-                self._reads.append((name, each.name, has_presence, read, read_part, absent))
-                self._writes.append((name, each.name, write))
+                self._reads.append((name, attribute, has_presence, read, read_part, absent))
+                self._writes.append((name, attribute, write))
             else:
                 self._plain.append(name)
 
@@ -184,6 +185,12 @@ class MessageMapping(Generic[V]):
             what = getattr(value, attribute)
             given[name] = what if write is None or what is None else write(what)
         return self._message(**given)
+
+
+def _declared(value: type) -> dict[str, Any]:
+    """Return the fields of a value with their types, as they are written; those of bases first."""
+    classes = reversed(value.__mro__)
+    return {name: kind for each in classes for name, kind in get_annotations(each).items()}
 
 
 def _read_member(members: dict[int, Any], path: str, raw: int) -> Any:

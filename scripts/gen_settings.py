@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
-from agent.settings.config import LaunchConfig
+from agent.settings.launch_config import LaunchConfig
 from coordinator.command import requests
 from coordinator.command.cli import SETTINGS as SERVE_SETTINGS
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of

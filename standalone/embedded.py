@@ -22,13 +22,12 @@ from agent.session.transport import (
     TransportError,
 )
 from agent.settings.config import AgentConfig
-from coordinator.config import Limits
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import Journal
+from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
-from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
@@ -62,8 +61,7 @@ class EmbeddedConnection:
     """Calls the coordinator's sessions directly. One serves all sessions of its agent."""
 
     def __init__(self, coordinator: Driver) -> None:
-        self._sessions = Sessions(coordinator)
-        self._queries = QueryService(coordinator)
+        self._coordinator, self._sessions = coordinator, Sessions(coordinator)
 
     async def address(self) -> str:
         """Return the loopback address: all workers are here."""
@@ -87,8 +85,11 @@ class EmbeddedConnection:
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""
+        # Loaded here: asked for only of a failure whose report did not fit into the agent's end.
+        from coordinator.shell.query_service import QueryService  # noqa: PLC0415
+
         try:
-            return (await self._queries.GetReport(request)).verdict
+            return (await QueryService(self._coordinator).GetReport(request)).verdict
         except CoordinatorError as error:
             raise TransportError(str(error), error.refusal) from error
 

@@ -6,9 +6,10 @@ takes one step; what is lost or repeated on the way therefore changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from signal import Signals
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from agent import errors
 from agent.core import effects as fx

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from agent.core import model
 from agent.core.model import Assignment, Beat, Failure
@@ -18,8 +18,7 @@ WorkerOrder = model.WorkerOrder
 SignalWorkers = messages.SignalWorkers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSession:
+class OpenSession(Struct, frozen=True, kw_only=True):
     """Open a session after a random delay of at most ``delay_max_s``; ends an older one."""
 
     attempt: int
@@ -27,63 +26,54 @@ class OpenSession:
     beat: Beat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBeat:
+class SendBeat(Struct, frozen=True, kw_only=True):
     """Report the actual state; a newer one replaces it unsent."""
 
     beat: Beat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendGoodbye:
+class SendGoodbye(Struct, frozen=True, kw_only=True):
     """Leave the run."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservePort:
+class ReservePort(Struct, frozen=True, kw_only=True):
     """Hold a free port and answer with ``PortReserved``; let go of all others but ``kept``."""
 
     kept: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartSupervisor:
+class StartSupervisor(Struct, frozen=True, kw_only=True):
     """Start another supervisor; ``is_command_kept``: it does what the one before has not begun."""
 
     delay_s: float = 0.0
     is_command_kept: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitGpuMemory:
+class AwaitGpuMemory(Struct, frozen=True, kw_only=True):
     """Wait until the memory of ended workers is free; answer with ``GpuMemoryFree``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRound:
+class StartRound(Struct, frozen=True, kw_only=True):
     """Start the workers of a round."""
 
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowNotice:
+class ShowNotice(Struct, frozen=True, kw_only=True):
     """Have the workers of its round find it; answer with ``NoticeAnswered``."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteFailure:
+class WriteFailure(Struct, frozen=True, kw_only=True):
     """Spool a failure record, before any beat that counts it leaves."""
 
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class Tell(Struct, frozen=True, kw_only=True):
     """Say so on the console. ``what`` is a fixed phrase, ``why`` a sentence, ``details`` lines."""
 
     what: str
@@ -92,8 +82,7 @@ class Tell:
     details: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True):
     """End the agent: with an error of its own, or with the run's outcome."""
 
     exit_code: int

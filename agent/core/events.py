@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from agent.core import model
 from agent.core.model import DesiredState, Pace
@@ -22,16 +22,14 @@ LimitExpired = watchdog.Report
 WorkerSignalled = watchdog.Signal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionWelcomed:
+class SessionWelcomed(Struct, frozen=True, kw_only=True):
     """The coordinator answered the ``Hello`` of this attempt, or set another pace since."""
 
     attempt: int
     pace: Pace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectiveReceived:
+class DirectiveReceived(Struct, frozen=True, kw_only=True):
     """The coordinator's directive: the desired state, and a port of this agent that is used."""
 
     attempt: int
@@ -39,32 +37,28 @@ class DirectiveReceived:
     master_port_spent: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessDirected:
+class InprocessDirected(Struct, frozen=True, kw_only=True):
     """The coordinator said what the workers shall do in an iteration of their round."""
 
     attempt: int
     directive: InprocessDirective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeReceived:
+class NoticeReceived(Struct, frozen=True, kw_only=True):
     """The coordinator said what training shall know of a change to come, or that it is over."""
 
     attempt: int
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeAnswered:
+class NoticeAnswered(Struct, frozen=True, kw_only=True):
     """What this host's workers say of a notice, together, is new."""
 
     round_id: int
     report: NoticeReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionLost:
+class SessionLost(Struct, frozen=True, kw_only=True):
     """It ended or could not be opened; ``is_stale``: the coordinator has given this agent up.
 
     ``refusal``: it will never let it in. ``hint``: what to do about the reason.
@@ -77,15 +71,13 @@ class SessionLost:
     refusal: AgentError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortReserved:
+class PortReserved(Struct, frozen=True, kw_only=True):
     """A port is held for the next round this agent leads."""
 
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorDied:
+class SupervisorDied(Struct, frozen=True, kw_only=True):
     """The supervisor ended by itself, and all its workers with it.
 
     Not ``has_lived``: the system gave no process for it; what it was to do still waits for one.
@@ -96,15 +88,13 @@ class SupervisorDied:
     has_lived: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMemoryFree:
+class GpuMemoryFree(Struct, frozen=True, kw_only=True):
     """Old workers' GPU memory is free, or was waited for long enough; ``note`` says what isn't."""
 
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalReceived:
+class SignalReceived(Struct, frozen=True, kw_only=True):
     """A signal is to end this agent, e.g. Ctrl-C; or it is for the workers, e.g. a warning."""
 
     signum: int
@@ -112,13 +102,11 @@ class SignalReceived:
     is_preemption: bool = False  # the host will go away, but not yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspendRequested:
+class SuspendRequested(Struct, frozen=True, kw_only=True):
     """Ctrl-Z was pressed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of ``next_deadline()`` has come."""
 
 

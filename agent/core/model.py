@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.core.notice import Leaving, NoticeReport
 from agent.watchdog.core.model import WorkerKey
@@ -34,8 +36,7 @@ class GroupState(StrEnum):
     """One failed, the others are being stopped; waits for the coordinator's decision."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStep:
+class WorkerStep(Struct, frozen=True, kw_only=True):
     """A worker said how far it is in an iteration.
 
     ``interrupted`` without an ``interruption``: it only heard of it. ``spec`` is as it was encoded:
@@ -50,8 +51,7 @@ class WorkerStep:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessReport(HostReport):
+class InprocessReport(HostReport, frozen=True, kw_only=True):
     """This host's report; ``spec`` is as it was encoded. Messages in it are shortened."""
 
     spec: bytes | None = None
@@ -66,15 +66,13 @@ class InprocessReport(HostReport):
         return replace(self, ahead=(), spec=None, groups=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abort:
+class Abort(Struct, frozen=True, kw_only=True):
     """No iteration follows: end, with an exception for the caller of the function."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOrder:
+class WorkerOrder(Struct, frozen=True, kw_only=True):
     """Tell a worker what to do in an iteration; the latest counts. A begin has its seat only."""
 
     worker: WorkerKey
@@ -82,8 +80,7 @@ class WorkerOrder:
     kind: DirectiveKind | Abort
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(Struct, frozen=True, kw_only=True):
     """The agent's whole actual state, with what made the group fail. See ``drumbeat.v1.Beat``."""
 
     state: GroupState
@@ -105,16 +102,14 @@ class Beat:
         return self if report is None else replace(self, inprocess=report.news)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """How often to beat and how to come back; seconds."""
 
     heartbeat_interval_s: float
     reconnect_delay_max_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """This agent's part of a round. See ``drumbeat.v1.Assignment``."""
 
     round_id: int
@@ -132,23 +127,20 @@ class Assignment:
     restarts_max: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standby:
+class Standby(Struct, frozen=True, kw_only=True):
     """Hold no workers. ``reason`` says what the run waits for, ``time_left_s`` how long."""
 
     reason: str
     time_left_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True):
     """Stop the workers; the verdict follows."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Struct, frozen=True, kw_only=True):
     """The run is over; ``is_released``: it goes on without this agent, which has succeeded."""
 
     is_success: bool
@@ -163,8 +155,7 @@ DesiredState = Standby | Assignment | Stop | Exit
 """What the coordinator wants of this agent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure(WorkerFailure):
+class Failure(WorkerFailure, frozen=True, kw_only=True):
     """One worker's failure; ``happened_at`` is this host's monotonic clock, until the next boot."""
 
     sequence: int = 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+
+class Leaving(Struct, frozen=True, kw_only=True):
     """This host will go away; ``until`` is the monotonic instant at which this agent leaves."""
 
     reason: str
@@ -26,8 +26,7 @@ class NoticeKind(StrEnum):
     OTHER = "OTHER"  # of a later version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     """What training is told. ``notice_id`` is above 0 and is not used again in the run.
 
     ``chosen`` is the step to save at, or at the first one after it that training asks about;
@@ -43,8 +42,7 @@ class Notice:
     is_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerAnswer:
+class WorkerAnswer(Struct, frozen=True, kw_only=True):
     """What one worker says of a notice: the latest step it asked about, ``None`` if it never has.
 
     ``is_missed``: it was past the chosen step before it heard of it. ``is_saved``: it has saved,
@@ -56,8 +54,7 @@ class WorkerAnswer:
     is_saved: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeReport:
+class NoticeReport(Struct, frozen=True, kw_only=True):
     """What the workers of a host say of a notice, together.
 
     ``chosen`` is the step that they were told, ``asked`` the latest that any of them asked about;

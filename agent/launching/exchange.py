@@ -8,9 +8,10 @@ there, so all of it is pickled.
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from agent.core import effects as fx
 from agent.core.events import DirectiveReceived, Event, WorkerExited
@@ -36,8 +37,7 @@ def read(path: Path) -> Any:
         return pickle.load(file)  # noqa: S301 - written by this user for this launch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The end of an agent: the run's verdict, an error of its own, or a signal.
 
     ``ranks`` are those of this host that have succeeded in the last round; without them, it took

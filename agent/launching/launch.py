@@ -23,7 +23,8 @@ from agent.launching.exchange import Outcome
 from agent.runtime import preflight
 from agent.runtime.installation import own_process
 from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import AgentConfig, LaunchConfig, Program
+from agent.settings.config import AgentConfig, Program
+from agent.settings.launch_config import LaunchConfig
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs

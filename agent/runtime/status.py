@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from agent.core import events as ev
 from agent.core.agent import AgentCore
@@ -16,8 +18,7 @@ from drumbeat.format import printable
 HEADS = ("RUN", "AGENT", "PID", "AGE", "STATE", "ROUND", "RANK", "WORKER", "ITS AGE", "COORDINATOR")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStatus:
+class WorkerStatus(Struct, frozen=True, kw_only=True):
     """One worker that has not ended; ``started_at`` is this host's monotonic clock."""
 
     rank: int
@@ -26,8 +27,7 @@ class WorkerStatus:
     started_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentStatus:
+class AgentStatus(Struct, frozen=True, kw_only=True):
     """One agent; ``coordinator`` is None if it is within the agent's own process."""
 
     run_id: str
@@ -43,8 +43,7 @@ class AgentStatus:
     workers: tuple[WorkerStatus, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
+class Leftover(Struct, frozen=True, kw_only=True):
     """A private directory of a process that ended without removing it; of an agent, its status."""
 
     directory: str
@@ -94,16 +93,12 @@ class OwnStatus:
 
 def encoded(status: AgentStatus) -> str:
     """Return what is written to the file."""
-    return json.dumps(asdict(status))
+    return msgspec.json.encode(status).decode()
 
 
 def decoded(text: str) -> AgentStatus:
-    """Read what an agent wrote. Raises ``ValueError`` or ``TypeError`` for anything else."""
-    found = json.loads(text)
-    names = AgentStatus.__dataclass_fields__
-    known = {name: value for name, value in dict(found).items() if name in names}
-    workers = tuple(WorkerStatus(**worker) for worker in known.pop("workers", ()))
-    return AgentStatus(workers=workers, **known)
+    """Read what an agent wrote. Raises ``msgspec.DecodeError`` for anything else."""
+    return msgspec.json.decode(text, type=AgentStatus)
 
 
 def as_table(agents: Iterable[AgentStatus], leftovers: Iterable[Leftover], *, now: float) -> str:
@@ -153,7 +148,7 @@ def _rows(agent: AgentStatus, now: float) -> list[tuple[str, ...]]:
 
 
 def _told(agent: AgentStatus, now: float) -> dict[str, Any]:
-    told: dict[str, Any] = asdict(agent)
+    told: dict[str, Any] = msgspec.to_builtins(agent)
     told["state"] = agent.state.lower()
     told["age_s"] = round(max(0.0, now - told.pop("began_at")), 3)
     for worker in told["workers"]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
+import msgspec
 
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.file_thread import FilesStalled, FileThread
@@ -64,7 +65,7 @@ def read_status(directory: Path) -> AgentStatus | None:
     try:
         with (directory / NAME).open("rb") as file:
             return decoded(file.read(STATUS_BYTES_MAX).decode())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, msgspec.DecodeError):
         return None
 
 

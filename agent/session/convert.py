@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from google.protobuf.duration_pb2 import Duration
+from msgspec.structs import replace
 
 from agent.core.model import (
     Abort,

@@ -4,20 +4,20 @@ The options are torchrun's in meaning and spelling wherever drumbeat has the sam
 """
 
 import os
+import secrets
 import sys
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import click
+from msgspec import Struct
 
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NNODES
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
 from drumbeat.access import arguments
-from drumbeat.command import options
+from drumbeat.command import loading, options
 from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
 from worker_sdk import context
 
@@ -78,10 +78,9 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     Command lines of torchrun and its PET_* variables work, too; ours count first.
     """
     # Imported here: neither --help nor a mistake of spelling needs it.
-    from drumbeat.command.loading import load_structlog_alone  # noqa: PLC0415
-
-    load_structlog_alone()
-    from agent.runtime import preflight  # noqa: PLC0415
+    with loading.without_collections():
+        loading.load_structlog_alone()
+        from agent.runtime import preflight  # noqa: PLC0415
 
     notes = translate(ctx, params)
     arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
@@ -101,8 +100,7 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     return preflight.check_host(config)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusRequest:
+class StatusRequest(Struct, frozen=True):
     """``agent status``."""
 
     is_json: bool
@@ -158,7 +156,7 @@ def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str:
             "--run-id is missing: it is needed with --coordinator and several machines",
             "give all machines of this training job the same name, and no other job: --run-id NAME",
         )
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def _program_of(params: dict[str, Any]) -> Program:

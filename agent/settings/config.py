@@ -1,4 +1,4 @@
-"""Pure. What one agent, or a launch, is told: every setting, and the rules that tie them together.
+"""Pure. What one agent is told: every setting, and the rules that tie them together.
 
 Command line and environment are read in ``agent.settings.cli``, what depends on the host
 (devices, files) in ``agent.runtime.preflight``. Argument over environment over default.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agent.errors import InvalidConfiguration
 from agent.settings import kinds
 from drumbeat.access.settings import AccessSettings
 from drumbeat.command import settings
@@ -359,52 +358,3 @@ class AgentConfig(JobSettings):
         if not self.run_id:
             found.append(Violation("run_id", self.run_id, kinds.RUN_ID.allowed))
         return found
-
-
-_OF_JOB = {name: {"setting": each} for name, each in settings.settings_of(JobSettings).items()}
-
-
-@dataclass(frozen=True)
-class LaunchConfig(JobSettings):
-    """One job that a program launches, as this host takes part in it.
-
-    What ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too has its name and place;
-    what that says of a rendezvous is left out: ``coordinator`` names where it is decided. Raises
-    ``InvalidConfiguration``, which names every field that is impossible.
-    """
-
-    min_nodes: int = field(metadata=_OF_JOB["min_nodes"])
-    max_nodes: int = field(metadata=_OF_JOB["max_nodes"])
-    nproc_per_node: int = field(metadata=_OF_JOB["nproc_per_node"])
-    # As for ``agent join``, but torch's default for programs.
-    max_restarts: int = field(default=3, kw_only=True, metadata=_OF_JOB["max_restarts"])
-    monitor_interval: float = field(default=0.1, kw_only=True)  # no meaning: ends are told
-    start_method: str = field(default="spawn", kw_only=True)  # allowed is nothing else
-
-    def __post_init__(self) -> None:
-        values, violations = settings.read_settings(self)
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        if violations := violations or self.validate():
-            raise InvalidConfiguration(tuple(violations))
-
-    def validate(self) -> list[Violation]:
-        """All rules that the settings break, none if they are sound."""
-        found = super().validate()
-        if self.start_method != "spawn":
-            allowed = '"spawn", for every worker is a new interpreter'
-            found.append(Violation("start_method", self.start_method, allowed))
-        if self.max_nodes > 1 and not self.is_standalone and not self.run_id:
-            allowed = "a name that all hosts of this job give, and those of no other"
-            found.append(Violation("run_id", self.run_id, allowed))
-        if self.logs_specs is not None and not isinstance(self.logs_specs, str):
-            allowed = "nothing beside logs_specs, which decide on the files"
-            for name in ("log_dir", "redirects", "tee", "local_ranks_filter"):
-                if (value := getattr(self, name)) not in (None, kinds.NOWHERE):
-                    found.append(Violation(name, value, allowed))
-        return found
-
-    def agent_config(self, program: Program, **told: Any) -> AgentConfig:
-        """Return what this host's agent is told: the job as above, with what else is given."""
-        shared = {each.name: getattr(self, each.name) for each in fields(JobSettings)}
-        return AgentConfig(**shared | told, program=program)

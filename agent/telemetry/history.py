@@ -6,8 +6,9 @@ It decides nothing: without it the agent does exactly the same.
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from agent.core import effects as fx
 from agent.core import events as ev
@@ -50,8 +51,7 @@ class _Standing(NamedTuple):  # what of the core's state an event changes
     workers_alive: int
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line. ``event`` and the keys of ``details`` are fixed words, for a search."""
 
     event: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 
 class HangKind(StrEnum):
@@ -25,8 +26,7 @@ class Purpose(StrEnum):
     HEARTBEAT = "HEARTBEAT"  # that other threads of the interpreter run in one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
 
     local_rank: int
@@ -39,8 +39,7 @@ class Standing:
     scopes_open: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """What was seen of a process that seems to hang. ``is_traced``: by a native debugger."""
 
     stacks: str = ""
@@ -50,8 +49,7 @@ class Evidence:
     is_alive: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hang:
+class Hang(Struct, frozen=True, kw_only=True):
     """Why the watchdog ends a worker, or would have. See ``drumbeat.v1.Hang``."""
 
     kind: HangKind

@@ -9,11 +9,12 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Any, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from agent.core.events import NoticeAnswered
 from agent.core.model import WorkerOrder, WorkerStep

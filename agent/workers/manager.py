@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from textwrap import indent
 from typing import Any, TypeVar
 
 import structlog
+from msgspec.structs import replace
 
 from agent.core import effects as fx
 from agent.core import events as ev

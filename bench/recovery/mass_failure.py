@@ -12,14 +12,15 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from bench.harness import Question
 from bench.scale.core_cost import RUN, Fleet
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.effects import Decided
 from coordinator.core.model import Assignment, GroupState, Pace
@@ -27,6 +28,7 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import Phase
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
 from coordinator import errors
 from coordinator.access.server_identity import ServerIdentity, time_of_day
@@ -43,8 +43,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PEM = serialization.Encoding.PEM
 
 
-@dataclass(frozen=True, slots=True)
-class _Issuer:
+class _Issuer(Struct, frozen=True):
     """The key that signs, and the certificates from it to the oldest authority."""
 
     key: ec.EllipticCurvePrivateKey

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from coordinator import errors
 from drumbeat.access.token import Role
@@ -24,8 +25,7 @@ ALLOWED: dict[str, frozenset[Role]] = {
 OPEN = frozenset({"/grpc.health.v1.Health/"})
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """One that is known. ``name`` is the id of its token or the name in its certificate."""
 
     name: str

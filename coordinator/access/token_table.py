@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from coordinator import errors
 from coordinator.access.caller import Caller
 from drumbeat.access.token import Role, Token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptToken:
+class KeptToken(Struct, frozen=True, kw_only=True):
     """A token without its secret. Instants are those of the coordinator's clock."""
 
     token_id: str

@@ -1,5 +1,6 @@
 """Shell. The command line of ``coordinator``: the server, and how a line becomes an exit code."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -104,6 +105,7 @@ def _do(asked: CoordinatorConfig | Request) -> int:
     from coordinator.shell.server import run  # noqa: PLC0415
     from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
+    gc.freeze()  # what is loaded stays to the end: no collection looks at it again
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
     return run(asked)
 

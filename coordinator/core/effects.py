@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from coordinator.access.token_table import KeptToken
 from coordinator.core.model import Desired, KeptDrain, Pace
@@ -13,78 +13,68 @@ from coordinator.errors import CoordinatorError
 from drumbeat.inprocess import InprocessDirective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class Persist(Struct, frozen=True, kw_only=True):
     """Journal a record, before any other effect of the same event leaves."""
 
     run_id: str  # `RunState.key`, here and in `Forget` and `ReadRun`
     record: Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forget:
+class Forget(Struct, frozen=True, kw_only=True):
     """Remove an ended run from the journal."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepToken:
+class KeepToken(Struct, frozen=True, kw_only=True):
     """Journal what is known of a token; ``None``: remove it."""
 
     token_id: str
     token: KeptToken | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepDrain:
+class KeepDrain(Struct, frozen=True, kw_only=True):
     """Journal a drain; ``is_kept`` is false: remove it."""
 
     drain: KeptDrain
     is_kept: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepForgets:
+class KeepForgets(Struct, frozen=True, kw_only=True):
     """Journal the ids of the latest calls that made runs forgotten; all that are known."""
 
     calls: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
+class Welcome(Struct, frozen=True, kw_only=True):
     """Answer ``Hello``."""
 
     session_id: str
     pace: Pace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TellAuthorities:
+class TellAuthorities(Struct, frozen=True, kw_only=True):
     """Tell an agent whose certificates the coordinator may have; the shell does, not the core."""
 
     session_id: str
     keys: tuple[str, ...]  # public ones, as tokens have them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetPace:
+class SetPace(Struct, frozen=True, kw_only=True):
     """Tell an agent its new pace."""
 
     session_id: str
     pace: Pace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TellLimits:
+class TellLimits(Struct, frozen=True, kw_only=True):
     """Tell an agent all that has been learned; what is newer replaces it unsent."""
 
     session_id: str
     limits: tuple[LearnedLimit, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Direct:
+class Direct(Struct, frozen=True, kw_only=True):
     """Push the desired state of one agent; a newer one replaces it unsent."""
 
     session_id: str
@@ -92,16 +82,14 @@ class Direct:
     master_port_spent: int = 0  # of this agent, by a round: if it still holds it, it takes another
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruct:
+class Instruct(Struct, frozen=True, kw_only=True):
     """Tell an agent what its workers do in an iteration; a newer one replaces it unsent."""
 
     session_id: str
     directive: InprocessDirective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TellNotice:
+class TellNotice(Struct, frozen=True, kw_only=True):
     """Tell an agent what is pending for its round; a newer one replaces it unsent."""
 
     session_id: str
@@ -111,8 +99,7 @@ class TellNotice:
     is_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackRequest:
+class StackRequest(Struct, frozen=True, kw_only=True):
     """Asks for the stacks of some workers of a round, as they are now."""
 
     request_id: str
@@ -121,16 +108,14 @@ class StackRequest:
     time_left_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collect:
+class Collect(Struct, frozen=True, kw_only=True):
     """Tell an agent all that it is asked at present; the shell does, not the core."""
 
     session_id: str
     stacks: tuple[StackRequest, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRequest:
+class LogRequest(Struct, frozen=True, kw_only=True):
     """Asks for output of workers; see ``coordinator.core.progress.log_reading``."""
 
     request_id: str
@@ -140,32 +125,28 @@ class LogRequest:
     follow: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TellLogs:
+class TellLogs(Struct, frozen=True, kw_only=True):
     """Tell an agent all output that is asked for at present; the shell does, not the core."""
 
     session_id: str
     requests: tuple[LogRequest, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reject:
+class Reject(Struct, frozen=True, kw_only=True):
     """End a session with an error."""
 
     session_id: str
     error: CoordinatorError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steered:
+class Steered(Struct, frozen=True, kw_only=True):
     """What an operator's wish has led to."""
 
     outcome: str  # in words
     is_new: bool = True  # otherwise it was so before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """Answer what was asked: it is journaled, or has to be asked again."""
 
     request_id: int
@@ -174,16 +155,14 @@ class Answer:
     result: int | KeptToken | Steered | CoordinatorError | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRun:
+class ReadRun(Struct, frozen=True, kw_only=True):
     """A run's core raised: once what it decided before is journaled, answer with ``RunRead``."""
 
     run_id: str
     error: Exception
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class Decided(Struct, frozen=True, kw_only=True):
     """Log what was decided, and why. ``decision`` is a fixed phrase."""
 
     run_id: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+
+from msgspec import Struct, field
 
 from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
 from coordinator.core.run.records import CallKind
@@ -10,8 +12,7 @@ from coordinator.core.run.state import RunState
 from drumbeat.access.token import Role
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOpened:
+class SessionOpened(Struct, frozen=True, kw_only=True):
     """An agent sent its ``Hello``; ``session_id`` was made for it by the shell."""
 
     session_id: str
@@ -25,8 +26,7 @@ class SessionOpened:
     features: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeatReceived:
+class BeatReceived(Struct, frozen=True, kw_only=True):
     """An agent reported its actual state."""
 
     run_id: str
@@ -36,8 +36,7 @@ class BeatReceived:
     uptime_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentLeft:
+class AgentLeft(Struct, frozen=True, kw_only=True):
     """An agent said goodbye."""
 
     run_id: str
@@ -46,8 +45,7 @@ class AgentLeft:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionClosed:
+class SessionClosed(Struct, frozen=True, kw_only=True):
     """The stream of a session ended, for whatever reason."""
 
     run_id: str
@@ -56,8 +54,7 @@ class SessionClosed:
     is_revoked: bool = False  # its token was; its agent may come back with another one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureReported:
+class FailureReported(Struct, frozen=True, kw_only=True):
     """A failure record arrived; the shell holds its answer under ``request_id``."""
 
     run_id: str
@@ -66,8 +63,7 @@ class FailureReported:
     uptime_s: float | None = None  # of its agent when it was sent, if known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsReset:
+class LimitsReset(Struct, frozen=True, kw_only=True):
     """The operator wants learned limits forgotten; the answer goes to ``request_id``."""
 
     run_id: str
@@ -75,21 +71,20 @@ class LimitsReset:
     caller: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCreated:
     """The operator wants a token, whose id and secret the shell made; answered as above."""
 
     request_id: int
     token_id: str
     role: Role
-    secret_sha256: bytes = field(repr=False)
+    secret_sha256: bytes = dataclasses.field(repr=False)
     run_id: str = ""  # the only run that it is for; empty: any
     ttl_s: float | None = None
     caller: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRevoked:
+class TokenRevoked(Struct, frozen=True, kw_only=True):
     """The operator wants a token revoked; answered as above."""
 
     request_id: int
@@ -97,8 +92,7 @@ class TokenRevoked:
     caller: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallNoted:
+class CallNoted(Struct, frozen=True, kw_only=True):
     """A caller did what concerns a run and changes nothing in it, or was refused it."""
 
     run_id: str
@@ -107,8 +101,7 @@ class CallNoted:
     caller: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True, kw_only=True):
     """The operator wants a run to end; answered as above. ``call_id`` tells repetitions.
 
     ``grace_s`` is how long training may take to save before; ``None``: as the policy says.
@@ -122,8 +115,7 @@ class StopAsked:
     grace_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartAsked:
+class RestartAsked(Struct, frozen=True, kw_only=True):
     """The operator wants another round now; as ``StopAsked``."""
 
     run_id: str
@@ -134,8 +126,7 @@ class RestartAsked:
     grace_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetAsked:
+class ForgetAsked(Struct, frozen=True, kw_only=True):
     """The operator wants an ended run forgotten; as ``StopAsked``."""
 
     run_id: str
@@ -144,8 +135,7 @@ class ForgetAsked:
     caller: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainAsked:
+class DrainAsked(Struct, frozen=True, kw_only=True):
     """The operator wants agents of a name or on a host to leave, or lets them in again.
 
     Answered as above; to runs it comes as well, once the table has changed.
@@ -161,26 +151,22 @@ class DrainAsked:
     grace_s: float | None = None  # as of ``StopAsked``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSuperseded:
+class RunSuperseded(Struct, frozen=True, kw_only=True):
     """Its id begins a new run; this one has no members any more."""
 
     run_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of ``next_deadline()`` has come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutageEnded:
+class OutageEnded(Struct, frozen=True, kw_only=True):
     """The journal can be written again; meanwhile nothing was decided and no session opened."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRead:
+class RunRead(Struct, frozen=True, kw_only=True):
     """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be."""
 
     run_id: str  # `RunState.key`

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.progress.adaptive_timeouts import Observation
@@ -23,8 +26,7 @@ _ENDED_FOR_A_FAULT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class RunSpec(Struct, frozen=True, kw_only=True):
     """What a run is, as opposed to a host that takes part in it.
 
     Invariant: ``1 <= agents_min <= agents_max``. Durations are seconds.
@@ -42,8 +44,7 @@ class RunSpec:
     master_port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentIdentity:
+class AgentIdentity(Struct, frozen=True, kw_only=True):
     """Who an agent is; fixed for the life of its process."""
 
     incarnation: str
@@ -55,11 +56,10 @@ class AgentIdentity:
 
     def __post_init__(self) -> None:
         if not self.name:
-            object.__setattr__(self, "name", self.host)
+            force_setattr(self, "name", self.host)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptDrain:
+class KeptDrain(Struct, frozen=True, kw_only=True):
     """Agents of this name, or on the host of this name, take no part in rounds."""
 
     name: str
@@ -87,8 +87,7 @@ class GroupState(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(Struct, frozen=True, kw_only=True):
     """An agent's whole actual state; the latest one wins."""
 
     state: GroupState
@@ -139,8 +138,7 @@ class Beat:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Seat(Struct, frozen=True, kw_only=True):
     """One agent's place in a round; all ranks are those of its worker 0."""
 
     agent: AgentIdentity
@@ -150,8 +148,7 @@ class Seat:
     role_world_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Round(Struct, frozen=True, kw_only=True):
     """One membership with ranks. ``seats`` are in group rank order, by incarnation."""
 
     round_id: int
@@ -164,8 +161,7 @@ class Round:
     group_world_size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRanks:
+class WorkerRanks(Struct, frozen=True, kw_only=True):
     """Where a worker stood in its round."""
 
     rank: int
@@ -186,8 +182,7 @@ class HangKind(StrEnum):
     EXIT = "EXIT"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hang:
+class Hang(Struct, frozen=True, kw_only=True):
     """Why an agent ended a worker, and what it saw of it before. Durations are seconds."""
 
     kind: HangKind
@@ -199,8 +194,7 @@ class Hang:
     evidence: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord:
+class FailureRecord(Struct, frozen=True, kw_only=True):
     """One worker's failure, identified by ``(incarnation, sequence)``."""
 
     incarnation: str
@@ -246,8 +240,7 @@ class FailureRecord:
         return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureReport:
+class FailureReport(Struct, frozen=True, kw_only=True):
     """What failed in a round: the cause first, then the victims; and who was where."""
 
     root_causes: tuple[FailureRecord, ...]
@@ -272,8 +265,7 @@ class VerdictCause(StrEnum):
     STOPPED = "STOPPED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """How a run ended."""
 
     cause: VerdictCause
@@ -288,8 +280,7 @@ class Verdict:
         return self.cause is VerdictCause.SUCCEEDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """How often agents beat, how long a silence is tolerated, how they come back; seconds."""
 
     heartbeat_interval_s: float
@@ -318,23 +309,20 @@ class Assignment:
     restarts_max: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True):
     """Desired: stop the workers; the verdict follows."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """Desired: end with success; the others train on."""
 
     reason: str
     is_drained: bool = False  # the operator wants it to leave
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Struct, frozen=True, kw_only=True):
     """Desired: stop what is left, and end."""
 
     verdict: Verdict

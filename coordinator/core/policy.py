@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from coordinator.core.model import Pace
 from coordinator.core.progress.adaptive_timeouts import LearningRules
@@ -11,8 +11,7 @@ _BASE_PACE = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0
 _LEARNING = LearningRules()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """Limits, graces and the pace of agents. Durations are seconds."""
 
     base_pace: Pace = _BASE_PACE

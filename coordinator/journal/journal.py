@@ -7,9 +7,9 @@ would undo, so records are folded a second time once they are durable; snapshots
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
@@ -23,8 +23,7 @@ from coordinator.journal.watches import Watches
 RECORDS_PER_SNAPSHOT = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(Struct, frozen=True):
     """Replace all records of a run by the state they fold into."""
 
     state: RunState

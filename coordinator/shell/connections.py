@@ -13,7 +13,8 @@ from functools import cache
 import grpc
 import structlog
 
-from coordinator.config import CoordinatorConfig, Limits
+from coordinator.config import CoordinatorConfig
+from coordinator.limits import Limits
 
 log = structlog.get_logger()
 

@@ -11,7 +11,6 @@ from typing import Any, get_args
 import structlog
 
 from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import (
     CallNoted,
@@ -37,6 +36,7 @@ from coordinator.core.run.state import (
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage
+from coordinator.limits import Limits
 from coordinator.shell.collecting.logs import LogReaders
 from coordinator.shell.collecting.stacks import StackQuestions
 from coordinator.shell.turns import Turns

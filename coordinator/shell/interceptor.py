@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 
 from coordinator.access.authentication import Authenticator, token_id_of
 from coordinator.access.caller import OPEN, TRUSTED, Caller
-from coordinator.config import Limits
 from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, Unauthenticated
+from coordinator.limits import Limits
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role
 from drumbeat.mapping import ERROR_KEY

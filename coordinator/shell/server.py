@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import gc
 import os
@@ -19,7 +20,6 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from msgspec.structs import replace
 
 from coordinator.access.audit import Audit
 from coordinator.access.authentication import Authenticator, Open
@@ -240,7 +241,7 @@ def _published(directory: Path, port: int, text: str) -> Iterator[Publish]:
 
 def _pin(local: Token, publish_anew: Publish, keys: list[str]) -> None:
     """Have this user's commands trust the newest authority, before an older one is retired."""
-    publish_anew(replace(local, ca=keys[0]).text())
+    publish_anew(dataclasses.replace(local, ca=keys[0]).text())
 
 
 def _identity(config: CoordinatorConfig, directory: Path) -> ServerIdentity | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 
-from coordinator.config import Limits
 from coordinator.core import model
 from coordinator.core.events import FailureReported
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
 from coordinator.errors import InvalidRequest
+from coordinator.limits import Limits
 from coordinator.wire.inprocess import interruption_of
 from drumbeat.format import one_line
 from drumbeat.mapping import (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from agent.settings.config import AgentConfig, Program
 from coordinator.core.model import Pace
@@ -144,7 +147,7 @@ def _fleet(random: Random, configs: tuple[AgentConfig, ...], kind: Kind) -> tupl
     most = hosts if kind is Kind.COORDINATOR else random.randint(4, hosts)
     least = most if kind is Kind.COORDINATOR else random.randint(1, most)
     like = [configs[number % len(configs)] for number in range(hosts)]
-    return tuple(replace(config, min_nodes=least, max_nodes=most) for config in like)
+    return tuple(dataclasses.replace(config, min_nodes=least, max_nodes=most) for config in like)
 
 
 def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:

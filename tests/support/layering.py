@@ -29,12 +29,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # `agent join --standalone` is one command, and `standalone` needs the agent.
 MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 
-# Modules of the standard library that only compute.
+# Modules that only compute: of the standard library, and the one that makes values.
 VALUE_MODULES = frozenset(
     {
         "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fnmatch",
         "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "math",
-        "operator", "re", "string", "textwrap", "types", "typing", "zlib",
+        "msgspec", "operator", "re", "string", "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
@@ -80,6 +80,12 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/multiprocessing/context.py": "what workers inherit",
     "agent/multiprocessing/multiprocess_context.py": "what workers inherit, and are as forks",
     "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",
+}
+
+# Dataclasses among the values of cores, each for a field that a Struct can't have; ADR 33.
+DATACLASS_VALUES = {
+    "coordinator/core/events.py": frozenset({"TokenCreated"}),
+    "coordinator/core/model.py": frozenset({"Assignment", "Standby"}),
 }
 
 FUNCTION_LINES_MAX = 60
@@ -247,6 +253,26 @@ def check_environment(module: Module) -> Iterator[str]:
     for found in imports(module):
         if found.module == "os" and found.name in names:
             yield f"{module.path}:{found.line}: os.{found.name}"
+
+
+def check_values(module: Module) -> Iterator[str]:
+    """Values of cores are quick to import, and a Struct has its defaults from msgspec."""
+    permitted = DATACLASS_VALUES.get(str(module.path), frozenset())
+    foreign = {each.name for each in imports(module) if each.module == "dataclasses"}
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        where = f"{module.path}:{node.lineno}: {node.name}"
+        decorated = [ast.unparse(each) for each in node.decorator_list]
+        is_value = any("dataclass(" in each and "frozen=True" in each for each in decorated)
+        if is_value and ".core" in module.name and node.name not in permitted:
+            yield f"{where} is a value of a core, but no Struct"
+        if decorated or not any(each.arg == "frozen" for each in node.keywords):
+            continue
+        defaults = [each.value for each in node.body if isinstance(each, ast.AnnAssign)]
+        called = {ast.unparse(each.func) for each in defaults if isinstance(each, ast.Call)}
+        if called & (foreign | {"dataclasses.field"}):
+            yield f"{where} is a Struct with a field of a dataclass"
 
 
 def check_size(module: Module) -> Iterator[str]:

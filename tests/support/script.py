@@ -18,8 +18,9 @@ are one instant: nobody acts before the last of them has spoken.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from coordinator.core import effects as fx
 from coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked

@@ -13,9 +13,10 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.access.caller import incarnation_of
-from coordinator.config import CoordinatorConfig, Limits
+from coordinator.config import CoordinatorConfig
 from coordinator.core.policy import Policy
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.limits import Limits
 from coordinator.shell.server import serving
 from drumbeat.v1 import (
     common_pb2,

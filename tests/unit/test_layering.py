@@ -23,6 +23,7 @@ def test_our_own_code_obeys_every_rule() -> None:
         *(line for module in ours for line in layering.check_purity(module, pure)),
         *(line for module in ours for line in layering.check_direction(module)),
         *(line for module in ours for line in layering.check_environment(module)),
+        *(line for module in ours for line in layering.check_values(module)),
         *(line for module in [*ours, *others] for line in layering.check_size(module)),
         *layering.check_circles(ours),
         *layering.check_folders(ours),
@@ -170,6 +171,35 @@ def test_reading_the_environment_is_found_outside_its_few_places(text: str) -> N
     assert list(layering.check_environment(Module.parse("agent/a.py", text)))
     assert not list(layering.check_environment(Module.parse("agent/settings/config.py", text)))
     assert not list(layering.check_environment(Module.parse("worker_sdk/runtime.py", text)))
+
+
+VALUE = "@dataclass(frozen=True, slots=True)\nclass TokenCreated:\n    a: int"
+DEFAULT = "class A(Struct, frozen=True):\n    a: dict = field(default_factory=dict)"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("agent/core/a.py", VALUE),
+        ("agent/a.py", f"from dataclasses import field\n{DEFAULT}"),
+        ("agent/a.py", DEFAULT.replace("field", "dataclasses.field")),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_found(path: str, text: str) -> None:
+    assert len(list(layering.check_values(Module.parse(path, text)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("coordinator/core/events.py", VALUE),
+        ("agent/a.py", VALUE),
+        ("agent/core/a.py", f"from msgspec import Struct, field\n{DEFAULT}"),
+        ("agent/core/a.py", "@dataclass(slots=True)\nclass State:\n    a: int"),
+    ],
+)
+def test_values_of_the_right_kind_pass(path: str, text: str) -> None:
+    assert list(layering.check_values(Module.parse(path, text))) == []
 
 
 def test_a_function_and_a_module_that_are_too_long_are_found() -> None:

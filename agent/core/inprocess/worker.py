@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.core.model import NO_ITERATION, Abort, WorkerOrder
 from agent.watchdog.core.model import WorkerKey
@@ -25,8 +28,7 @@ REPORTED_CHARACTERS_MAX = 500
 """Of a message in a report, which goes out with every beat; records have all of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What a worker did to an iteration, in which it may have had a ``rank``.
 
     ``at`` is this host's monotonic clock. ``is_victim``: it was sent away and did nothing wrong.

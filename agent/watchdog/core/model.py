@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from agent.watchdog.hang import Evidence, Hang, Purpose
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class WorkerKey:
+class WorkerKey(Struct, frozen=True, order=True):
     """One worker of one round."""
 
     round_id: int
@@ -22,8 +22,7 @@ Limit = float | Literal["auto"] | None  # seconds, `AUTO`, or None for no limit
 Tally = tuple[int, float]  # how many there were, and the longest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchdogPolicy:
+class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     """What the watchdog was told."""
 
     startup_timeout_s: float | None = None  # from its start to its first heartbeat; None: no limit
@@ -39,8 +38,7 @@ class WatchdogPolicy:
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """What has a limit: an open timer or section, as the worker's board or a call says.
 
     ``slot`` is its number on the board. ``deadline`` is None for one without a limit of its own.
@@ -59,8 +57,7 @@ class Slot:
     grace_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """What a worker's board says. Instants are this host's monotonic clock.
 
     ``slots`` are only those open and not suspended. One that did not change since the
@@ -83,36 +80,32 @@ class Snapshot:
     sections: Mapping[str, Tally] = field(default_factory=dict)  # times of each, when left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfWorker:
+class _OfWorker(Struct, frozen=True, kw_only=True):
     worker: WorkerKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfProcess(_OfWorker):
+class _OfProcess(_OfWorker, frozen=True, kw_only=True):
     pid: int = 0  # a process below the worker, 0 for the worker itself
 
 
 # Events.
 
 
-class WorkerStarted(_OfWorker):
+class WorkerStarted(_OfWorker, frozen=True, kw_only=True):
     """A worker runs. Repeating it changes nothing."""
 
 
-class WorkerGone(_OfWorker):
+class WorkerGone(_OfWorker, frozen=True, kw_only=True):
     """A worker has ended, or its agent stops it: it is watched no more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardRead(_OfWorker):
+class BoardRead(_OfWorker, frozen=True, kw_only=True):
     """Answer to ``ReadBoard``, or a worker kicked; ``snapshot`` is None if it has no owner yet."""
 
     snapshot: Snapshot | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerAcquired(_OfProcess):
+class TimerAcquired(_OfProcess, frozen=True, kw_only=True):
     """A timer was asked for by a call. ``signal`` as in ``Slot``; with a ``pid`` it is given."""
 
     scope: str
@@ -120,29 +113,25 @@ class TimerAcquired(_OfProcess):
     signal: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerReleased(_OfWorker):
+class TimerReleased(_OfWorker, frozen=True, kw_only=True):
     """A timer was released by a call."""
 
     scope: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReceived(_OfWorker):
+class HeartbeatReceived(_OfWorker, frozen=True, kw_only=True):
     """A worker made progress, by a call."""
 
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceTaken(_OfWorker):
+class EvidenceTaken(_OfWorker, frozen=True, kw_only=True):
     """Answer to ``TakeEvidence``."""
 
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsLearned:
+class LimitsLearned(Struct, frozen=True, kw_only=True):
     """What the run has learned: limits by name of section, "" between heartbeats."""
 
     limits: Mapping[str, float]
@@ -160,33 +149,29 @@ Event = WorkerStarted | WorkerGone | News | LimitsLearned | DeadlineReached
 # Effects.
 
 
-class ReadBoard(_OfWorker):
+class ReadBoard(_OfWorker, frozen=True, kw_only=True):
     """Read a worker's board at once, and answer with ``BoardRead``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnounceLook(_OfWorker):
+class AnnounceLook(_OfWorker, frozen=True, kw_only=True):
     """Write on a worker's board until when it need not kick: ``look_at``, this host's clock."""
 
     look_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeEvidence(_OfProcess):
+class TakeEvidence(_OfProcess, frozen=True, kw_only=True):
     """Take the stacks within ``timeout_s``; answer with ``EvidenceTaken``."""
 
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal(_OfProcess):
+class Signal(_OfProcess, frozen=True, kw_only=True):
     """Send a signal."""
 
     signum: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report(_OfProcess):
+class Report(_OfProcess, frozen=True, kw_only=True):
     """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends."""
 
     hang: Hang
@@ -194,8 +179,7 @@ class Report(_OfProcess):
     signal: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warn:
+class Warn(Struct, frozen=True, kw_only=True):
     """Log a warning: ``event``, a fixed phrase. ``worker`` is None if it is of the watchdog."""
 
     worker: WorkerKey | None

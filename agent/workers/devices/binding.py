@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
+
+from msgspec import Struct
 
 from agent.settings.kinds import NumaMode
 from agent.workers.supervisor.messages import CPUS_MAX
@@ -18,8 +19,7 @@ from agent.workers.supervisor.messages import CPUS_MAX
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cpu:
+class Cpu(Struct, frozen=True, kw_only=True):
     """One logical CPU that this process may use, and what it is a part of."""
 
     index: int

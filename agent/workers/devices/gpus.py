@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -16,8 +17,7 @@ _INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
 _UUID = re.compile(r"GPU-[0-9a-f-]+", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU as its driver describes it."""
 
     index: int  # its number among all GPUs of the host, in the driver's order

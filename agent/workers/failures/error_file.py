@@ -4,9 +4,10 @@ The format is torch's, see ``worker_sdk.errors``, or a plain text as the outer m
 else is found there becomes a note; a worker can't harm its agent through these files.
 """
 
-from dataclasses import replace
 from os import PathLike
 from typing import Any
+
+from msgspec.structs import replace
 
 from agent.workers.supervisor.messages import WorkerError
 from worker_sdk.context import FAULT_FILE_SUFFIX

@@ -10,9 +10,11 @@ import shutil
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from signal import Signals
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.workers.failures.exit_status import (
     Evidence,
@@ -96,8 +98,7 @@ class Explainer:
         return _pairs(self._root / "proc/vmstat").get("oom_kill")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cgroup:
+class _Cgroup(Struct, frozen=True):
     name: str
     directory: Path
     is_unified: bool

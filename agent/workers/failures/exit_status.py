@@ -1,7 +1,8 @@
 """Pure. How a process ended, and the likely why, from what its host told: as text."""
 
-from dataclasses import dataclass
 from signal import Signals
+
+from msgspec import Struct
 
 EXPLANATION_CHARACTERS_MAX = 2000
 _KERNEL_CHARACTERS_MAX = 300
@@ -44,8 +45,7 @@ def describe_ending(exit_code: int) -> str:
     return f"was ended by {name}" if name else f"exited with code {exit_code}"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryGroup:
+class MemoryGroup(Struct, frozen=True):
     """A worker's cgroup. Its counters are since the round began; ``None``: not told."""
 
     name: str
@@ -54,8 +54,7 @@ class MemoryGroup:
     limit_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLine:
+class KernelLine(Struct, frozen=True):
     """A line of the kernel log about process ``pid``, as the host numbers processes."""
 
     pid: int
@@ -63,8 +62,7 @@ class KernelLine:
     is_oom_kill: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """How a worker ended, and what the host told right after; nothing of that is certain.
 
     ``is_stopped``: by its agent. ``has_error``, ``has_stacks``: it left an error file, its crash

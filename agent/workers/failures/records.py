@@ -1,7 +1,8 @@
 """Pure. What a failure record says, for each way a worker can end badly."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from agent.core.events import WorkerExited, WorkerStartFailed
 from agent.core.inprocess.worker import Fault

@@ -1,6 +1,6 @@
 """Pure. What workers said and left, without secrets: before anything is made of it."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from agent.core import events as ev
 from agent.watchdog.hang import Hang

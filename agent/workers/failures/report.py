@@ -1,8 +1,9 @@
 """Pure. A failed run's report as a value, and as text: the root cause first, then the victims."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from agent.watchdog.hang import seconds
 from agent.workers.failures.exit_status import describe_exit
@@ -14,8 +15,7 @@ PLACES_MAX = 20  # more places than this are counted only; those with the fewest
 RANGES_MAX = 8  # more ranges of ranks than this in a line are counted only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFailure:
+class WorkerFailure(Struct, frozen=True, kw_only=True):
     """How one worker failed, on whatever host. See ``drumbeat.v1.FailureRecord``."""
 
     rank: int
@@ -38,8 +38,7 @@ class WorkerFailure:
         return self.interruption is not None and self.interruption.is_survived
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedWorker(WorkerFailure):
+class FailedWorker(WorkerFailure, frozen=True, kw_only=True):
     """A failure record of the run. ``evidence`` and ``stacks`` are those of a hang."""
 
     host: str
@@ -55,8 +54,7 @@ class FailedWorker(WorkerFailure):
         return f"rank {self.rank} on {self.agent or self.host}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(Struct, frozen=True, kw_only=True):
     """Where a worker was. ``step`` is -1 if it named none; ages are seconds before the failure."""
 
     rank: int
@@ -67,8 +65,7 @@ class Position:
     heartbeat_age_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureReport:
+class FailureReport(Struct, frozen=True, kw_only=True):
     """Why a run failed. See ``drumbeat.v1.FailureReport``.
 
     ``victims`` and ``positions`` are bounded; the counts are of all of them.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from agent.watchdog.hang import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
@@ -20,8 +21,7 @@ CPUS_MAX = 65_536
 """CPU numbers below this are taken seriously; Linux itself ends at 8,192."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStart:
+class WorkerStart(Struct, frozen=True, kw_only=True):
     """What is particular to one worker; ``env`` is set on top of the common environment."""
 
     local_rank: int
@@ -37,8 +37,7 @@ class WorkerStart:
             raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPUS_MAX - 1}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartWorkers:
+class StartWorkers(Struct, frozen=True, kw_only=True):
     """Start the workers of a round, newer than every one before.
 
     Answered by `WorkersStarted` or `WorkerStartFailed`. Repeating it is harmless; a newer round
@@ -61,8 +60,7 @@ class StartWorkers:
             raise ValueError(f"workers: local ranks {ranks} are not distinct")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopWorkers:
+class StopWorkers(Struct, frozen=True, kw_only=True):
     """Signal the process groups of a round's workers, and after the timeout SIGKILL everything.
 
     Answered by `WorkersStopped`, at once if nothing runs. Repeating it may shorten the timeout.
@@ -79,13 +77,11 @@ class StopWorkers:
             raise ValueError(f"timeout_s: {self.timeout_s} is not a finite duration")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillWorkers:
+class KillWorkers(Struct, frozen=True, kw_only=True):
     """SIGKILL everything at once; answered by `WorkersStopped` of the last round or `NO_ROUND`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalWorkers:
+class SignalWorkers(Struct, frozen=True, kw_only=True):
     """Signal the workers of the running round, without stopping them; never answered."""
 
     round_id: int
@@ -98,16 +94,14 @@ class SignalWorkers:
             raise ValueError(f"signum: {self.signum} is not a signal of this system")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersStarted:
+class WorkersStarted(Struct, frozen=True, kw_only=True):
     """All workers of the round run their program; ``pids`` are by local rank."""
 
     round_id: int
     pids: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStartFailed:
+class WorkerStartFailed(Struct, frozen=True, kw_only=True):
     """A worker could not be started, for which ``message`` has a sentence.
 
     Those after it were not tried. Those before it run until they are stopped.
@@ -119,8 +113,7 @@ class WorkerStartFailed:
     errno: int = 0  # the system's error number; 0 if the command itself is impossible
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerError:
+class WorkerError(Struct, frozen=True, kw_only=True):
     """What a worker left in its error file. Texts are bounded by who read them."""
 
     message: str
@@ -128,8 +121,7 @@ class WorkerError:
     error_code: int | None = None  # of the process that failed, if that is one within the worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExited:
+class WorkerExited(Struct, frozen=True, kw_only=True):
     """A worker ended; with what it left behind, which the agent adds."""
 
     round_id: int
@@ -145,16 +137,14 @@ class WorkerExited:
     error_file: str = ""  # where it recorded its error, if that file is kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersStopped:
+class WorkersStopped(Struct, frozen=True, kw_only=True):
     """Nothing of the round is alive, descendants included; answers a stop or kill."""
 
     round_id: int
     stuck_pids: tuple[int, ...] = ()  # not dead of SIGKILL within `worker_group.KILL_WAIT_S`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preload:
+class Preload(Struct, frozen=True, kw_only=True):
     """Keep a template of the workers to come, of which each is a fork; repeating it is harmless.
 
     Answered by a `TemplateReported` whenever there is something to say.
@@ -179,8 +169,7 @@ class TemplateNews(StrEnum):
     LATE_IMPORTS = "late imports"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateReported:
+class TemplateReported(Struct, frozen=True, kw_only=True):
     """Something that the user may want to know about preloading."""
 
     news: TemplateNews

@@ -17,8 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from agent.workers.supervisor import messages, protocol, worker_group
 from agent.workers.supervisor.process_tree import (

@@ -17,9 +17,10 @@ would import, and only once for all. In COLD, which is left no more, they start 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
 
 from agent.workers.supervisor import messages
 from agent.workers.supervisor.messages import TemplateNews, TemplateReported
@@ -31,81 +32,68 @@ LATE_EACH_S_MIN = 0.02  # of a module that is named there
 LATE_NAMED_MAX = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True):
     """The template has imported everything."""
 
     seconds: float
     modules: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
+class Unfit(Struct, frozen=True, kw_only=True):
     """Workers can't be forked from the template, or from none that imports the same."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Struct, frozen=True, kw_only=True):
     """A file has changed since the template has loaded it."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """The template has ended by itself, or was ended because it did not answer."""
 
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forked:
+class Forked(Struct, frozen=True, kw_only=True):
     """The workers of a round were forked from the template."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEnded:
+class RoundEnded(Struct, frozen=True, kw_only=True):
     """Nothing of a round is alive any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateImports:
+class LateImports(Struct, frozen=True, kw_only=True):
     """What workers had to import by themselves so far, and how long each took, in seconds."""
 
     modules: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of `TemplateKeeper.deadline` has come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """Start a template."""
 
     preload: messages.Preload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Struct, frozen=True, kw_only=True):
     """End the template, and whatever its imports have started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSources:
+class CheckSources(Struct, frozen=True, kw_only=True):
     """Ask the template whether a file has changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLateImports:
+class ReadLateImports(Struct, frozen=True, kw_only=True):
     """Look what workers imported by themselves; answered by `LateImports`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carry:
+class Carry(Struct, frozen=True, kw_only=True):
     """Hand a command to the worker group; a start that ``is_warm`` is for the template."""
 
     command: messages.GroupCommand

@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
 
 from agent.workers.supervisor import messages
 
@@ -34,31 +35,27 @@ HISTORY_MAX = 32  # inputs remembered for an error message
 _SIGKILL = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnFinished:
+class SpawnFinished(Struct, frozen=True, kw_only=True):
     """What became of a start: the processes by local rank, and why the next one is missing."""
 
     pids: Mapping[int, int]
     failure: messages.WorkerStartFailed | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildrenReaped:
+class ChildrenReaped(Struct, frozen=True, kw_only=True):
     """All children that had ended were reaped: exit codes by pid, and whether any is left."""
 
     exit_codes: Mapping[int, int]
     is_any_left: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of `WorkerGroup.deadline` has come; ``pids`` are all descendants left."""
 
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendSignal:
+class SendSignal(Struct, frozen=True, kw_only=True):
     """Send a signal to these unreaped workers, or to the process groups they lead."""
 
     pids: tuple[int, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, room_for, root_causes, unhealed
 from coordinator.core.membership.leases import Membership

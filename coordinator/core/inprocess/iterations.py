@@ -7,9 +7,10 @@ a repeated or lost one changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
+
+from msgspec.structs import replace
 
 from coordinator.core.inprocess import records as rec
 from coordinator.core.inprocess.rank_rules import assign
@@ -253,9 +254,9 @@ class Iterations:
             return
         if spec != expected and self._give_up is None:
             differing = [
-                f"{field.name} {_value(one)} on {host.agent.name}, {_value(other)} {whose}"
-                for field in fields(spec)
-                if (one := getattr(spec, field.name)) != (other := getattr(expected, field.name))
+                f"{name} {_value(one)} on {host.agent.name}, {_value(other)} {whose}"
+                for name in spec.__struct_fields__
+                if (one := getattr(spec, name)) != (other := getattr(expected, name))
             ]
             why = f"workers disagree on how to restart in process: {'; '.join(differing)}"
             self._give_up = GiveUp(reason=why)

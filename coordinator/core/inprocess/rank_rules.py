@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from drumbeat.format import count
 
@@ -29,8 +30,7 @@ class RuleKind(StrEnum):
     ACTIVE_DIVISOR = "ACTIVE_DIVISOR"  # as many as can be divided by this are active
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRule:
+class RankRule(Struct, frozen=True, kw_only=True):
     """One rule. One class for all kinds, so that a journal can read it."""
 
     kind: RuleKind
@@ -54,8 +54,7 @@ SHIFT_RANKS = RankRule(kind=RuleKind.SHIFT)
 FILL_GAPS = RankRule(kind=RuleKind.FILL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(Struct, frozen=True, kw_only=True):
     """Workers that leave an order for good, and how their ranks are filled.
 
     An order is the fold of its cuts, which is why they are all a journal keeps of it.
@@ -74,8 +73,7 @@ class Cut:
         return [next(movers) if worker in removed else worker for worker in order[:size]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(Struct, frozen=True, kw_only=True):
     """An order; its first ``active_world_size`` workers call the function."""
 
     order: list[int]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, RankRule
 from drumbeat.format import count
 from drumbeat.inprocess import HostReport
@@ -14,8 +16,7 @@ BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "ite
 ITERATION_DECISIONS = frozenset({BEGAN, INTERRUPTED, COMPLETED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessSpec:
+class InprocessSpec(Struct, frozen=True, kw_only=True):
     """What all workers of a round must agree on. Durations are seconds; 0 of a count: no limit."""
 
     rules: tuple[RankRule, ...] = (SHIFT_RANKS,)
@@ -27,15 +28,13 @@ class InprocessSpec:
     completion_timeout_s: float = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessReport(HostReport):
+class InprocessReport(HostReport, frozen=True, kw_only=True):
     """A host's report; ``spec`` comes with the first ones of a call."""
 
     spec: InprocessSpec | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationBegan:
+class IterationBegan(Struct, frozen=True, kw_only=True):
     """All workers that take part had entered, and were told to call the function."""
 
     round_id: int
@@ -50,8 +49,7 @@ class IterationBegan:
     exited: int = 0  # of those cut, who had failed at nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationInterrupted:
+class IterationInterrupted(Struct, frozen=True, kw_only=True):
     """The iteration ended early for all."""
 
     round_id: int
@@ -60,8 +58,7 @@ class IterationInterrupted:
     at_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationCompleted:
+class IterationCompleted(Struct, frozen=True, kw_only=True):
     """All workers that took part have completed the iteration."""
 
     round_id: int

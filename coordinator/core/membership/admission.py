@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import fields, replace
 from itertools import chain, count
+
+from msgspec.structs import replace
 
 from coordinator import errors
 from coordinator.core.events import SessionOpened
@@ -74,11 +75,11 @@ def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | Non
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
     ]
-    for field in fields(spec):
-        if field.name.endswith("_s") and (value := getattr(spec, field.name)) is not None:
+    for name in spec.__struct_fields__:
+        if name.endswith("_s") and (value := getattr(spec, name)) is not None:
             is_possible = 0 <= value <= DURATION_MAX_S
             allowed = f"0 to {DURATION_MAX_S:g} seconds"
-            rules.append((field.name.removesuffix("_s"), value, is_possible, allowed))
+            rules.append((name.removesuffix("_s"), value, is_possible, allowed))
     for name, value, is_possible, allowed in rules:
         if not is_possible:
             return errors.InvalidRequest(f"spec.{name}", value, allowed)
@@ -106,11 +107,9 @@ def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[errors.Difference, .
     """Return the fields in which an agent's spec differs from the run's, both values shown."""
     return tuple(
         # Without the unit, as the protocol calls it.
-        errors.Difference(
-            field=field.name.removesuffix("_s"), theirs=_shown(their), ours=_shown(our)
-        )
-        for field in fields(RunSpec)
-        if (their := getattr(theirs, field.name)) != (our := getattr(ours, field.name))
+        errors.Difference(field=name.removesuffix("_s"), theirs=_shown(their), ours=_shown(our))
+        for name in RunSpec.__struct_fields__
+        if (their := getattr(theirs, name)) != (our := getattr(ours, name))
     )
 
 

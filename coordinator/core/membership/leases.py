@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from coordinator.core.effects import Direct
 from coordinator.core.events import BeatReceived

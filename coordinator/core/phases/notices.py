@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coordinator.core.effects import TellNotice
 from coordinator.core.inprocess.records import IterationPhase

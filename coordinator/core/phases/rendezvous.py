@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from coordinator.core.model import RunSpec, VerdictCause
 from coordinator.core.run.state import RunState
 from drumbeat.format import are, count
@@ -26,8 +28,7 @@ class Rendezvous:
     is_reforming: bool = False  # a round has just ended, and no new agent is expected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True, kw_only=True):
     """Not yet; look again at ``until`` if nothing happens before (``None``: never)."""
 
     reason: str
@@ -35,8 +36,7 @@ class Wait:
     until: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The join timeout is over."""
 
     reason: str

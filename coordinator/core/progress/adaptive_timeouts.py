@@ -8,14 +8,15 @@ of samples has to be there first, a limit has a floor, and within a round it onl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 HEARTBEAT = ""  # stands for the name of a section: the time between two heartbeats
 NAMES_MAX = 65  # of a run: the heartbeat and as many sections as a worker can tell of, 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """The longest time of a kind so far in a round, of ``samples``, on one host. Seconds."""
 
     section: str
@@ -23,8 +24,7 @@ class Observation:
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedLimit:
+class LearnedLimit(Struct, frozen=True, kw_only=True):
     """One limit and what it came from; durable, so that learning goes on after a restart."""
 
     section: str
@@ -40,8 +40,7 @@ def differ(limits: Iterable[LearnedLimit], others: Iterable[LearnedLimit]) -> bo
     return mine != theirs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningRules:
+class LearningRules(Struct, frozen=True, kw_only=True):
     """How limits come about; ``factor`` and ``weight`` are those of the source."""
 
     factor: float = 5.0

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from coordinator.core.progress.stack_gathering import Asked
 
 CURSORS_MAX = 16_384  # of one agent; the oldest are forgotten
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsAsked:
+class LogsAsked(Struct, frozen=True, kw_only=True):
     """What a reader asked for; no ``ranks``: all."""
 
     run_id: str
@@ -22,8 +23,7 @@ class LogsAsked:
     follow: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
+class Brought(Struct, frozen=True, kw_only=True):
     """What one agent brought, or why it brings nothing of some ranks."""
 
     incarnation: str

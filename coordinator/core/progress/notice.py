@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class NoticeKind(StrEnum):
@@ -16,16 +17,14 @@ class NoticeKind(StrEnum):
     SCALE_UP = "SCALE_UP"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class Leaving(Struct, frozen=True, kw_only=True):
     """An agent says that its host will go away."""
 
     reason: str
     time_left_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeReport:
+class NoticeReport(Struct, frozen=True, kw_only=True):
     """What the workers of a host say of a notice, together; see ``drumbeat.v1.NoticeReport``."""
 
     notice_id: int
@@ -36,8 +35,7 @@ class NoticeReport:
     step_time_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingNotice:
+class PendingNotice(Struct, frozen=True, kw_only=True):
     """A notice of the round that runs; ``until_s`` is on the coordinator's clock."""
 
     notice_id: int
@@ -47,8 +45,7 @@ class PendingNotice:
     chosen: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeGiven:
+class NoticeGiven(Struct, frozen=True, kw_only=True):
     """Training is told; ids rise and are not used again in the run.
 
     The pending one once more: less time is left.
@@ -58,16 +55,14 @@ class NoticeGiven:
     at_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepChosen:
+class StepChosen(Struct, frozen=True, kw_only=True):
     """All ranks shall save at this step, or at the first after it that training asks about."""
 
     notice_id: int
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeEnded:
+class NoticeEnded(Struct, frozen=True, kw_only=True):
     """All have saved, or nothing more is waited for; what the notice is about goes on."""
 
     notice_id: int

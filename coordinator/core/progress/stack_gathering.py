@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # of one question; stacks that come then are left out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """One agent of the round; ``ranks`` of its workers that are asked for, by local rank."""
 
     incarnation: str
@@ -18,8 +20,7 @@ class Asked:
     ranks: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """What is known of one worker: its stacks, or why there are none."""
 
     local_rank: int
@@ -29,8 +30,7 @@ class Found:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What one agent has said, or what is said in its place."""
 
     agent: Asked

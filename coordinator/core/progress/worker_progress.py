@@ -6,10 +6,13 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 # Of the name of an open timer or section, in UTF-8; enough to recognize it.
 SCOPE_BYTES_MAX = 128
@@ -17,8 +20,7 @@ SCOPE_BYTES_MAX = 128
 BEHIND_SHOWN_MAX = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerProgress:
+class WorkerProgress(Struct, frozen=True, kw_only=True):
     """Where one worker stands. Ages are seconds, as of one instant."""
 
     local_rank: int
@@ -44,8 +46,7 @@ class WorkerProgress:
         return -math.inf if self.heartbeat_age_s is None else math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Where one worker of a round stood."""
 
     rank: int
@@ -59,8 +60,7 @@ class Standing:
         return f"{who} before its first heartbeat" if progress.steps < 0 else who
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standings:
+class Standings(Struct, frozen=True, kw_only=True):
     """Who was where when a round failed, by rank: the most telling, of ``count`` in all."""
 
     shown: tuple[Standing, ...] = ()

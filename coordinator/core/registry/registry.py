@@ -5,7 +5,7 @@ A run id can be used again once its run has ended; an agent's uptime tells which
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinator import errors
 from coordinator.access.tokens import Tokens

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from coordinator.core.failures.root_cause import NO_LIMIT
 from coordinator.core.inprocess.records import IterationRecord
@@ -23,8 +24,7 @@ class RoundEnd(StrEnum):
     RESTART_ASKED = "RESTART_ASKED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCreated:
+class RunCreated(Struct, frozen=True, kw_only=True):
     """The first agent brought the spec. Limits are recorded so that replay keeps the same."""
 
     run_id: str
@@ -35,8 +35,7 @@ class RunCreated:
     predecessor_ended_at: float | None = None  # agents that began before belong to that run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentAdmitted:
+class AgentAdmitted(Struct, frozen=True, kw_only=True):
     """An agent became a member of the run."""
 
     agent: AgentIdentity
@@ -45,8 +44,7 @@ class AgentAdmitted:
     at_s: float = 0.0  # of all decisions: when it was taken, on the coordinator's clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRemoved:
+class AgentRemoved(Struct, frozen=True, kw_only=True):
     """A member left or was lost."""
 
     incarnation: str
@@ -58,8 +56,7 @@ class AgentRemoved:
     restarts_returned: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundStarted:
+class RoundStarted(Struct, frozen=True, kw_only=True):
     """A round was assigned."""
 
     round_id: int
@@ -71,16 +68,14 @@ class RoundStarted:
     at_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSucceeded:
+class GroupSucceeded(Struct, frozen=True, kw_only=True):
     """All workers of one participant exited with 0."""
 
     round_id: int
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEnded:
+class RoundEnded(Struct, frozen=True, kw_only=True):
     """The run gathers for another round; a worker's failure is charged to the budget here."""
 
     cause: RoundEnd
@@ -89,8 +84,7 @@ class RoundEnded:
     where: Standings = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndingStarted:
+class EndingStarted(Struct, frozen=True, kw_only=True):
     """The run has failed; workers are being stopped and failure records collected."""
 
     reason: str
@@ -99,16 +93,14 @@ class EndingStarted:
     cause: VerdictCause = VerdictCause.WORKER_FAILED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecorded:
+class FailureRecorded(Struct, frozen=True, kw_only=True):
     """A failure record was accepted; all that are kept may take ``bytes_max`` from now on."""
 
     record: FailureRecord
     bytes_max: int = NO_LIMIT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailuresCounted:
+class FailuresCounted(Struct, frozen=True, kw_only=True):
     """Failure records came that tell less than those kept: they are counted, and dropped."""
 
     heard: dict[str, int]  # the highest sequence of each incarnation among them
@@ -126,8 +118,7 @@ class FailuresCounted:
         return FailuresCounted(heard=heard, count=count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsLearned:
+class LimitsLearned(Struct, frozen=True, kw_only=True):
     """What is known of the run's limits, all of it; empty after they were forgotten."""
 
     limits: tuple[LearnedLimit, ...]
@@ -145,8 +136,7 @@ class CallKind(StrEnum):
     AGENT_UNDRAINED = "agent undrained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallNoted:
+class CallNoted(Struct, frozen=True, kw_only=True):
     """A caller did what concerns the run, asked it for something, or was refused it."""
 
     kind: CallKind
@@ -156,16 +146,14 @@ class CallNoted:
     call_id: str = ""  # of what asks the run for something: repeated, it changes nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True, kw_only=True):
     """The run has its verdict."""
 
     verdict: Verdict
     at_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembersForgotten:
+class MembersForgotten(Struct, frozen=True, kw_only=True):
     """The run ended so long ago that no agent can come for the verdict any more."""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from coordinator.core.failures.root_cause import insert_most_telling
 from coordinator.core.inprocess import records as its
@@ -66,8 +70,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
+class HistoryEntry(Struct, frozen=True, kw_only=True):
     """One decision on a run."""
 
     at_s: float  # on the coordinator's clock
@@ -136,7 +139,7 @@ class RunState:
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
         """Return the state of a run that has just been created."""
-        return RunState(**{each.name: getattr(record, each.name) for each in fields(record)})
+        return RunState(**asdict(record))
 
     @property
     def key(self) -> str:
@@ -301,7 +304,7 @@ class RunState:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
             self.round = replace(self.round, seats=dict(islice(left, 1)))
         if self.iterations is not None:
-            self.iterations = replace(self.iterations, order=[], spec=None)
+            self.iterations = dataclasses.replace(self.iterations, order=[], spec=None)
 
     def _remove_agent(self, record: rec.AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.progress.log_reading import Brought, LogReading, LogsAsked
@@ -28,8 +30,7 @@ TOLD_AT_ONCE_MAX = 250
 _Item = tuple[asyncio.Event, str, session_pb2.ReportLogsRequest | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(Struct, frozen=True):
     opened: SessionOpened
     put: Callable[[fx.TellLogs], None]
 

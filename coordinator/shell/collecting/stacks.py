@@ -7,6 +7,8 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.progress.stack_gathering import Answer, Asked, Found, StackGathering
@@ -18,8 +20,7 @@ ANSWER_WITHIN_S = 4.0
 ASKED_AT_ONCE_MAX = 250
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(Struct, frozen=True):
     session_id: str
     put: Callable[[fx.Collect], None]
     version: str

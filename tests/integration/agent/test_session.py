@@ -7,12 +7,12 @@ import gc
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from agent.core.effects import OpenSession
 from agent.core.events import Event, SessionLost, SessionWelcomed

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from msgspec.structs import replace
 
 from coordinator.access.authority import Authority
 from coordinator.access.caller import ALLOWED, OPEN
@@ -175,10 +177,10 @@ async def test_a_role_may_call_what_is_its_own(
 async def test_wrong_tokens_are_refused_alike(secured: Secured) -> None:
     token = await secured.token(Role.VIEW)
     wrong = {
-        "secret": replace(token, secret=secrets.token_urlsafe(16)),
-        "id": replace(token, token_id="00000000"),
-        "role": replace(token, role=Role.ADMIN),
-        "local": replace(secured.local, secret=secrets.token_urlsafe(16)),
+        "secret": dataclasses.replace(token, secret=secrets.token_urlsafe(16)),
+        "id": dataclasses.replace(token, token_id="00000000"),
+        "role": dataclasses.replace(token, role=Role.ADMIN),
+        "local": dataclasses.replace(secured.local, secret=secrets.token_urlsafe(16)),
     }
     for name, each in wrong.items():
         async with secured.channel(each) as channel:
@@ -209,7 +211,7 @@ async def test_a_refused_token_is_an_event_of_its_run_if_its_secret_is_right(
     secured: Secured,
 ) -> None:
     token = await secured.token(Role.JOIN, run_id="run")
-    guessed = replace(token, secret="0" * 22)
+    guessed = dataclasses.replace(token, secret="0" * 22)
     async with secured.client(token) as client, secured.client(secured.local) as admin:
         await client.agent().join()
         await secured.revoke(token)
@@ -311,7 +313,7 @@ async def test_the_coordinators_user_goes_on_while_the_authority_is_replaced(
         keys = (await control.RotateAuthority(control_pb2.RotateAuthorityRequest())).keys
         assert (before.ca, secured.local.ca) == (keys[1], keys[0])
         await control.RetireAuthority(control_pb2.RetireAuthorityRequest())
-    after = replace(secured, ca=secured.local.ca)
+    after = dataclasses.replace(secured, ca=secured.local.ca)
     async with after.channel(secured.local) as channel:
         control = control_pb2_grpc.ControlServiceStub(channel)
         shown = await control.GetAuthority(control_pb2.GetAuthorityRequest())

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from bench.strangers import http2
-from coordinator.config import Limits
+from coordinator.limits import Limits
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Refused, coordinator
 

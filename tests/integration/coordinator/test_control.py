@@ -16,13 +16,13 @@ from coordinator import errors
 from coordinator.access.audit import Audit
 from coordinator.access.caller import Caller
 from coordinator.access.server_identity import ServerIdentity
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.journal.journal import Journal
+from coordinator.limits import Limits
 from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver, Outbox
 from coordinator.shell.query_service import QueryService

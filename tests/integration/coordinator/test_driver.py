@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import pytest
+from msgspec.structs import replace
 
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import (
     BeatReceived,
@@ -39,6 +38,7 @@ from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
 from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, Journal
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions

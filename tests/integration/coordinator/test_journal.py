@@ -9,10 +9,10 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinator.core.effects import Forget, Persist
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut

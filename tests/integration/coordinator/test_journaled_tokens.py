@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from coordinator import errors
 from coordinator.access.token_table import KeptToken, secret_sha256
-from coordinator.config import Limits
 from coordinator.core.effects import KeepToken
 from coordinator.core.events import TokenCreated, TokenRevoked
 from coordinator.core.policy import Policy
@@ -21,6 +21,7 @@ from coordinator.core.registry.registry import Registry
 from coordinator.core.run.records import CallKind
 from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile, SqliteJournal
+from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
 from drumbeat.access.token import Role, Token
 from tests.support.waiting import MS, wait_until
@@ -146,8 +147,8 @@ async def test_tokens_outlive_the_coordinator_and_expire_meanwhile(tmp_path: Pat
         assert list(driver.tokens.tokens) == ["token001", "token002", "token003"]
         assert driver.tokens.verify(GIVEN, now=driver.now()).name == "token001"
         with pytest.raises(errors.Unauthenticated):
-            driver.tokens.verify(replace(GIVEN, token_id="token002"), now=driver.now())
-        late = replace(GIVEN, token_id="token003")
+            driver.tokens.verify(dataclasses.replace(GIVEN, token_id="token002"), now=driver.now())
+        late = dataclasses.replace(GIVEN, token_id="token003")
         assert driver.tokens.verify(late, now=driver.now()).is_expired
         assert (await driver.change_token(create(4))).token_id == "token004"
 

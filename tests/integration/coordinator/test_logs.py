@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.config import Limits
+from coordinator.limits import Limits
 from coordinator.shell.collecting.logs import QUEUE_MAX
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.waiting import MS

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, FailureReported, LimitsReset
 from coordinator.core.events import SessionOpened as Opened
@@ -30,6 +29,7 @@ from coordinator.errors import (
 from coordinator.journal import outage as outage_module
 from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.limits import Limits
 from coordinator.shell import driver as driver_module
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import _crash_if_failed

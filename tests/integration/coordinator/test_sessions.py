@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.model import Beat, GroupState, Pace
@@ -17,6 +16,7 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import Unavailable
 from coordinator.journal.journal import Journal
+from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX

@@ -17,11 +17,12 @@ from coordinator.access import calls
 from coordinator.command import cli, requests
 from coordinator.command.looking import following, live
 from coordinator.command.looking.following import Patience
-from coordinator.config import CoordinatorConfig, Limits
+from coordinator.config import CoordinatorConfig
 from coordinator.core.policy import Policy
 from coordinator.errors import CallFailed, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.journal.watches import Watches
+from coordinator.limits import Limits
 from coordinator.shell.server import serving
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.proxy import Proxy

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
+from coordinator.limits import Limits
 from coordinator.shell.driver import Outbox
 from coordinator.shell.turns import Turns
 from coordinator.wire import session as convert

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core import effects as fx
 from agent.core.agent import SUPERVISOR_DEATHS_MAX

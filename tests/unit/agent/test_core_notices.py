@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from agent.core import effects as fx
 from agent.core.events import (
@@ -16,13 +18,13 @@ from agent.core.model import Standby
 from agent.core.notice import Notice, NoticeKind, NoticeReport
 from tests.support.agents import CONFIG, AgentStory, desired, of
 
-CONFIGURED = replace(CONFIG, preemption_signal="SIGUSR1", preemption_grace=40.0)
+CONFIGURED = dataclasses.replace(CONFIG, preemption_signal="SIGUSR1", preemption_grace=40.0)
 SIGNAL = SignalReceived(signum=10, is_preemption=True)
 NOTICE = Notice(notice_id=1, kind=NoticeKind.PREEMPTION, reason="a goes", time_left_s=9.0)
 
 
 def told(**fields: object) -> NoticeReceived:
-    return NoticeReceived(attempt=1, notice=replace(NOTICE, **fields))  # type: ignore[arg-type]
+    return NoticeReceived(attempt=1, notice=replace(NOTICE, **fields))
 
 
 def test_it_says_so_and_stays_until_training_was_given_notice() -> None:

@@ -16,7 +16,7 @@ from agent.workers.failures.error_file import (
     with_stacks,
 )
 from agent.workers.supervisor.messages import WorkerError
-from coordinator.config import Limits
+from coordinator.limits import Limits
 from worker_sdk.errors import FILE_BYTES_MAX
 
 RECORD_BYTES_MAX = Limits().failure_record_bytes_max * 0.9

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from signal import Signals
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.workers.failures.exit_status import (
     EXPLANATION_CHARACTERS_MAX,

@@ -10,7 +10,8 @@ import pytest
 from agent.errors import InvalidConfiguration
 from agent.launching.process import ending_signal
 from agent.multiprocessing import DefaultLogsSpecs, Std
-from agent.settings.config import AgentConfig, LaunchConfig, Program
+from agent.settings.config import AgentConfig, Program
+from agent.settings.launch_config import LaunchConfig
 from agent.watchdog.core.model import AUTO
 from drumbeat.command.settings import settings_of
 

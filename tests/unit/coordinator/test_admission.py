@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
@@ -136,7 +136,7 @@ def test_a_mismatch_shows_both_values_of_every_field_that_differs() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(RunSpec)])
+@pytest.mark.parametrize("name", RunSpec.__struct_fields__)
 def test_no_field_of_the_spec_is_left_out(name: str) -> None:
     ours = a_spec(1, 4)
     other: Any = "x" if isinstance(getattr(ours, name), str) else 77

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from coordinator.access.certificate_roles import parse_roles
-from coordinator.config import CoordinatorConfig, Limits, default_state_dir
+from coordinator.config import CoordinatorConfig, default_state_dir
+from coordinator.limits import Limits
 
 OWN_CERTIFICATE = {"tls_cert": "c", "tls_key": "k"}
 MUTUAL = {**OWN_CERTIFICATE, "tls_client_ca": "ca"}

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from coordinator.config import CoordinatorConfig, Limits
+from coordinator.config import CoordinatorConfig
+from coordinator.limits import Limits
 from coordinator.shell.connections import DESCRIPTORS_RESERVED, connections_max, server_options
 from tests.support.layering import ROOT
 
@@ -53,7 +54,7 @@ def test_the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_told(
     program = (
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))\n"
-        "from coordinator.config import Limits\n"
+        "from coordinator.limits import Limits\n"
         "from coordinator.shell.connections import prepare_process\n"
         f"prepare_process(Limits(connections_max={wanted}))\n"
         "print('soft', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"

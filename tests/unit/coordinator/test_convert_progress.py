@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from msgspec.structs import replace
 
 from coordinator.core.model import GroupState, Hang, HangKind
 from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, LearnedLimit

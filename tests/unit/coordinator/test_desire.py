@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict, VerdictCause

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinator.core.events import AgentLeft, BeatReceived, SessionClosed
 from coordinator.core.inprocess.records import InprocessReport
@@ -79,7 +79,7 @@ def test_a_beat_repeats_another_unless_anything_but_places_of_workers_is_new() -
         "notice": NoticeReport(notice_id=1),
         "pids": (7,),
     }
-    assert news.keys() == {field.name for field in fields(Beat)} - {"workers"}
+    assert news.keys() == {*Beat.__struct_fields__} - {"workers"}
     assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)
     for name, value in news.items():
         assert not replace(RUNNING, **{name: value}).repeats(RUNNING), name

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from coordinator.core.effects import Effect, Forget, Persist
 from coordinator.core.model import Verdict, VerdictCause

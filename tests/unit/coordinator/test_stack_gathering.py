@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.config import Limits
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.stack_gathering import Answer, Found, StackGathering, asked_of
 from coordinator.errors import LimitReached
 from coordinator.journal.journal import Journal
+from coordinator.limits import Limits
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX, QUESTIONS_MAX, StackQuestions
 from coordinator.shell.driver import Driver
 from coordinator.shell.query_service import QueryService

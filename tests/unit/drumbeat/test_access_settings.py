@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.errors import InvalidConfiguration
-from agent.settings.config import LaunchConfig
+from agent.settings.launch_config import LaunchConfig
 from drumbeat.access.token import Role, Token
 
 SECRET = "s" * 22

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 import worker_sdk
 from agent.core.notice import Notice, NoticeKind, WorkerAnswer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.core import effects as fx
 from agent.core.events import WorkerStep
@@ -40,7 +41,7 @@ class Story:
 
     def __init__(self, workers: int = 2, *, is_started: bool = True) -> None:
         self.host = HostIterations(
-            replace(CONFIG, nproc_per_node=workers, shutdown_timeout=GRACE_S)
+            dataclasses.replace(CONFIG, nproc_per_node=workers, shutdown_timeout=GRACE_S)
         )
         self.host.begin_round(0)
         self.now = 100.0

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.config import Limits
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
 from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
+from coordinator.limits import Limits
 from coordinator.wire.failure import failure_reported, verdict_message
 from coordinator.wire.inprocess import (
     GROUP_BYTES_MAX,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
@@ -184,7 +186,7 @@ def test_ranks_of_a_role_are_counted_within_it() -> None:
     story = IterationStory(1, 1, 1)
     story.all_report(0, ENTERED)
     roster = Roster(current, [2, 1, 0], 2)
-    state = replace(story.state, order=[2, 1, 0], active_world_size=2)
+    state = dataclasses.replace(story.state, order=[2, 1, 0], active_world_size=2)
     found = {
         host.agent.host: [
             (s.rank, s.role_rank, s.role_world_size) for s in roster.seats_of(host, state)

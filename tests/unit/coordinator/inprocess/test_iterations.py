@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
