@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from ctypes.util import find_library
 from pathlib import Path
 
 import psutil
@@ -298,7 +299,7 @@ async def test_what_workers_import_by_themselves_is_told_once(job: Job) -> None:
 
 @pytest.mark.parametrize("victim", ["supervisor", "template"])
 async def test_a_kill_leaves_nothing_behind(job: Job, victim: str) -> None:
-    job.write(work="import os, time\nos.fork()\ntime.sleep(1000)")
+    job.write(work="import time\ntime.sleep(1000)")
     async with running() as harness:
         harness.client.send(job.preload())
         harness.client.send(job.start(count=2))
@@ -328,3 +329,20 @@ async def test_a_template_that_does_not_answer_is_replaced(job: Job) -> None:
         assert "did not fork workers within" in await news(harness, TemplateNews.ENDED)
         await job.run(harness, round_id=1)
         assert job.output().read_text() == "True\n"
+
+
+@pytest.mark.parametrize("threads", ["", "1"])
+async def test_workers_that_are_bound_must_say_how_many_threads_they_have(
+    job: Job, threads: str
+) -> None:
+    """Method: the template loads the library that counts CPUs, and workers get one of them."""
+    if (library := find_library("gomp")) is None or len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("this host has no OpenMP of GNU, or a single CPU")
+    job.write(shared=f"import ctypes\nctypes.CDLL({library!r})")
+    job.env = {"OMP_NUM_THREADS": threads} if threads else {}
+    async with running() as harness:
+        harness.client.send(job.preload())
+        await job.run(harness)
+        assert job.output().read_text() == f"{bool(threads)}\n"
+        if not threads:
+            assert "set OMP_NUM_THREADS" in await news(harness, TemplateNews.COLD)
