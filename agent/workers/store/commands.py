@@ -8,9 +8,10 @@ after their length and lists after their count. Source: what torch's own clients
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import Enum, IntEnum, unique
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -83,8 +84,7 @@ _ARGUMENTS: dict[int, tuple[Kind, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One command: keys and values are bytes, a list of either is one argument."""
 
     op: Op
