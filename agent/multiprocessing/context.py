@@ -26,7 +26,8 @@ from agent.multiprocessing.signals import HANDLERS, SignalException
 from agent.workers.output.logs import LogsSpecs
 from agent.workers.output.tail import Tail
 from agent.workers.supervisor import messages
-from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
+from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.launch import launch_supervisor
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 from drumbeat.access.exposure import TOKEN_VARIABLE
 from worker_sdk.interpreter.signal_wakeup import wait_readable

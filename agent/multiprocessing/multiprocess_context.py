@@ -29,7 +29,7 @@ from typing import IO, Any
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.signals import HANDLERS
 from agent.workers.output.logs import LogsSpecs
-from agent.workers.supervisor.client import launch_supervisor
+from agent.workers.supervisor.launch import launch_supervisor
 from agent.workers.supervisor.messages import StartWorkers, WorkerStart
 from agent.workers.supervisor.process import serve
 from agent.workers.supervisor.process_tree import die_with

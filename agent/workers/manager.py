@@ -33,6 +33,7 @@ from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
 from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
@@ -86,7 +87,10 @@ class Workers:
         program = config.program
         self._explainer = Explainer(program.target if program.kind == "script" else None)
         self._supervisor = SupervisorClient(
-            on_event=self._hear, on_death=self._on_supervisor_death, on_mistake=on_mistake
+            on_event=self._hear,
+            on_death=self._on_supervisor_death,
+            on_mistake=on_mistake,
+            launch=take_supervisor,
         )
         self.watchdog = Watchdog(
             config.watchdog,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.cluster import DEADLINE_S
 from tests.support.launches import run
+from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
@@ -87,9 +88,10 @@ def test_a_killed_agent_leaves_no_template_and_no_worker(
         agent.wait_for_line(f"worker {rank} waits")
     process = psutil.Process(agent.pid)
     [supervisor] = process.children()
+    # The one that forked the workers ends as they begin.
+    wait_until_sync(lambda: len(supervisor.children(recursive=True)) == 3, DEADLINE_S)
     below = supervisor.children(recursive=True)
     assert [each.name() for each in below].count("worker template") == 1
-    assert len(below) == 3
     process.suspend()
     if "supervisor" in victims:
         supervisor.kill()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.launch import launch_early, take_supervisor
 from agent.workers.supervisor.messages import (
     KillWorkers,
     StartWorkers,
@@ -171,6 +172,29 @@ async def test_a_death_whose_callback_raises_is_told_as_a_mistake() -> None:
     assert client.pid is not None
     os.kill(client.pid, signal.SIGKILL)
     assert str(await mistakes.get()) == "no use for -9"
+    await client.close()
+
+
+async def test_a_supervisor_that_was_started_early_is_the_first() -> None:
+    deaths: asyncio.Queue[int] = asyncio.Queue()
+    early = len(list_children())
+    launch_early()
+    assert len(list_children()) == early + 1
+    client = SupervisorClient(
+        on_event=lambda _: None,
+        on_death=deaths.put_nowait,
+        on_mistake=lambda _: None,
+        launch=take_supervisor,
+    )
+    pids = set()
+    for _ in range(2):
+        await client.start()
+        assert client.pid is not None
+        pids.add(client.pid)
+        assert len(list_children()) == early + 1
+        os.kill(client.pid, signal.SIGKILL)
+        assert await deaths.get() == -signal.SIGKILL
+    assert len(pids) == 2
     await client.close()
 
 

@@ -68,7 +68,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
     "drumbeat/command/loading.py": "how gRPC is to be loaded",
     "agent/runtime/preflight.py": "what workers inherit",
-    "agent/workers/supervisor/client.py": "what its supervisor inherits",
+    "agent/workers/supervisor/launch.py": "what its supervisor inherits",
     "drumbeat/access/exposure.py": "a token, which leaves it",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/workers/failures/process_failure.py": "which values are secrets",

@@ -80,7 +80,7 @@ def interpreter() -> dict[str, object]:
         "hook": sys.excepthook is sys.__excepthook__,
         "warnings": [str(each) for each in warnings.filters],
         "collector": [gc.isenabled(), gc.get_threshold()],
-        "finders": [str(finder) for finder in sys.meta_path],
+        "finders": [getattr(each, "__name__", type(each).__name__) for each in sys.meta_path],
         "stack": [frame.function for frame in inspect.stack()],
         "error": str(sys.exc_info()),
         "locale": [locale.getlocale(), sys.getfilesystemencoding()],

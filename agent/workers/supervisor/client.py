@@ -6,47 +6,22 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 import structlog
 
-from agent.runtime.installation import own_process
 from agent.workers.supervisor import protocol
+from agent.workers.supervisor.launch import launch_supervisor
 from agent.workers.supervisor.messages import Command, SupervisorEvent
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
-from drumbeat.access.exposure import TOKEN_VARIABLE
 
 log = structlog.get_logger()
 
 EXIT_WAIT_S = KILL_WAIT_S + 2.0  # default of `exit_wait_s`: killing everything, and a margin
 DRAIN_WAIT_S = 1.0  # that a dead supervisor's connection may stay open; last words need no time
 _READ_BYTES = 1024 * 1024  # taken from the connection at once: more than the stream ever holds
-
-
-def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
-    """Start a supervisor; return its pid, to be reaped by the caller, and the connection to it.
-
-    It inherits ``pass_fds`` under the same numbers. Raises ``OSError``.
-    """
-    env = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
-    ours, theirs = socket.socketpair()
-    with theirs:
-        fd = theirs.fileno()
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own module
-                own_process("agent.workers.supervisor.process", str(fd), str(os.getpid())),
-                env=env,
-                pass_fds=(fd, *pass_fds),
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-    process.returncode = 0  # The caller reaps; the object must not try.
-    return process.pid, ours
 
 
 class SupervisorClient:
@@ -91,6 +66,7 @@ class SupervisorClient:
         assert self.pid is None, "a supervisor is running already"
         older_children = list_children() if self._is_subreaper else set()
         pid, connection = self._launch()
+        older_children.discard(pid)  # it may have been started before
         with ExitStack() as undo:
             undo.callback(os.waitpid, pid, 0)  # It has no workers to end first.
             undo.callback(_kill, pid)

@@ -33,6 +33,8 @@ def test_the_mode_chooses_the_driver(
 ) -> None:
     """Both are replaced by modules that only tell their name and what they were given."""
     calls: list[tuple[str, AgentConfig]] = []
+    early: list[str] = []
+    monkeypatch.setattr(entry, "launch_early", lambda: early.append("supervisor"))
     for name in ("standalone", "agent.runtime.driver"):
         module = ModuleType(name)
 
@@ -44,7 +46,7 @@ def test_the_mode_chooses_the_driver(
         monkeypatch.setitem(sys.modules, name, module)
     assert entry.main(["join", *mode, "--no-python", "sh"]) == 7
     ((name, config),) = calls
-    assert name == chosen
+    assert (early, name) == (["supervisor"], chosen)
     assert config.is_standalone == (chosen == "standalone")
 
 
