@@ -6,7 +6,6 @@ from importlib import import_module
 
 from agent.settings import cli
 from agent.settings.config import AgentConfig
-from agent.workers.supervisor.launch import launch_early
 from drumbeat.command import loading
 from drumbeat.command.console import open_missing
 
@@ -19,7 +18,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: AgentConfig) -> int:
     """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
-    launch_early()
+    # Nor does a wrong command line start a supervisor.
+    from agent.workers.supervisor import launch  # noqa: PLC0415
+
+    launch.launch_early()
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
     with loading.without_collections():

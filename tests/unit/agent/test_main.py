@@ -12,6 +12,7 @@ import structlog
 
 from agent import __main__ as entry
 from agent.settings.config import AgentConfig
+from agent.workers.supervisor import launch
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def test_the_mode_chooses_the_driver(
     """Both are replaced by modules that only tell their name and what they were given."""
     calls: list[tuple[str, AgentConfig]] = []
     early: list[str] = []
-    monkeypatch.setattr(entry, "launch_early", lambda: early.append("supervisor"))
+    monkeypatch.setattr(launch, "launch_early", lambda: early.append("supervisor"))
     for name in ("standalone", "agent.runtime.driver"):
         module = ModuleType(name)
 
