@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # What torch's own server takes.
 TEXT_BYTES_MAX = 8 * 1024 * 1024
 LIST_MAX = 128 * 1024
+# Of one command with all its texts, which is kept until it is complete; torch's has no such bound.
+COMMAND_BYTES_MAX = 64 * 1024 * 1024
 # What every client says first.
 MAGIC = 0x3C85F7CE
 
@@ -101,6 +103,7 @@ class CommandReader:
     def __init__(self) -> None:
         self._data = bytearray()
         self._at = 0
+        self._taken = 0  # of this command
         self._complete: list[Command] = []
         self._reading = self._read()
 
@@ -116,6 +119,7 @@ class CommandReader:
     def _read(self) -> Generator[None]:
         is_valid = False
         while True:
+            self._taken = 0
             number = (yield from self._take(1))[0]
             if number not in _ARGUMENTS or is_valid == (number == Op.VALIDATE):
                 raise CommandError(f"command {number} is unknown, or not here")
@@ -154,6 +158,9 @@ class CommandReader:
         return size
 
     def _take(self, size: int) -> Generator[None, None, bytes]:
+        self._taken += size
+        if self._taken > COMMAND_BYTES_MAX:
+            raise CommandError(f"a command of more than {COMMAND_BYTES_MAX} bytes")
         while len(self._data) - self._at < size:
             yield
         taken = bytes(self._data[self._at : self._at + size])

@@ -63,6 +63,14 @@ def test_what_is_no_command_is_refused(said: bytes) -> None:
         CommandReader().feed(said)
 
 
+def test_a_command_has_a_bound_with_all_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "COMMAND_BYTES_MAX", 100)
+    reader, one = CommandReader(), bytes([Op.SET]) + text(b"k") + text(b"v" * 60)
+    assert len(reader.feed(HELLO + one * 3)) == 4
+    with pytest.raises(CommandError, match="100 bytes"):
+        reader.feed(bytes([Op.WAIT]) + texts(b"k" * 40, b"k" * 40)[:-40])
+
+
 class Store:
     """A table, and what its clients were answered."""
 
@@ -167,6 +175,8 @@ def test_a_store_has_a_bound_and_room_again(store: Store, monkeypatch: pytest.Mo
     for op, value in ((Op.SET, b"1"), (Op.APPEND, b"1"), (Op.QUEUE_PUSH, b"1")):
         with pytest.raises(CommandError, match="full"):
             store(1, op, b"l", value)
+    with pytest.raises(CommandError, match="at once"):
+        store(1, Op.MULTI_GET, [b"k", b"k"])
     store(1, Op.QUEUE_POP, b"q")
     store(1, Op.SET, b"l", b"123")
     store(1, Op.DELETE, b"k")
