@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -104,9 +105,17 @@ def _no_umask() -> Iterator[None]:
 
 
 def exposed(directory: Path) -> list[Path]:
-    """Return what another user could use if only the directory itself did not keep it away."""
-    found = [path for path in directory.iterdir() if path.lstat().st_mode & 0o077]
-    return found + [below for path in found if path.is_dir() for below in exposed(path)]
+    """Return what another user could use if only the directory itself did not keep it away.
+
+    A running agent removes what ended workers leave meanwhile: what is gone is open to no user.
+    """
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for path in directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_mode & 0o077:
+                    found += [path, *(exposed(path) if path.is_dir() else ())]
+    return found
 
 
 @pytest.mark.usefixtures("_no_umask")
