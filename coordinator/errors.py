@@ -8,6 +8,7 @@ CoordinatorError
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
  ├─ Deposed                   another coordinator leads by now
+ ├─ NotLeader                 this one does not lead
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
@@ -126,6 +127,21 @@ class Deposed(CoordinatorError):
 
     status, refusal, is_retryable = "ABORTED", "DEPOSED", True
     text = "this coordinator was deposed: the agent has seen one of term {0}"
+
+
+class NotLeader(CoordinatorError):
+    """This coordinator does not lead. Made of the leader's address, empty if none is known."""
+
+    status, refusal, is_retryable = "UNAVAILABLE", "NOT_LEADER", True
+    text = "this coordinator does not lead"
+
+    def __init__(self, leader: str = "", reason: str = "") -> None:
+        super().__init__(leader, reason)
+        self.leader, self.reason = leader, reason
+
+    def __str__(self) -> str:
+        leads = f"{self.leader} does" if self.leader else f"none does: {self.reason}"
+        return f"{self.text}, {leads}"
 
 
 class LimitReached(CoordinatorError):

@@ -82,6 +82,8 @@ def error_detail(error: errors.CoordinatorError) -> common_pb2.ErrorDetail:
                 )
         case errors.LimitReached():
             detail.limit.name, detail.limit.value = error.args
+        case errors.NotLeader():
+            detail.leader = error.leader
     return detail
 
 

@@ -69,6 +69,10 @@ class _RefusalEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """
     REFUSAL_FORBIDDEN: _Refusal.ValueType  # 12
     """Who calls is known and may not do this (PERMISSION_DENIED). An agent gives up."""
+    REFUSAL_NOT_LEADER: _Refusal.ValueType  # 13
+    """Another coordinator leads, or none (UNAVAILABLE). Ask the one that is named, at once; else
+    another one of those that are known.
+    """
 
 class Refusal(_Refusal, metaclass=_RefusalEnumTypeWrapper):
     """Why a call was refused."""
@@ -116,6 +120,10 @@ up if it is the same.
 """
 REFUSAL_FORBIDDEN: Refusal.ValueType  # 12
 """Who calls is known and may not do this (PERMISSION_DENIED). An agent gives up."""
+REFUSAL_NOT_LEADER: Refusal.ValueType  # 13
+"""Another coordinator leads, or none (UNAVAILABLE). Ask the one that is named, at once; else
+another one of those that are known.
+"""
 Global___Refusal: typing_extensions.TypeAlias = Refusal
 
 @typing.final
@@ -244,10 +252,15 @@ class ErrorDetail(google.protobuf.message.Message):
     VIOLATION_FIELD_NUMBER: builtins.int
     DIFFERENCES_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
+    LEADER_FIELD_NUMBER: builtins.int
     refusal: Global___Refusal.ValueType
     """Why."""
     is_retryable: builtins.bool
     """Whether the same caller may succeed later."""
+    leader: builtins.str
+    """Address of the coordinator that leads, as `host:port`, with `REFUSAL_NOT_LEADER`; empty:
+    none is known.
+    """
     @property
     def violation(self) -> Global___FieldViolation:
         """What is missing or out of range, with `REFUSAL_INVALID`."""
@@ -268,9 +281,10 @@ class ErrorDetail(google.protobuf.message.Message):
         violation: Global___FieldViolation | None = ...,
         differences: collections.abc.Iterable[Global___SpecDifference] | None = ...,
         limit: Global___Limit | None = ...,
+        leader: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limit", b"limit", "violation", b"violation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["differences", b"differences", "is_retryable", b"is_retryable", "limit", b"limit", "refusal", b"refusal", "violation", b"violation"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["differences", b"differences", "is_retryable", b"is_retryable", "leader", b"leader", "limit", b"limit", "refusal", b"refusal", "violation", b"violation"]) -> None: ...
 
 Global___ErrorDetail: typing_extensions.TypeAlias = ErrorDetail
 

@@ -59,6 +59,16 @@ REFUSALS = [
         "this coordinator was deposed: the agent has seen one of term 2",
     ),
     (
+        errors.NotLeader("head2:29400"),
+        ("UNAVAILABLE", "NOT_LEADER", True),
+        "this coordinator does not lead, head2:29400 does",
+    ),
+    (
+        errors.NotLeader("", "they are about to choose one"),
+        ("UNAVAILABLE", "NOT_LEADER", True),
+        "this coordinator does not lead, none does: they are about to choose one",
+    ),
+    (
         errors.LimitReached("runs_max", 1000),
         ("RESOURCE_EXHAUSTED", "LIMIT_REACHED", True),
         "the coordinator's limit runs_max is reached: 1000",

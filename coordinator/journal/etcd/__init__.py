@@ -1,0 +1,1 @@
+"""A journal that several coordinators share, on etcd."""
