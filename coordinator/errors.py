@@ -28,6 +28,7 @@ CoordinatorError
      ├─ AuthorityUnusable     the file of the certificate authority cannot be read or written
      ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
+     ├─ JournalUnusable       etcd does not let the coordinator in, or its client is missing
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
 
@@ -297,6 +298,20 @@ class JournalCorrupt(CommandFailed):
     text = "the journal {0} cannot be read: {1}"
     hint = "keep a copy of the file, then move it away to start with an empty journal"
 
+    def __init__(self, journal: str, problem: str, hint: str = "") -> None:
+        super().__init__(journal, problem, hint)
+        self.hint = hint or self.hint
+
+
+class JournalUnusable(CommandFailed):
+    """The journal is where this coordinator is not let in, or needs what is not installed."""
+
+    text = "the journal {0} cannot be used: {1}"
+
+    def __init__(self, journal: str, problem: str, hint: str) -> None:
+        super().__init__(journal, problem, hint)
+        self.hint = hint
+
 
 class JournalOutage(CommandFailed):
     """The journal cannot be written now. What is in it is sound, so it has to stay where it is.
@@ -309,6 +324,10 @@ class JournalOutage(CommandFailed):
         "make the directory, its files and its file system writable for this user; "
         "every run is still in the journal, so leave it where it is"
     )
+
+    def __init__(self, journal: str, problem: str, hint: str = "") -> None:
+        super().__init__(journal, problem, hint)
+        self.hint = hint or self.hint
 
 
 class JournalFull(JournalOutage):
