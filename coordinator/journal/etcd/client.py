@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -90,7 +90,7 @@ class EtcdClient:
             lambda link: link.revoke(request, CALL_TIMEOUT_S), harmless=Meaning.NO_LEASE
         )
 
-    async def watch(self, key: str, end: str, *, after: int) -> AsyncIterator[Changed]:
+    async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
         """Yield changes of a range."""
         link = await self._connected()
         try:
@@ -174,7 +174,7 @@ class EtcdClient:
         text = "; ".join(f"{endpoint}: {found.text}" for endpoint, found in problems)
         refusals = [found for _, found in problems if found.meaning is Meaning.NOT_LET_IN]
         if not refusals:
-            return errors.JournalOutage(str(self.address), text, OUTAGE_HINT)
+            return errors.JournalOutage(str(self.address), text, problems[0][1].hint)
         # Who was let in before may be again, once what was changed on one side is so on the other.
         kind = errors.JournalOutage if self._was_let_in else errors.JournalUnusable
         return kind(str(self.address), text, refusals[0].hint)

@@ -74,7 +74,21 @@ _KNOWN = (
         Meaning.NOT_LET_IN,
         "etcd asks for a certificate: give --journal-cert and --journal-key",
     ),
-    ("bad certificate", Meaning.NOT_LET_IN, "check --journal-cert and --journal-key"),
+    (
+        "BAD_CERTIFICATE",
+        Meaning.NOT_LET_IN,
+        "etcd asks for a certificate that it knows: check --journal-cert and --journal-key",
+    ),
+    (
+        "handshake read failed",
+        Meaning.OUTAGE,
+        f"if etcd there does not encrypt, leave --journal-ca out; else: {OUTAGE_HINT}",
+    ),
+    (
+        "socket closed",
+        Meaning.OUTAGE,
+        f"if etcd there encrypts, give --journal-ca; else: {OUTAGE_HINT}",
+    ),
     ("database space exceeded", Meaning.FULL, _ROOM),
     ("requested lease not found", Meaning.NO_LEASE, ""),
     ("has been compacted", Meaning.COMPACTED, ""),
@@ -86,7 +100,7 @@ _SHOWN_MAX = 240
 
 def failure(status: str, details: str) -> Failure:
     """Return what a status of gRPC and its details say."""
-    shown = details.strip() or status
+    shown = details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ").strip() or status
     if len(shown) > _SHOWN_MAX:
         shown = f"{shown[: _SHOWN_MAX // 2]}…{shown[-_SHOWN_MAX // 2 :]}"
     for part, meaning, hint in _KNOWN:
