@@ -9,6 +9,7 @@ CoordinatorError
  ├─ SessionReplaced           the agent has a newer session
  ├─ Deposed                   another coordinator leads by now
  ├─ NotLeader                 this one does not lead
+ ├─ CannotStepDown            this one leads on, for no other one takes over
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
@@ -143,6 +144,13 @@ class NotLeader(CoordinatorError):
     def __str__(self) -> str:
         leads = f"{self.leader} does" if self.leader else f"none does: {self.reason}"
         return f"{self.text}, {leads}"
+
+
+class CannotStepDown(CoordinatorError):
+    """This coordinator does not lead, or no other one would in its place."""
+
+    status = "FAILED_PRECONDITION"
+    text = "leadership is not handed over: {0}"
 
 
 class LimitReached(CoordinatorError):

@@ -108,6 +108,11 @@ ANSWERS = [
         "FAILED_PRECONDITION",
         "run 'r' lives; stop it",
     ),
+    (
+        errors.CannotStepDown("there is no other one that could"),
+        "FAILED_PRECONDITION",
+        "leadership is not handed over: there is no other one that could",
+    ),
 ]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
