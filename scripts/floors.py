@@ -10,14 +10,15 @@ import sys
 import tomllib
 from pathlib import Path
 
-REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<floor>[0-9.]+)")
+REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<floor>[0-9.]+)(,<[0-9.]+)?")
 
 
 def constraints(pyproject: str) -> list[str]:
-    """Return ``name==floor`` for each dependency; all of ours have a floor and no ceiling."""
-    dependencies = tomllib.loads(pyproject)["project"]["dependencies"]
+    """Return ``name==floor`` for each dependency, those of a journal on etcd among them."""
+    project = tomllib.loads(pyproject)["project"]
+    dependencies = [*project["dependencies"], *project["optional-dependencies"]["etcd"]]
     found = [REQUIREMENT.fullmatch(dependency) for dependency in dependencies]
-    assert all(found), f"not all of the form name>=floor: {dependencies}"
+    assert all(found), f"not all of the form name>=floor, with a ceiling at most: {dependencies}"
     return [f"{match['name']}=={match['floor']}" for match in found if match]
 
 

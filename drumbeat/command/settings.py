@@ -255,12 +255,12 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_host_port(given: str) -> HostPort:
+def parse_host_port(given: str, port_default: int = PORT_DEFAULT) -> HostPort:
     """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
     match = _HOST_PORT.fullmatch(str.strip(given))
     in_brackets, name, digits = match.groups() if match else ("", "", "")
     try:
-        host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or PORT_DEFAULT)
+        host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or port_default)
     except ValueError:
         host, port = "", 0
     if not 1 <= port <= 65535:
