@@ -27,7 +27,7 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 
 def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    root.add_section("Looking", status, watch, events, why, stacks, logs)
+    root.add_section("Looking", status, watch, events, why, stacks, logs, goodput)
     root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
     root.add_section("Access", token, authority)
 
@@ -462,3 +462,24 @@ def logs(ctx: click.Context, /, **params: Any) -> Request:
     no worker waits for it. Of ranks that have nothing to show the reason is told.
     """
     return _made(requests.ShowLogs, ctx, params)
+
+
+@_command(
+    None,
+    "goodput",
+    """\b
+Examples:
+  coordinator goodput mt5
+  coordinator goodput mt5 -o json | jq .effective_ratio
+""",
+    requests.ShowGoodput,
+)
+@_RUN
+@click.pass_context
+def goodput(ctx: click.Context, /, **params: Any) -> Request:
+    """Show what the time of a run went into, over all its rounds.
+
+    How much of it was training, and what the rest was lost to: waiting, starting, steps done once
+    more, hangs, stops; by cause, and by the host that was the cause.
+    """
+    return _made(requests.ShowGoodput, ctx, params)

@@ -329,6 +329,13 @@ class ShowLogs(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowGoodput(Looking):
+    """``coordinator goodput``."""
+
+    run_id: str  # an argument
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -349,6 +356,7 @@ COMMANDS: dict[str, type[Request]] = {
     "watch": WatchRun,
     "stacks": ShowStacks,
     "logs": ShowLogs,
+    "goodput": ShowGoodput,
 }
 
 
