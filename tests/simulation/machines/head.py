@@ -20,7 +20,7 @@ from drumbeat.v1 import session_pb2
 from drumbeat.violation import InvalidField
 from tests.simulation.clock import Actor, Clock
 from tests.simulation.machines.disk import Disk
-from tests.simulation.machines.network import End
+from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer, unknown
 from tests.simulation.plan import RUN
 from tests.support import breaks
@@ -181,13 +181,11 @@ class Life(Generic[M]):
         """Take over the journal, as it was read back."""
         handle = self.registry.handle
         self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
-        shadow = self.machine.checker.shadow
-        assert self.runs.find(RUN) == shadow, "what was read back is not what was written"
         self.registry.drains.restore(drains)
         states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
         self._perform(self.registry.restore(states, now=self.clock.now))
 
-    def open(self, link: Link) -> None:
+    def open(self, link: Link, _lost_term: int = 0) -> None:
         """Serve a new stream."""
         Session(self, link, f"s{link.name}")
 
@@ -330,6 +328,15 @@ class HeadMachine:
                 self.checker.on_journaled(change.record)
         return read
 
+    def at(self, _address: str) -> HeadMachine:
+        """Return the coordinator of an address: there is one."""
+        return self
+
+    @property
+    def process(self) -> HeadLife | None:
+        """What takes streams."""
+        return self.life
+
     def start(self) -> None:
         """Begin a new life from what is on the disk."""
         if self.life is not None:
@@ -340,8 +347,10 @@ class HeadMachine:
         self.disk.is_lost = False
         self._lives += 1
         self.clock.note("head", "STARTS", f"life {self._lives}")
-        self.life = HeadLife(self, self._lives)
-        self.life.restore(self.disk.drains.values())
+        life = self.life = HeadLife(self, self._lives)
+        shadow = self.checker.shadow
+        assert life.runs.find(RUN) == shadow, "what was read back is not what was written"
+        life.restore(self.disk.drains.values())
 
     def crash(self, *, is_silent: bool = False) -> None:
         """End the life at once; a batch that was being written is on the disk in part."""
@@ -371,7 +380,7 @@ class HeadMachine:
 
         def notice(link: Link) -> None:
             if life.actor.is_stalled and self._stalls == number:
-                link.down.inject(End("no answer to keepalive pings"))
+                link.down.inject(End(SILENT))
 
         for link in self.network.links:
             if link.life is life and not link.is_cut:

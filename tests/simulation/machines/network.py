@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 KEEPALIVE_MIN_S, KEEPALIVE_MAX_S = 5.0, 15.0
 
 
+# What a transport says then.
+SILENT = "no answer to keepalive pings"
+
+
 class End:
     """The last message of a direction: the other side has closed it, with this error if any.
 
@@ -204,7 +208,7 @@ class Network:
             link.down.lose_all()
             link.acks.lose_all()
             # Heard on the host itself: no partition holds this back.
-            link.down.inject(End("no answer to keepalive pings"))
+            link.down.inject(End(SILENT))
 
 
 def _is_part(link: Link, where: str) -> bool:
