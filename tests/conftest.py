@@ -15,6 +15,8 @@ from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.etcd import EtcdCluster
+
 # A suite that nohup started would hand what is ignored on to every process of its tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -47,6 +49,17 @@ def _no_core_breaks_unseen() -> Iterator[None]:
     """Fail a test in which a core raises, although the product would go on."""
     with breaks.loud():
         yield
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[EtcdCluster]:
+    """One member for all tests that let it live, each below a prefix of its own."""
+    from tests.support.etcd import EtcdCluster, needs_etcd
+
+    if needs_etcd.args[0]:
+        pytest.skip(needs_etcd.kwargs["reason"])
+    with EtcdCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
