@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 SIGINT, SIGTERM = 2, 15
 
 
-def schedule(
-    cluster: Cluster, random: Random, all_faults: Sequence[Fault] | None = None
-) -> None:
+def schedule(cluster: Cluster, random: Random, all_faults: Sequence[Fault] | None = None) -> None:
     """Put this world's faults on its clock."""
     kind, clock = cluster.plan.kind, cluster.clock
     if kind is Kind.WORKERS:

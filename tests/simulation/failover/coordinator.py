@@ -6,8 +6,6 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from coordinator.core import effects as fx
 from coordinator.errors import CommandFailed, JournalOutage, LostLeadership, NotLeader
 from coordinator.journal.etcd.journal import EtcdJournal
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     from coordinator.core.events import SessionOpened
     from coordinator.journal.etcd.model import Changed, KeyValue, Outcome, Transaction
-    from tests.simulation.clock import Clock
     from tests.simulation.failover.heads import Heads
     from tests.simulation.machines.network import Link
 
@@ -287,9 +284,7 @@ class Reception:
         self._said: list[Any] = []
         self._session: Session | None = None
         link.up.into(process.actor, self._on_up)
-        process.clock.after(
-            process.candidate.core.ttl_s + 1.0, process.actor, self._on_timeout
-        )
+        process.clock.after(process.candidate.core.ttl_s + 1.0, process.actor, self._on_timeout)
 
     def _on_up(self, message: Any) -> None:
         if self._session is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation import strangers, steering
 from tests.simulation import faults as agent_faults
+from tests.simulation import steering, strangers
 from tests.simulation.cluster import Cluster
 from tests.simulation.failover import faults
 from tests.simulation.failover.heads import Heads
