@@ -1,7 +1,7 @@
 """The state of a cluster of etcd 3.5, as far as coordinators use it: requests in, answers out.
 
 No I/O and no clock: the simulation runs it in virtual time, ``EtcdModel`` behind the interface that
-coordinators know. ``tests/integration/coordinator/test_etcd_model.py`` proves it equal to the real one.
+coordinators know. ``tests/integration/coordinator/test_etcd_model.py`` compares it with a real one.
 """
 
 from __future__ import annotations

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
 from coordinator.errors import CommandFailed, JournalOutage, LostLeadership, NotLeader
-from coordinator.journal.etcd.journal import EtcdJournal
-from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.journal import EtcdJournal, Host
 from coordinator.leadership import model as do
 from coordinator.leadership import requests
 from coordinator.leadership.candidacy import Candidacy
 from coordinator.leadership.model import Call, Leader, Member
 from tests.simulation.clock import Actor
-from tests.simulation.failover.etcd import EtcdClient, Watch, drive
+from tests.simulation.failover.etcd import KEYS, EtcdClient, Watch, drive
 from tests.simulation.machines.disk import RECORDS_PER_SNAPSHOT
 from tests.simulation.machines.head import Life, Session
 from tests.simulation.machines.network import SILENT, End
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from tests.simulation.failover.heads import Heads
     from tests.simulation.machines.network import Link
 
-KEYS = Keys("sim")
+# Two clocks of one instant differ by less.
+ROUNDING_S = 1e-6
 
 
 class TermLife(Life["Coordinator"]):
@@ -38,8 +38,9 @@ class TermLife(Life["Coordinator"]):
     def __init__(self, process: Process, term: int) -> None:
         self.process = process
         client = process.client.of_term(self._on_commit)
-        self.journal = EtcdJournal(client, KEYS, term=term)
-        self.journal.runs.records_per_snapshot = RECORDS_PER_SNAPSHOT
+        clock = process.clock
+        host = Host("sim", monotonic=lambda: clock.now, wall=lambda: clock.now)
+        self.journal = EtcdJournal(client, KEYS, term=term, host=host)
         name = f"{process.actor.name} term {term}"
         super().__init__(process.machine, name, self.journal.runs, term)
         client.actor = self.actor  # what ends with the term hears no answer
@@ -48,7 +49,6 @@ class TermLife(Life["Coordinator"]):
         self._is_over = False
         self._is_writing = False
         self._waiting: Sequence[fx.Effect] | None = None  # to be written if it leads on
-        self._batch: Sequence[fx.Effect] = ()
 
     def begin(self) -> None:
         """Take the journal over."""
@@ -88,7 +88,7 @@ class TermLife(Life["Coordinator"]):
         elif self.is_leaving:
             self._waiting = effects
         else:
-            self._is_writing, self._batch = True, effects
+            self._is_writing = True
             drive(self.journal.write(effects, now=self.clock.now), partial(self._wrote, effects))
 
     def _wrote(self, effects: Sequence[fx.Effect], outcome: CommandFailed | None) -> None:
@@ -97,7 +97,7 @@ class TermLife(Life["Coordinator"]):
         self._is_writing = False
         match outcome:
             case None:
-                self.machine.heads.watcher.on_readers(self, effects)
+                self.machine.heads.watcher.on_readers(self)
                 self.tell(effects)
             case JournalOutage():
                 self.turns.outage = str(outcome)
@@ -127,13 +127,15 @@ class TermLife(Life["Coordinator"]):
                 self._serve()
 
     def _serve(self) -> None:
+        self.runs = self.journal.runs
+        self.runs.records_per_snapshot = RECORDS_PER_SNAPSHOT
         self.machine.heads.watcher.on_taken_over(self)
         self.is_serving = True
         self.restore(self.journal.drains.values())
         self.process.serve()
 
     def _on_commit(self, asked: Transaction, outcome: Outcome) -> None:
-        self.machine.heads.watcher.on_commit(self, self._batch, asked, outcome)
+        self.machine.heads.watcher.on_commit(self, asked, outcome)
 
 
 class Candidate:
@@ -144,6 +146,7 @@ class Candidate:
         self.member = Member(process.actor.name, process.machine.address)
         self.core = Candidacy(self.member, ttl_s=ttl_s)
         self._clock = process.clock
+        self._machine = process.machine
         self._random = process.clock.random(f"{process.actor.name} candidacy")
         self._events: deque[do.Event] = deque()
         self._is_handling = False
@@ -155,7 +158,7 @@ class Candidate:
         """Who leads, as far as is known."""
         leader = self.core.leader
         is_self = leader is not None and leader.member == self.member
-        return None if is_self and not self.core.is_leading(now=self._clock.now) else leader
+        return None if is_self and not self.core.is_leading(now=self._machine.now) else leader
 
     def begin(self) -> None:
         """Take part."""
@@ -169,7 +172,7 @@ class Candidate:
             return
         self._is_handling = True
         while self._events:
-            effects = self.core.handle(self._events.popleft(), now=self._clock.now)
+            effects = self.core.handle(self._events.popleft(), now=self._machine.now)
             self.core.check_invariants()
             for effect in effects:
                 self._do(effect)
@@ -177,7 +180,11 @@ class Candidate:
         due = self.core.next_deadline()
         if due is not None and due != self._timer:
             self._timer = due
-            self._clock.at(due, self.process.actor, partial(self._on_timer, due))
+            self._clock.at(
+                due + self._machine.lag_s + ROUNDING_S,
+                self.process.actor,
+                partial(self._on_timer, due),
+            )
 
     def _on_timer(self, due: float) -> None:
         if due == self._timer:
@@ -221,7 +228,7 @@ class Candidate:
         drive(asked, answered)
 
     async def _grant(self, ttl_s: float) -> do.Event:
-        asked_at = self._clock.now
+        asked_at = self._machine.now
         return do.LeaseGranted(await self.client.grant(ttl_s), asked_at)
 
     async def _enrol(self, lease_id: int) -> do.Event:
@@ -229,7 +236,7 @@ class Candidate:
         return do.Answered(Call.ENROL, lease_id, requests.found(outcome), outcome.revision)
 
     async def _keep_alive(self, lease_id: int) -> do.Event:
-        asked_at = self._clock.now
+        asked_at = self._machine.now
         return do.LeaseKept(lease_id, await self.client.keep_alive(lease_id), asked_at)
 
     async def _campaign(self, lease_id: int) -> do.Event:
@@ -303,24 +310,26 @@ class Reception:
         process = self._process
         if self.is_over or not self._said:
             return
-        leader = process.candidate.leader
         if process.life is not None and process.life.is_serving:
             self.is_over = True
             self._session = Session(process.life, self._link, f"s{self._link.name}")
             for message in self._said:
                 self._session.on_up(message)
-        elif leader is not None and leader.member != process.candidate.member:
-            if leader.term > self.lost_term:
-                self._refuse()
+        elif self._other is not None and self._other.term > self.lost_term:
+            self._refuse()
 
     def _on_timeout(self) -> None:
         if not self.is_over:
             self._refuse()
 
+    @property
+    def _other(self) -> Leader | None:
+        """Who else leads, as far as is known."""
+        leader, member = self._process.candidate.leader, self._process.candidate.member
+        return leader if leader is not None and leader.member != member else None
+
     def _refuse(self) -> None:
-        leader = self._process.candidate.leader
-        is_self = leader is not None and leader.member == self._process.candidate.member
-        address = "" if leader is None or is_self else leader.address
+        address = "" if self._other is None else self._other.address
         error = NotLeader(address, self._process.candidate.core.reason)
         self._end(End(str(error), error.refusal, address))
 
@@ -392,6 +401,9 @@ class Coordinator:
         self.make_registry = heads.make_registry
         self.is_break_due = False
         self.process: Process | None = None
+        self.lag_s = 0.0  # for how long its clock has stood still
+        self._is_suspended = False
+        self._stopped_at = 0.0
         # What is to happen at a request of the leader that is about to leave, or an answer that
         # has come; and how many of them pass before.
         self._traps: dict[str, tuple[int, Callable[[], None]]] = {}
@@ -403,6 +415,16 @@ class Coordinator:
     def random(self) -> Random:
         """Where its faults come from."""
         return self._random
+
+    @property
+    def now(self) -> float:
+        """What its monotonic clock says."""
+        return self.clock.now - self.lag_s
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether it cannot know how late it is: it stands still, or its clock did."""
+        return self.lag_s > 0.0 or (self.process is not None and self.process.actor.is_stalled)
 
     @property
     def is_leading(self) -> bool:
@@ -458,11 +480,12 @@ class Coordinator:
                 else:
                     link.cut("connection reset")
 
-    def stall(self) -> None:
-        """Stop the process; agents' transports notice after a while."""
+    def stall(self, *, is_suspended: bool = False) -> None:
+        """Stop the process, or all of its machine; agents' transports notice after a while."""
         process = self.process
         if process is None or process.actor.is_stalled:
             return
+        self._is_suspended, self._stopped_at = is_suspended, self.clock.now
         self._stalls += 1
         number = self._stalls
         for actor in process.actors:
@@ -481,5 +504,8 @@ class Coordinator:
     def resume(self) -> None:
         """Let the process go on."""
         if self.process is not None:
+            if self._is_suspended and self.process.actor.is_stalled:
+                self._is_suspended = False
+                self.lag_s += self.clock.now - self._stopped_at
             for actor in self.process.actors:
                 self.clock.resume(actor, self._random)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.errors import CommandFailed, JournalOutage
+from coordinator.journal.etcd.keys import Keys
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, Compacted, EtcdState, Refused
 
 if TYPE_CHECKING:
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+KEYS = Keys("sim")
+
 # After this long without an answer a client gives a request up.
-TIMEOUT_S = 2.0
+TIMEOUT_S = 1.0
 # So late do requests arrive at most that nobody waits for any more.
 LATE_MAX_S = 15.0
 # A watch that hears nothing is found to be broken.
@@ -78,6 +81,7 @@ class EtcdService:
         self.slow_until = 0.0
         self.has_majority = True
         self.watches: list[Watch] = []
+        self.on_expired: Callable[[Reading], None] = lambda _before: None
         self._cuts: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
         self._told = 0  # what revision watches were told of
@@ -126,7 +130,9 @@ class EtcdService:
     def _expire(self) -> None:
         self._looks_at = None
         if self.has_majority:
+            before = self.state.read(KEYS.leader, "")
             self.state.expire(now=self.clock.now)
+            self.on_expired(before)
             self.settle()
 
     # Faults.

@@ -68,7 +68,7 @@ def stall(cluster: FailoverCluster, random: Random) -> None:
 
 
 def _stall(cluster: FailoverCluster, random: Random, machine: Coordinator) -> None:
-    machine.stall()
+    machine.stall(is_suspended=random.random() < 0.3)
     cluster.clock.after(_a_while(random), None, machine.resume)
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import effects as fx
+import msgspec
+
+from coordinator.core.run.state import RunState
+from coordinator.journal.etcd.layout import Head, Item, PlacedDrain, decode_entries, decode_head
 from coordinator.journal.etcd.model import Delete, Put
 from tests.simulation.failover.coordinator import KEYS, Coordinator
 from tests.simulation.failover.etcd import EtcdService
-from tests.simulation.machines.disk import read_record
 from tests.simulation.plan import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.core.model import KeptDrain
     from coordinator.core.policy import Policy
     from coordinator.core.registry.registry import Registry
-    from coordinator.journal.etcd.model import Outcome, Transaction
+    from coordinator.journal.etcd.model import Outcome, Reading, Transaction
     from tests.simulation.checks.checker import Checker
     from tests.simulation.clock import Clock
     from tests.simulation.failover.coordinator import TermLife
@@ -26,64 +27,81 @@ if TYPE_CHECKING:
 
 
 class JournalWatcher:
-    """Sees what etcd does for the journal, at the instant at which it does it."""
+    """Sees what etcd does for the journal, at the instant at which it does it.
 
-    def __init__(self, checker: Checker) -> None:
-        self.checker = checker
-        self.latest_term = 0  # that has written anything
-        self.terms: set[int] = set()  # that were taken over
-        self._written: list[Sequence[fx.Effect]] = []
-        self._drains: dict[tuple[str, str], KeptDrain] = {}
+    What a batch brings counts when it is there for readers, and is read from its keys.
+    """
 
-    def on_commit(
-        self, life: TermLife, batch: Sequence[fx.Effect], asked: Transaction, outcome: Outcome
-    ) -> None:
+    def __init__(self, checker: Checker, etcd: EtcdService) -> None:
+        self.checker, self._etcd = checker, etcd
+        self.takeovers = 0
+        self._head: Head | None = None
+        self._was_drained: set[str] = set()
+
+    def on_commit(self, life: TermLife, asked: Transaction, outcome: Outcome) -> None:
         """Etcd has done a transaction of a term, or found that its conditions do not hold."""
         changed = [each for each in asked.then if isinstance(each, Put | Delete)]
         if not outcome.is_done or not changed:
             return
-        who = f"the leader of term {life.term}"
-        assert life.term >= self.latest_term, f"{who} writes after that of {self.latest_term}"
-        assert any(each.key == KEYS.head for each in changed), f"{who} leaves no mark"
-        self.latest_term = life.term
-        if not batch:
-            return
-        assert not self._is_written(batch), f"{who} writes a batch twice"
-        self._written.append(batch)
-        before = self._drained()
-        changes = life.journal.changes(batch)
-        for change in changes:
-            if isinstance(change, fx.KeepDrain):
-                self._drains.pop(change.drain.key, None)
-                if change.is_kept:
-                    self._drains[change.drain.key] = change.drain
-        self.checker.drained = before & self._drained()
-        for change in changes:
-            if isinstance(change, fx.Persist):
-                self.checker.on_journaled(read_record(change))
+        who, before = f"the leader of term {life.term}", self._head
+        leader = self._etcd.state.read(KEYS.leader, "").found
+        assert leader, f"{who} writes, and none leads"
+        assert leader[0].create_revision == life.term, f"{who} writes, and another one leads"
+        heads = [each.value for each in changed if isinstance(each, Put) and each.key == KEYS.head]
+        assert heads, f"{who} leaves no mark"
+        self._head = head = decode_head(heads[0])
+        assert head.term == life.term, f"{who} writes for another"
+        if before is not None:
+            assert before.term <= head.term, f"{who} writes after that of term {before.term}"
+            assert before.sequence < head.sequence, f"{who} writes twice"
+            assert before.batch <= head.batch <= before.batch + 1, "batches have gaps"
+        if head.batch > (before.batch if before is not None else 0):
+            self._on_batch(head.batch)
 
-    def on_readers(self, life: TermLife, batch: Sequence[fx.Effect]) -> None:
+    def _on_batch(self, number: int) -> None:
+        """A batch is there."""
+        drained = self._drained()
+        self.checker.drained, self._was_drained = self._was_drained & drained, drained
+        values: dict[str, bytes] = {}
+        for pair in self._etcd.state.read(*KEYS.runs).found:
+            item = Item.parse(KEYS, pair.key)
+            if item.batch == number:
+                values[item.home] = values.get(item.home, b"") + pair.value
+        for value in values.values():
+            for entry in decode_entries(value):
+                if isinstance(entry, RunState):
+                    assert entry == self.checker.shadow, "a snapshot is something else"
+                else:
+                    self.checker.on_journaled(entry)
+
+    def on_readers(self, life: TermLife) -> None:
         """A leader takes a batch for written; its readers see it now."""
-        assert self._is_written(batch), "told, and not written"
         self._compare(life, "readers see something else than what is written")
 
     def on_taken_over(self, life: TermLife) -> None:
         """A leader has read everything."""
-        assert life.term not in self.terms, f"term {life.term} begins twice"
-        assert self.latest_term >= life.term, "taken over without a mark"
-        self.terms.add(life.term)
+        self.takeovers += 1
+        assert self._head is not None, "taken over without a mark"
+        assert self._head.term >= life.term, "taken over without a mark"
         self._compare(life, "what was read back is not what was written")
 
-    def _compare(self, life: TermLife, problem: str) -> None:
-        if self.latest_term == life.term:  # else another one has written meanwhile
-            assert life.journal.runs.find(RUN) == self.checker.shadow, problem
-            assert life.journal.drains == self._drains, problem
+    def on_expired(self, term: int, machines: Sequence[Coordinator]) -> None:
+        """The lease of a leader is over, for etcd: it has to have known that before."""
+        for machine in machines:
+            is_late = machine.term == term and not machine.is_excused
+            assert not is_late, f"{machine.name} leads on in term {term} after its lease"
 
-    def _is_written(self, batch: Sequence[fx.Effect]) -> bool:
-        return any(batch is each for each in self._written)
+    def _compare(self, life: TermLife, problem: str) -> None:
+        if self._head is not None and self._head.term == life.term:  # else another one writes now
+            assert life.journal.runs.find(RUN) == self.checker.shadow, problem
 
     def _drained(self) -> set[str]:
-        return {drain.name for drain in self._drains.values() if not drain.is_lifted}
+        """Return the hosts that are to take part in no round."""
+        placed = (
+            msgspec.json.decode(pair.value, type=PlacedDrain).drain
+            for pair in self._etcd.state.read(*KEYS.drains).found
+        )
+        return {drain.name for drain in placed if not drain.is_lifted}
 
 
 class Heads:
@@ -104,10 +122,17 @@ class Heads:
         self.clock, self.network, self.checker = clock, network, checker
         self.policy, self.make_registry = policy, make_registry
         self.etcd = EtcdService(clock, sloppiness=sloppiness)
-        self.watcher = JournalWatcher(checker)
+        self.watcher = JournalWatcher(checker, self.etcd)
+        self.etcd.on_expired = self._on_expired
         self.machines = [Coordinator(self, f"c{number + 1}", ttl_s) for number in range(count)]
         self.asked = 0  # calls of the operator
         self.disk: Any = SimpleNamespace(is_lost=False, slow_until=0.0, full_until=0.0)  # none
+
+    def _on_expired(self, before: Reading) -> None:
+        """Leases are over; ``before`` is what the leader's key was."""
+        after = self.etcd.state.read(KEYS.leader, "")
+        if before.found and not after.found:
+            self.watcher.on_expired(before.found[0].create_revision, self.machines)
 
     @property
     def addresses(self) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from coordinator.core.model import KeptDrain
+    from coordinator.core.run.state import RunState
     from coordinator.journal.journal import Change, JournaledRuns
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
@@ -165,7 +166,7 @@ class Life(Generic[M]):
         self.runs, self.term = runs, term
         self.turns = Turns(
             self.registry,
-            read_run=self.runs.copy,
+            read_run=self._read_run,
             log=lambda _effect: None,
             wake=self.wake,
             queue_max=100_000,
@@ -184,6 +185,9 @@ class Life(Generic[M]):
         self.registry.drains.restore(drains)
         states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
         self._perform(self.registry.restore(states, now=self.clock.now))
+
+    def _read_run(self, key: str) -> RunState | None:
+        return self.runs.copy(key)
 
     def open(self, link: Link, _lost_term: int = 0) -> None:
         """Serve a new stream."""
