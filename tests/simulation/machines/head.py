@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from coordinator.core.model import KeptDrain
     from coordinator.core.run.state import RunState
-    from coordinator.journal.journal import Change, JournaledRuns
+    from coordinator.journal.changes import Change
+    from coordinator.journal.journal import JournaledRuns
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
 
