@@ -10,7 +10,7 @@ from coordinator.journal.etcd.keys import Keys
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, Compacted, EtcdState, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 
     from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
     from tests.simulation.clock import Actor, Clock
@@ -278,7 +278,7 @@ class EtcdClient:
         """Forget history."""
         await self._ask(lambda state, _now: state.compact(revision))
 
-    def watch(self, key: str, end: str, *, after: int) -> AsyncIterator[Changed]:
+    def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
         """Not of use here; see ``Watch``."""
         raise NotImplementedError
 

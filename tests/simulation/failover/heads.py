@@ -10,8 +10,8 @@ import msgspec
 from coordinator.core.run.state import RunState
 from coordinator.journal.etcd.layout import Head, Item, PlacedDrain, decode_entries, decode_head
 from coordinator.journal.etcd.model import Delete, Put
-from tests.simulation.failover.coordinator import KEYS, Coordinator
-from tests.simulation.failover.etcd import EtcdService
+from tests.simulation.failover.coordinator import Coordinator
+from tests.simulation.failover.etcd import KEYS, EtcdService
 from tests.simulation.plan import RUN
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation import faults as agent_faults
-from tests.simulation import steering, strangers
+from tests.simulation import steering
 from tests.simulation.cluster import Cluster
 from tests.simulation.failover import faults
 from tests.simulation.failover.heads import Heads
@@ -77,7 +77,6 @@ class FailoverCluster(Cluster):
         if self.plan.kind is Kind.CHAOS:
             agent_faults.schedule(self, self.clock.random("faults"), agent_faults.AGENT_FAULTS)
             agent_faults.schedule_blackouts(self, self.clock.random("blackouts"))
-            strangers.schedule(self, self.clock.random("strangers"))
         steering.schedule(self, self.clock.random("operator"))
         faults.schedule(self, self.clock.random("failover"))
 
