@@ -9,6 +9,7 @@ CoordinatorError
  ├─ SessionReplaced           the agent has a newer session
  ├─ Deposed                   another coordinator leads by now
  ├─ NotLeader                 this one does not lead
+ ├─ CannotStepDown            this one leads on, for no other one takes over
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
@@ -28,6 +29,7 @@ CoordinatorError
      ├─ AuthorityUnusable     the file of the certificate authority cannot be read or written
      ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
+     ├─ JournalUnusable       etcd does not let the coordinator in, or its client is missing
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
 
@@ -142,6 +144,13 @@ class NotLeader(CoordinatorError):
     def __str__(self) -> str:
         leads = f"{self.leader} does" if self.leader else f"none does: {self.reason}"
         return f"{self.text}, {leads}"
+
+
+class CannotStepDown(CoordinatorError):
+    """This coordinator does not lead, or no other one would in its place."""
+
+    status = "FAILED_PRECONDITION"
+    text = "leadership is not handed over: {0}"
 
 
 class LimitReached(CoordinatorError):
@@ -297,6 +306,20 @@ class JournalCorrupt(CommandFailed):
     text = "the journal {0} cannot be read: {1}"
     hint = "keep a copy of the file, then move it away to start with an empty journal"
 
+    def __init__(self, journal: str, problem: str, hint: str = "") -> None:
+        super().__init__(journal, problem, hint)
+        self.hint = hint or self.hint
+
+
+class JournalUnusable(CommandFailed):
+    """The journal is where this coordinator is not let in, or needs what is not installed."""
+
+    text = "the journal {0} cannot be used: {1}"
+
+    def __init__(self, journal: str, problem: str, hint: str) -> None:
+        super().__init__(journal, problem, hint)
+        self.hint = hint
+
 
 class JournalOutage(CommandFailed):
     """The journal cannot be written now. What is in it is sound, so it has to stay where it is.
@@ -309,6 +332,10 @@ class JournalOutage(CommandFailed):
         "make the directory, its files and its file system writable for this user; "
         "every run is still in the journal, so leave it where it is"
     )
+
+    def __init__(self, journal: str, problem: str, hint: str = "") -> None:
+        super().__init__(journal, problem, hint)
+        self.hint = hint or self.hint
 
 
 class JournalFull(JournalOutage):

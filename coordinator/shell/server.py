@@ -11,7 +11,7 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -22,8 +22,7 @@ from contextlib import (
 )
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
@@ -51,29 +50,22 @@ from coordinator.errors import (
     RevokedToken,
     Unavailable,
 )
+from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SqliteJournal
-from coordinator.shell.connections import (
+from coordinator.shell.driver import Driver
+from coordinator.shell.term import METHODS, Term
+from coordinator.shell.transport.connections import (
     keep_threads,
     prepare_process,
     server_options,
 )
-from coordinator.shell.control_service import ControlService
-from coordinator.shell.driver import Driver
-from coordinator.shell.grpc_server import make_server
-from coordinator.shell.interceptor import CallInterceptor, Context, caller_of
-from coordinator.shell.query_service import QueryService
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.transport.grpc_server import make_server
+from coordinator.shell.transport.interceptor import CallInterceptor
+from coordinator.shell.transport.methods import Context, Services, add_methods
 from drumbeat.access.local import INSECURE, publish, withdraw
 from drumbeat.access.token import NO_CA, Role, Token, parse_token
 from drumbeat.command.settings import HostPort
-from drumbeat.v1 import (
-    control_pb2,
-    control_pb2_grpc,
-    query_pb2,
-    query_pb2_grpc,
-    session_pb2,
-    session_pb2_grpc,
-)
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 
 log = structlog.get_logger()
 
@@ -102,6 +94,7 @@ SERVICES = tuple(
 
 
 Publish = Callable[[str], object]  # takes the text that lets this user in
+Published = Callable[[int, str], AbstractContextManager[Publish]]
 
 
 class Serving(NamedTuple):
@@ -149,60 +142,133 @@ def run(config: CoordinatorConfig) -> int:
 @asynccontextmanager
 async def serving(
     config: CoordinatorConfig,
-    journal: SqliteJournal,
+    journal: Journal,
     policy: Policy | None = None,
     *,
     identity: ServerIdentity | None = None,
-    published: Callable[[int, str], AbstractContextManager[Publish]] = lambda *_: nullcontext(str),
+    published: Published = lambda *_: nullcontext(str),
 ) -> AsyncIterator[Serving]:
-    """Serve while the context is open. Raises ``CommandFailed``.
+    """Serve as the one coordinator there is while the context is open. Raises ``CommandFailed``.
 
     Without an identity nothing is encrypted and no caller is asked who it is. ``published`` is
     told the port and what lets this user in, for as long as that does; what it yields is told
     when that is another text.
     """
-    status = health.aio.HealthServicer()
+    server = Server(config, identity, policy)
+    term = await server.restored(journal)
     try:
-        told = partial(_tell_health, status)
-        driver = Driver(
-            Registry(_policy(config, policy or Policy())), journal, config.limits, on_serving=told
-        )
-        await driver.restore()
-        local = _local_token(identity)
-        audit = Audit()
-        interceptor = CallInterceptor(
-            _authenticator(config, driver, local),
-            config.limits,
-            on_refused=audit.refused,
-        )
-        driver.on_revoked = interceptor.revoke
-        if identity is not None and len(identity.keys) > 1:
-            driver.announce(identity.keys)
-        server, port = _bind(config, interceptor, identity)
-        control = ControlService(driver, identity, audit, caller_of)
-        _add_services(server, driver, control, status)
+        server.bind()
     except BaseException:
         await journal.close()
         raise
-    owner = asyncio.create_task(driver.run(), name="driver")
-    owner.add_done_callback(_crash_if_failed)
     try:
-        # Known before the first caller is let in: an agent that comes back at once looks there.
-        with published(port, local.text() if local is not None else INSECURE) as publish_anew:
-            if local is not None:
-                control.on_replaced = partial(_pin, local, publish_anew)
-            await server.start()
-            ended = asyncio.create_task(server.wait_for_termination(), name="server")
-            ended.add_done_callback(_crash_if_failed)
-            await _tell_health(status, True)
-            yield Serving(port, driver)
+        await server.lead(term, _crash_if_failed)
+        async with server.listening(published) as port:
+            yield Serving(port, term.driver)
     finally:
-        await status.enter_graceful_shutdown()
-        driver.stop(Unavailable("it is stopping"))
-        await server.stop(STOP_GRACE_S)
-        owner.cancel()
-        with suppress(asyncio.CancelledError):
-            await owner
+        await term.end()
+
+
+class Server:
+    """Listens from start to end. What it answers is the term's, in which this coordinator leads."""
+
+    def __init__(
+        self, config: CoordinatorConfig, identity: ServerIdentity | None, policy: Policy | None
+    ) -> None:
+        self.term: Term | None = None
+        self._config, self._identity = config, identity
+        self._policy = _policy(config, policy or Policy())
+        self._local = _local_token(identity)
+        self._audit = Audit()
+        self._health = health.aio.HealthServicer()
+        authenticator = self._authenticator()
+        self._interceptor = CallInterceptor(
+            authenticator, config.limits, on_refused=self._audit.refused
+        )
+        self._publish_anew: Publish = str
+        self._bound: tuple[grpc.aio.Server, int] | None = None
+
+    def bind(self) -> None:
+        """Take the port. Raises ``PortInUse``."""
+        server, _ = self._bound = _bind(self._config, self._interceptor, self._identity)
+        add_methods(server, METHODS, self._find)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(shown, server)
+
+    @asynccontextmanager
+    async def listening(self, published: Published) -> AsyncIterator[int]:
+        """Let callers in; at the end they are told that this stops."""
+        assert self._bound is not None, "it has a port"
+        server, port = self._bound
+        local = INSECURE if self._local is None else self._local.text()
+        try:
+            # Known before the first caller is let in: an agent that comes back at once looks there.
+            with published(port, local) as self._publish_anew:
+                await server.start()
+                ended = asyncio.create_task(server.wait_for_termination(), name="server")
+                ended.add_done_callback(_crash_if_failed)
+                yield port
+        finally:
+            await self._health.enter_graceful_shutdown()
+            if self.term is not None:
+                self.term.driver.stop(Unavailable("it is stopping"))
+            await server.stop(STOP_GRACE_S)
+
+    async def restored(self, journal: Journal) -> Term:
+        """Return a term that goes on from a journal. Raises ``CommandFailed``, and closes it."""
+        registry, limits = Registry(self._policy), self._config.limits
+        driver = Driver(registry, journal, limits, on_serving=self._tell_health)
+        try:
+            await driver.restore()
+        except BaseException:
+            await journal.close()
+            raise
+        driver.on_revoked = self._interceptor.revoke
+        term = Term(driver, self._identity, self._audit)
+        if self._local is not None:
+            term.control.on_replaced = self._replaced
+        return term
+
+    async def lead(self, term: Term, on_end: Callable[[asyncio.Task[None]], None]) -> None:
+        """Serve a term from now on."""
+        self.term = term
+        term.run(on_end)
+        await self._tell_health(True)
+
+    async def _find(self, method: str, context: Context) -> Services:  # noqa: ARG002
+        assert self.term is not None, "one leads before callers are let in"
+        return self.term.services
+
+    def _replaced(self, keys: list[str]) -> None:
+        """Have this user's commands trust the newest authority, before an older one is retired."""
+        assert self._local is not None, "there is an authority"
+        self._publish_anew(dataclasses.replace(self._local, ca=keys[0]).text())
+
+    def _authenticator(self) -> Authenticator:
+        if self._local is None:
+            return Open()
+        roles = self._config.tls_roles
+
+        def verify(token: Token) -> Caller:
+            assert self.term is not None, "one leads before callers are let in"
+            driver = self.term.driver
+            try:
+                return driver.tokens.verify(token, now=driver.now())
+            except RevokedToken as error:
+                driver.note(error.run_id, CallKind.ACCESS_REFUSED, token.token_id, str(error))
+                raise
+
+        def of_certificate(properties: Mapping[str, Iterable[bytes]]) -> Caller:
+            return caller_of_names(names_of(properties), roles)
+
+        mutual = of_certificate if self._config.tls_client_ca is not None else None
+        return Authenticator(verify, local=self._local, of_certificate=mutual)
+
+    async def _tell_health(self, is_serving: bool) -> None:
+        response = health_pb2.HealthCheckResponse
+        for name in ("", *SERVICES):
+            await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
@@ -239,11 +305,6 @@ def _published(directory: Path, port: int, text: str) -> Iterator[Publish]:
             withdraw(path, text)
 
 
-def _pin(local: Token, publish_anew: Publish, keys: list[str]) -> None:
-    """Have this user's commands trust the newest authority, before an older one is retired."""
-    publish_anew(dataclasses.replace(local, ca=keys[0]).text())
-
-
 def _identity(config: CoordinatorConfig, directory: Path) -> ServerIdentity | None:
     if config.insecure:
         reason = "all who reach its port can read, join and end every run"
@@ -276,24 +337,6 @@ def _local_token(identity: ServerIdentity | None) -> Token | None:
     return Token(Role.ADMIN, LOCAL_ID, secret, next(iter(identity.keys), NO_CA))
 
 
-def _authenticator(config: CoordinatorConfig, driver: Driver, local: Token | None) -> Authenticator:
-    if local is None:
-        return Open()
-
-    def verify(token: Token) -> Caller:
-        try:
-            return driver.tokens.verify(token, now=driver.now())
-        except RevokedToken as error:
-            driver.note(error.run_id, CallKind.ACCESS_REFUSED, token.token_id, str(error))
-            raise
-
-    def of_certificate(properties: Mapping[str, Iterable[bytes]]) -> Caller:
-        return caller_of_names(names_of(properties), config.tls_roles)
-
-    mutual = of_certificate if config.tls_client_ca is not None else None
-    return Authenticator(verify, local=local, of_certificate=mutual)
-
-
 def _bind(
     config: CoordinatorConfig, interceptor: CallInterceptor, identity: ServerIdentity | None
 ) -> tuple[grpc.aio.Server, int]:
@@ -307,57 +350,6 @@ def _bind(
         return server, server.add_secure_port(address, identity.server_credentials())
     except (OSError, RuntimeError) as error:
         raise bind_error(config.host, config.port, error) from error
-
-
-def _add_services(
-    server: grpc.aio.Server, driver: Driver, control: Any, status: health.aio.HealthServicer
-) -> None:
-    sessions = Sessions(driver)
-
-    async def report_stacks(request: Any, context: Context) -> Any:
-        return await sessions.report_stacks(request, caller_of(context))
-
-    agents: Any = SimpleNamespace(
-        OpenSession=_stream(sessions.open),
-        ReportFailures=_stream(sessions.report),
-        ReportStacks=report_stacks,
-        ReportLogs=_stream(sessions.report_logs),
-    )
-    queries: Any = QueryService(driver, caller_of)
-    session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    query_pb2_grpc.add_QueryServiceServicer_to_server(queries, server)
-    control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(shown, server)
-
-
-def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def handle(_: object, context: Context) -> None:
-        await hold(_Requests(context), context.write, caller_of(context))
-
-    return handle
-
-
-class _Requests:
-    """What a caller says. An object and not a generator: one that is left is no task's to close."""
-
-    def __init__(self, context: Context) -> None:
-        self._read = context.read
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        if (message := await self._read()) is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return message
-
-
-async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> None:
-    response = health_pb2.HealthCheckResponse
-    for name in ("", *SERVICES):
-        await status.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:

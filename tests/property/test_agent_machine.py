@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
@@ -37,6 +36,7 @@ from tests.support.inprocess.values import (
     enters,
     leaves,
 )
+from tests.support.orders import orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -357,7 +357,5 @@ class AgentMachine(RuleBasedStateMachine):
         assert self.finish is not None, "it hangs"
 
 
-AgentMachine.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=50, deadline=None, derandomize=True
-)
+AgentMachine.TestCase.settings = orders(120, steps=50)
 TestAgentMachine = cast("type", AgentMachine.TestCase)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, cast
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -41,6 +40,7 @@ from tests.support.inprocess.values import (
     exits,
     leaves,
 )
+from tests.support.orders import orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -381,7 +381,5 @@ def _ends(kind: InterruptionKind | None) -> bool:
     return kind is not None and not kind.is_survived
 
 
-InprocessMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, derandomize=True
-)
+InprocessMachine.TestCase.settings = orders(100, steps=40)
 TestInprocessMachine = cast("type", InprocessMachine.TestCase)

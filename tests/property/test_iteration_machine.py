@@ -3,16 +3,14 @@
 Hypothesis plays hosts that do what they are told, late or not at all, and whose
 workers fail in every way; after every event the decisions, and what each host is
 told, are held against what the design promises. ``DRUMBEAT_SEEDS`` sets the number
-of orders (default 400), which are then drawn at random.
+of orders, which are then drawn at random.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -51,9 +49,9 @@ from tests.support.inprocess.round import (
     a_fault,
 )
 from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
+from tests.support.orders import orders
 
 NAMES = st.sampled_from("abcd")
-SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))
 Worker = tuple[str, int]
 
 
@@ -448,15 +446,7 @@ class IterationMachine(RuleBasedStateMachine):
 def test_no_order_of_events_breaks_a_promise() -> None:
     run_state_machine_as_test(
         IterationMachine,
-        settings=settings(
-            max_examples=SEEDS or 400,
-            stateful_step_count=50,
-            derandomize=not SEEDS,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate, Phase.shrink],
-        ),
+        settings=orders(150, steps=50),
     )
 
 

@@ -3,15 +3,12 @@
 Hypothesis tells agents and a coordinator what to do; after every event the
 effects and the journal are held against what the design promises. A failing
 order is shrunk and printed as calls. ``DRUMBEAT_SEEDS`` sets the number of
-orders (default 200), which are then drawn at random.
+orders, which are then drawn at random.
 """
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -34,11 +31,11 @@ from coordinator.core.run.records import RunEnded
 from coordinator.core.run.state import Phase as RunPhase
 from tests.support.journal import fold
 from tests.support.operator import ask
+from tests.support.orders import orders
 from tests.support.run_promises import Promises
 from tests.support.world import RUN, Story, StoryAgent, a_spec
 
 NAMES = st.sampled_from("abcdef")
-SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))
 
 
 class RunMachine(RuleBasedStateMachine):
@@ -364,15 +361,7 @@ class IteratingMachine(RunMachine):
 def test_no_order_of_events_breaks_a_promise(machine: type[RunMachine]) -> None:
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=SEEDS or 200,
-            stateful_step_count=40,
-            derandomize=not SEEDS,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate, Phase.shrink],
-        ),
+        settings=orders(100, steps=40),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from agent.workers.supervisor.messages import (
     WorkerStart,
 )
 from agent.workers.supervisor.template_keeper import TemplateKeeper, Warmth
+from tests.support.orders import orders
 
 PRELOAD = Preload(argv=("x",), env={}, modules=("m",), timeout_s=5.0)
 WORKERS = (WorkerStart(local_rank=0, env={}),)
@@ -105,6 +105,4 @@ class TemplateMachine(RuleBasedStateMachine):
 
 
 TestTemplateMachine = TemplateMachine.TestCase
-TestTemplateMachine.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
-)
+TestTemplateMachine.settings = orders(60, steps=25)

@@ -6,11 +6,8 @@ write as well. ``DRUMBEAT_SEEDS`` sets the number of orders.
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -21,8 +18,8 @@ from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
 from coordinator.core.policy import Policy
 from drumbeat.access.token import Role, Token
+from tests.support.orders import orders
 
-SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))
 POLICY = Policy(tokens_max=4, tokens_ended_max=3)
 
 
@@ -124,13 +121,5 @@ class TokenMachine(RuleBasedStateMachine):
 def test_any_order_keeps_the_promises() -> None:
     run_state_machine_as_test(
         TokenMachine,
-        settings=settings(
-            max_examples=SEEDS or 60,
-            derandomize=not SEEDS,
-            stateful_step_count=30,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=orders(60, steps=30),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -26,6 +25,7 @@ from agent.watchdog.core.model import (
 )
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.hang import Evidence
+from tests.support.orders import orders
 
 SIGTERM, SIGKILL = 15, 9
 POLICY = WatchdogPolicy(runtime_timeout_s=6.0, kill_grace_s=2.0, timers_max=3)
@@ -344,7 +344,5 @@ class WatchdogMachine(RuleBasedStateMachine):
         assert self.core.handle(DeadlineReached(), now=self.now + 1000) == []
 
 
-WatchdogMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, derandomize=True
-)
+WatchdogMachine.TestCase.settings = orders(100, steps=50)
 TestWatchdogMachine = cast("type", WatchdogMachine.TestCase)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, cast
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -29,6 +28,7 @@ from agent.workers.supervisor.worker_group import (
     State,
     WorkerGroup,
 )
+from tests.support.orders import orders
 
 if TYPE_CHECKING:
     from agent.workers.supervisor.worker_group import Effect, Event
@@ -223,7 +223,5 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         assert set(self.exits_reported) == self.workers
 
 
-WorkerGroupMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True
-)
+WorkerGroupMachine.TestCase.settings = orders(100, steps=40)
 TestWorkerGroupMachine = cast("type", WorkerGroupMachine.TestCase)

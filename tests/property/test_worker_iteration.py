@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from tests.support.orders import orders
 from worker_sdk.inprocess.restart.machine import (
     RETRY_FIRST_S,
     Act,
@@ -138,7 +138,5 @@ class IterationMachine(RuleBasedStateMachine):
         assert not self.is_locked
 
 
-IterationMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, derandomize=True
-)
+IterationMachine.TestCase.settings = orders(120, steps=30)
 TestWorkerIteration = cast("type", IterationMachine.TestCase)

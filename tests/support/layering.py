@@ -151,6 +151,12 @@ def modules_below(folders: Iterable[str]) -> list[Module]:
 
 
 @cache
+def nodes(module: Module) -> list[ast.AST]:
+    """Return all there is in ``module``: the checks look at it again and again."""
+    return list(ast.walk(module.tree))
+
+
+@cache
 def imports(module: Module) -> list[Import]:
     """Return every import of ``module``, wherever in it it stands."""
     return list(_imports(module))
@@ -159,13 +165,13 @@ def imports(module: Module) -> list[Import]:
 def _imports(module: Module) -> Iterator[Import]:
     annotation_only = {
         id(node)
-        for block in ast.walk(module.tree)
+        for block in nodes(module)
         if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
         for statement in block.body
         for node in ast.walk(statement)
     }
     is_package = module.path.name == "__init__.py"
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         hidden = id(node) in annotation_only
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -198,7 +204,7 @@ def check_purity(module: Module, pure_names: frozenset[str]) -> Iterator[str]:
     handed_on = HANDED_ON.get(str(module.path), frozenset())
     deferred = {
         line
-        for node in ast.walk(module.tree)
+        for node in nodes(module)
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
@@ -214,7 +220,7 @@ def check_purity(module: Module, pure_names: frozenset[str]) -> Iterator[str]:
         if not is_value and not is_pure:
             what = f"{found.module}.{found.name}".rstrip(".")
             yield f"{module.path}:{found.line}: pure, but imports {what}"
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called in ACTING_CALLS or called.partition(".")[0] in ACTING_MODULES:
@@ -247,7 +253,7 @@ def check_environment(module: Module) -> Iterator[str]:
     if module.path.name in ENVIRONMENT_READERS or str(module.path) in ENVIRONMENT_EXCEPTIONS:
         return
     names = ("environ", "environb", "getenv", "putenv", "unsetenv")
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"os.{n}" for n in names}:
             yield f"{module.path}:{node.lineno}: {ast.unparse(node)}"
     for found in imports(module):
@@ -259,7 +265,7 @@ def check_values(module: Module) -> Iterator[str]:
     """Values of cores are quick to import, and a Struct has its defaults from msgspec."""
     permitted = DATACLASS_VALUES.get(str(module.path), frozenset())
     foreign = {each.name for each in imports(module) if each.module == "dataclasses"}
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if not isinstance(node, ast.ClassDef):
             continue
         where = f"{module.path}:{node.lineno}: {node.name}"
@@ -280,7 +286,7 @@ def check_size(module: Module) -> Iterator[str]:
     lines = len(module.text.splitlines())
     if lines > MODULE_LINES_MAX:
         yield f"{module.path}:1: {lines} lines, more than {MODULE_LINES_MAX}"
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES_MAX:

@@ -5,7 +5,7 @@ Keys are text, ranges are half open, a revision counts the changes of the whole 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from msgspec import Struct
@@ -122,7 +122,7 @@ class Etcd(Protocol):
         """End a lease, and delete its keys; harmless if there is none any more."""
         ...
 
-    def watch(self, key: str, end: str, *, after: int) -> AsyncIterator[Changed]:
+    def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
         """Yield what changes in a range after a revision.
 
         Raises ``JournalOutage`` when the stream breaks, and if changes after that revision were

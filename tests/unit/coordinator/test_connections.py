@@ -11,7 +11,11 @@ import pytest
 
 from coordinator.config import CoordinatorConfig
 from coordinator.limits import Limits
-from coordinator.shell.connections import DESCRIPTORS_RESERVED, connections_max, server_options
+from coordinator.shell.transport.connections import (
+    DESCRIPTORS_RESERVED,
+    connections_max,
+    server_options,
+)
 from tests.support.layering import ROOT
 
 LIMITS = Limits(connections_max=1000)
@@ -55,7 +59,7 @@ def test_the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_told(
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))\n"
         "from coordinator.limits import Limits\n"
-        "from coordinator.shell.connections import prepare_process\n"
+        "from coordinator.shell.transport.connections import prepare_process\n"
         f"prepare_process(Limits(connections_max={wanted}))\n"
         "print('soft', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
     )

@@ -108,6 +108,11 @@ ANSWERS = [
         "FAILED_PRECONDITION",
         "run 'r' lives; stop it",
     ),
+    (
+        errors.CannotStepDown("there is no other one that could"),
+        "FAILED_PRECONDITION",
+        "leadership is not handed over: there is no other one that could",
+    ),
 ]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
@@ -121,6 +126,7 @@ STARTUP = [
     (errors.AuthorityUnusable("the key /x is empty"), "the key /x is empty"),
     (errors.CertificateUnusable("the key /x is lost", "find it"), "the key /x is lost"),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
+    (errors.JournalUnusable("etcd://a", "no", "do"), "the journal etcd://a cannot be used: no"),
     (errors.JournalFull("/x/j", "No space"), "the journal /x/j has no room to grow: No space"),
     (errors.JournalOutage("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
 ]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -17,6 +16,7 @@ from coordinator.access.authentication import Authenticator, token_id_of
 from coordinator.access.caller import OPEN, TRUSTED, Caller
 from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, Unauthenticated
 from coordinator.limits import Limits
+from coordinator.shell.transport.methods import Behaviour, Context, behaviour_of
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role
 from drumbeat.mapping import ERROR_KEY
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 log = structlog.get_logger()
-
-Context = grpc.aio.ServicerContext[Any, Any]
-Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
 _ANYONE = Caller("anonymous", Role.VIEW)
 _REVOKED = "its token {} was revoked"
@@ -98,10 +95,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 refuse = self._refusing(error, method, token_id_of(metadata))
                 return grpc.stream_stream_rpc_method_handler(refuse)
 
-        def wrap(behaviour: Behaviour) -> Behaviour:
-            return self._wrapped(behaviour, method, caller)
-
-        return _rebuilt(handler, wrap, self._limits.hello_timeout_s)
+        behaviour = behaviour_of(handler, self._limits.hello_timeout_s)
+        codecs = (handler.request_deserializer, handler.response_serializer)
+        wrapped = self._wrapped(behaviour, method, caller)
+        return grpc.stream_stream_rpc_method_handler(wrapped, *codecs)
 
     def _refusing(self, error: CoordinatorError, method: str, token_id: str) -> Behaviour:
         async def refuse(_: Any, context: Context) -> None:
@@ -176,42 +173,3 @@ async def _abort(context: Context, error: CoordinatorError) -> None:
     """End a call with an error: the one place where it becomes a status."""
     metadata = ((ERROR_KEY, error_detail(error).SerializeToString()),)
     await context.abort(grpc.StatusCode[error.status], str(error), metadata)
-
-
-def _rebuilt(handler: Any, wrap: Callable[[Behaviour], Behaviour], within_s: float) -> Any:
-    """Return a handler that is told of a call before its message is there, and reads that itself.
-
-    gRPC would wait for it for ever, uncounted.
-    """
-    behaviour = handler.stream_stream or handler.stream_unary
-    if behaviour is None:
-        behaviour = _reading(handler.unary_unary or handler.unary_stream, within_s)
-    elif isasyncgenfunction(behaviour):
-        behaviour = _writing(behaviour)
-    codecs = (handler.request_deserializer, handler.response_serializer)
-    return grpc.stream_stream_rpc_method_handler(wrap(behaviour), *codecs)
-
-
-def _reading(behaviour: Any, within_s: float) -> Behaviour:
-    """Return a behaviour that reads the one message of its caller, and writes the answers."""
-    answer = _writing(behaviour) if isasyncgenfunction(behaviour) else behaviour
-
-    async def call(_: Any, context: Context) -> None:
-        request: Any = grpc.aio.EOF
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                request = await context.read()
-        if request is grpc.aio.EOF:
-            raise InvalidRequest("message", "nothing", f"one within {within_s:g} s")
-        if (response := await answer(request, context)) is not None:
-            await context.write(response)
-
-    return call
-
-
-def _writing(behaviour: Any) -> Behaviour:
-    async def call(request: Any, context: Context) -> None:
-        async for response in behaviour(request, context):
-            await context.write(response)
-
-    return call

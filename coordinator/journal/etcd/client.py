@@ -1,0 +1,206 @@
+"""Shell. A client of etcd: one member at a time, and the next one after any failure.
+
+It neither repeats a write nor waits for what may come back: its caller hears of a failure at once
+and tries again, by then with another member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import structlog
+
+from coordinator import errors
+from coordinator.journal.etcd import messages
+from coordinator.journal.etcd.address import EtcdAddress
+from coordinator.journal.etcd.link import GRACE_S, CallFailed, Link
+from coordinator.journal.etcd.messages import rpc
+from coordinator.journal.etcd.model import Changed, KeyValue, Lease, Outcome, Reading, Transaction
+from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
+from drumbeat.access.problem import AccessProblem
+
+log = structlog.get_logger()
+
+# How long etcd may take for one call. Well below the least lease, so that a member that is dead
+# or cut off costs no leadership; well above what a slow disk takes.
+CALL_TIMEOUT_S = 1.0
+# A write has longer the more there is to send.
+WRITE_BYTES_PER_S_MIN = 1024 * 1024
+# Of a page: it changes nothing, so waiting does no harm, and it can be large.
+READ_TIMEOUT_S = 5.0
+# Keys that are read at once. With values as large as a journal makes them it is 140 MB.
+PAGE_KEYS = 128
+
+Result = TypeVar("Result")
+
+
+class EtcdClient:
+    """An ``Etcd``. Connects with its first call.
+
+    Besides ``JournalOutage`` methods raise ``JournalUnusable`` for what etcd will never do, and,
+    until it has let us in for the first time, for a wrong password or certificate.
+    """
+
+    def __init__(self, address: EtcdAddress) -> None:
+        self.address = address
+        self._at = 0  # of the endpoints: the one that is used, or tried next
+        self._link: Link | None = None
+        self._connecting = asyncio.Lock()
+        self._was_let_in = False
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        """Do a transaction."""
+        request = messages.txn_request(transaction)
+        timeout_s = CALL_TIMEOUT_S + request.ByteSize() / WRITE_BYTES_PER_S_MIN
+        return messages.outcome(await self._call(lambda link: link.txn(request, timeout_s)))
+
+    async def read(self, key: str, end: str) -> Reading:
+        """Read a range, in pages at one revision."""
+        found: list[KeyValue] = []
+        request = rpc.RangeRequest(key=key.encode(), range_end=end.encode(), limit=PAGE_KEYS)
+        while True:
+            page = await self._read_page(request)
+            found += messages.pairs(page.kvs)
+            request.revision = request.revision or page.header.revision
+            if not page.more:
+                return Reading(revision=request.revision, found=tuple(found))
+            request.key = page.kvs[-1].key + b"\0"
+
+    async def grant(self, ttl_s: float) -> Lease:
+        """Begin a lease."""
+        request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
+        answer = await self._call(lambda link: link.grant(request, CALL_TIMEOUT_S))
+        return Lease(lease_id=answer.ID, ttl_s=float(answer.TTL))
+
+    async def keep_alive(self, lease_id: int) -> float:
+        """Keep a lease, and return for how long; 0.0 if there is none."""
+        request = rpc.LeaseKeepAliveRequest(ID=lease_id)
+        left_s: float = await self._call(lambda link: link.keep_alive(request, CALL_TIMEOUT_S))
+        return left_s
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease."""
+        request = rpc.LeaseRevokeRequest(ID=lease_id)
+        await self._call(
+            lambda link: link.revoke(request, CALL_TIMEOUT_S), harmless=Meaning.NO_LEASE
+        )
+
+    async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
+        """Yield changes of a range."""
+        link = await self._connected()
+        try:
+            async with aclosing(link.watch(key, end, after)) as stream:
+                async for changed in stream:
+                    yield changed
+        except CallFailed as failed:
+            raise self._failed(link, failed.failure) from failed
+
+    async def compact(self, revision: int) -> None:
+        """Let etcd forget history."""
+        request = rpc.CompactionRequest(revision=revision)
+        await self._call(
+            lambda link: link.compact(request, CALL_TIMEOUT_S), harmless=Meaning.COMPACTED
+        )
+
+    async def close(self) -> None:
+        """Close the connection; whoever calls meanwhile is cancelled."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _read_page(self, request: Any) -> Any:
+        """Read, at every member if need be."""
+        for _ in self.address.endpoints[1:]:
+            try:
+                return await self._call(lambda link: link.range(request, READ_TIMEOUT_S))
+            except errors.JournalOutage:
+                continue
+        return await self._call(lambda link: link.range(request, READ_TIMEOUT_S))
+
+    async def _call(
+        self, ask: Callable[[Link], Awaitable[Result]], *, harmless: Meaning | None = None
+    ) -> Any:
+        link = await self._connected()
+        try:
+            answer = await ask(link)
+        except CallFailed as failed:
+            if failed.failure.meaning is harmless:
+                return None
+            raise self._failed(link, failed.failure) from failed
+        except AccessProblem as problem:
+            raise self._failed(link, _refusal(problem)) from problem
+        self._was_let_in = True
+        return answer
+
+    async def _connected(self) -> Link:
+        """Return the link, or make one with the first member that answers."""
+        async with self._connecting:
+            if self._link is not None:
+                return self._link
+            problems: list[tuple[object, Failure]] = []
+            for _ in self.address.endpoints:
+                endpoint = self.address.endpoints[self._at]
+                try:
+                    self._link = await self._opened()
+                except CallFailed as failed:
+                    problems.append((endpoint, failed.failure))
+                except AccessProblem as problem:
+                    problems.append((endpoint, _refusal(problem)))
+                else:
+                    log.debug("etcd answers", member=str(endpoint))
+                    return self._link
+                self._at = (self._at + 1) % len(self.address.endpoints)
+            raise self._no_member(problems)
+
+    async def _opened(self) -> Link:
+        link = Link(self.address, self.address.endpoints[self._at])
+        try:
+            await link.open()
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    def _no_member(self, problems: list[tuple[object, Failure]]) -> errors.CommandFailed:
+        """Say why no member could be used."""
+        text = "; ".join(f"{endpoint}: {found.text}" for endpoint, found in problems)
+        refusals = [found for _, found in problems if found.meaning is Meaning.NOT_LET_IN]
+        if not refusals:
+            return errors.JournalOutage(str(self.address), text, problems[0][1].hint)
+        # Who was let in before may be again, once what was changed on one side is so on the other.
+        kind = errors.JournalOutage if self._was_let_in else errors.JournalUnusable
+        return kind(str(self.address), text, refusals[0].hint)
+
+    def _failed(self, link: Link, found: Failure) -> errors.CommandFailed:
+        """Say what a failure means, and leave a member that may be the reason."""
+        where, text = str(self.address), f"{link.endpoint}: {found.text}"
+        if found.meaning is Meaning.FULL:
+            return errors.JournalFull(where, text, found.hint)
+        if found.meaning in (Meaning.IMPOSSIBLE, Meaning.NO_LEASE):
+            return errors.JournalUnusable(where, text, found.hint)
+        if link is self._link:
+            self._leave(link)
+        if found.meaning is Meaning.NOT_LET_IN and not self._was_let_in:
+            return errors.JournalUnusable(where, text, found.hint)
+        return errors.JournalOutage(where, text, found.hint or OUTAGE_HINT)
+
+    def _leave(self, link: Link) -> None:
+        """Go on to the next member; what is under way at this one has some time."""
+        self._link = None
+        self._at = (self._at + 1) % len(self.address.endpoints)
+        link.break_off()
+        closing = asyncio.ensure_future(link.close(GRACE_S))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+def _refusal(problem: AccessProblem) -> Failure:
+    return Failure(Meaning.NOT_LET_IN, problem.text, problem.hint)

@@ -1,0 +1,177 @@
+"""Shell. A connection to one member of etcd, and the calls on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+
+from coordinator.journal.etcd.address import EtcdAddress
+from coordinator.journal.etcd.messages import changed, rpc
+from coordinator.journal.etcd.model import Changed
+from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning, failure
+from drumbeat.access.files import read_private, read_public
+from drumbeat.command.settings import HostPort
+
+# To connect, with TLS, and to hear whether the member belongs to a majority.
+CONNECT_TIMEOUT_S = 1.0
+# A password costs etcd a tenth of a second of a processor, by design of bcrypt.
+AUTHENTICATE_TIMEOUT_S = 3.0
+# Of a connection that is left, for calls that are under way on it.
+GRACE_S = 6.0
+_OPTIONS = (
+    # A member that vanished is noticed by calls; this is for streams while there are none.
+    ("grpc.keepalive_time_ms", 6_000),  # etcd ends connections that ask every 5 s or more often
+    ("grpc.keepalive_timeout_ms", 1_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", 512 * 1024 * 1024),  # a page of the largest values
+    ("grpc.max_send_message_length", -1),  # etcd's limit counts
+    ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+
+
+class CallFailed(Exception):
+    """A call failed."""
+
+    def __init__(self, found: Failure) -> None:
+        super().__init__(found.text)
+        self.failure = found
+
+
+class Link:
+    """One connection. Calls raise ``CallFailed``; so does a watch, once the link is broken off."""
+
+    def __init__(self, address: EtcdAddress, endpoint: HostPort) -> None:
+        self.endpoint = endpoint
+        self.is_broken = False
+        self._address = address
+        self._channel = _channel(address, endpoint)
+        self._kv, self._lease = rpc.KVStub(self._channel), rpc.LeaseStub(self._channel)
+        self._watch = rpc.WatchStub(self._channel)
+        self._token: tuple[tuple[str, str], ...] = ()
+        self._streams: set[Any] = set()
+
+    async def open(self) -> None:
+        """Connect, and see that the member has a leader."""
+        request, ask = rpc.StatusRequest(), rpc.MaintenanceStub(self._channel).Status
+        if self._address.user:
+            await self._authenticate()
+        status = await self._call(ask, request, CONNECT_TIMEOUT_S)
+        if not status.leader:
+            problem = "the members of etcd that it reaches are no majority"
+            raise CallFailed(Failure(Meaning.OUTAGE, problem, OUTAGE_HINT))
+
+    async def txn(self, request: Any, timeout_s: float) -> Any:
+        """Do a transaction."""
+        return await self._call(self._kv.Txn, request, timeout_s)
+
+    async def range(self, request: Any, timeout_s: float) -> Any:
+        """Read a page."""
+        return await self._call(self._kv.Range, request, timeout_s)
+
+    async def compact(self, request: Any, timeout_s: float) -> None:
+        """Forget history."""
+        await self._call(self._kv.Compact, request, timeout_s)
+
+    async def grant(self, request: Any, timeout_s: float) -> Any:
+        """Begin a lease."""
+        return await self._call(self._lease.LeaseGrant, request, timeout_s)
+
+    async def revoke(self, request: Any, timeout_s: float) -> None:
+        """End a lease."""
+        await self._call(self._lease.LeaseRevoke, request, timeout_s)
+
+    async def keep_alive(self, request: Any, timeout_s: float) -> float:
+        """Keep a lease: a stream of one request."""
+        call = self._lease.LeaseKeepAlive(timeout=timeout_s, metadata=self._token)
+        try:
+            await call.write(request)
+            answer = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        finally:
+            call.cancel()
+        if answer is grpc.aio.EOF:
+            raise CallFailed(Failure(Meaning.OUTAGE, "it ended the call", OUTAGE_HINT))
+        return float(answer.TTL)
+
+    async def watch(self, key: str, end: str, after: int) -> AsyncGenerator[Changed, None]:
+        """Yield what changes, until the link is broken off or the member loses its leader."""
+        create = rpc.WatchCreateRequest(
+            key=key.encode(), range_end=end.encode(), start_revision=after + 1
+        )
+        call = self._watch.Watch(metadata=(*self._token, ("hasleader", "true")))
+        self._streams.add(call)
+        try:
+            await call.write(rpc.WatchRequest(create_request=create))
+            while (answer := await call.read()) is not grpc.aio.EOF and not answer.canceled:
+                if answer.events:
+                    yield changed(answer.header.revision, answer.events)
+            why = "it ended the watch"
+            if answer is not grpc.aio.EOF:
+                why = "changes were compacted" if answer.compact_revision else answer.cancel_reason
+            raise CallFailed(Failure(Meaning.OUTAGE, why, OUTAGE_HINT))
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self.is_broken or (task is not None and task.cancelling()):
+                raise
+            broken = Failure(Meaning.OUTAGE, "the connection was given up", OUTAGE_HINT)
+            raise CallFailed(broken) from None
+        finally:
+            self._streams.discard(call)
+            call.cancel()
+
+    def break_off(self) -> None:
+        """End all watches; other calls may end by themselves."""
+        self.is_broken = True
+        for call in self._streams:
+            call.cancel()
+
+    async def close(self, grace_s: float | None = None) -> None:
+        """Close the connection once its calls have ended, or the time is over."""
+        self.break_off()
+        await self._channel.close(grace_s)
+
+    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        for is_last in (False, True):
+            try:
+                return await method(request, timeout=timeout_s, metadata=self._token)
+            except grpc.aio.AioRpcError as error:
+                failed = _failed(error)
+                if is_last or failed.failure.meaning is not Meaning.TOKEN_OVER or not self._token:
+                    raise failed from error
+                await self._authenticate()
+        raise AssertionError("the second one returns or raises")
+
+    async def _authenticate(self) -> None:
+        """Have a token for the user. The file is read each time: its password may be changed."""
+        password = read_private(self._address.password_file, "password of etcd").strip("\r\n")
+        request = rpc.AuthenticateRequest(name=self._address.user, password=password)
+        try:
+            ask = rpc.AuthStub(self._channel).Authenticate
+            answer = await ask(request, timeout=AUTHENTICATE_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        self._token = (("token", answer.token),)
+
+
+def _failed(error: grpc.aio.AioRpcError) -> CallFailed:
+    return CallFailed(failure(error.code().name, error.details() or ""))
+
+
+def _channel(address: EtcdAddress, endpoint: HostPort) -> grpc.aio.Channel:
+    if not address.ca_file:
+        return grpc.aio.insecure_channel(str(endpoint), options=_OPTIONS)
+    ca = read_public(address.ca_file, "authorities of etcd").encode()
+    key = cert = None
+    if address.cert_file:
+        cert = read_public(address.cert_file, "certificate for etcd").encode()
+        key = read_private(address.key_file, "key for etcd", bytes_max=len(ca) + 65536).encode()
+    credentials = grpc.ssl_channel_credentials(ca, key, cert)
+    return grpc.aio.secure_channel(str(endpoint), credentials, options=_OPTIONS)

@@ -1,0 +1,95 @@
+"""Shell. Transactions as messages of etcd's API, and its answers as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from coordinator.errors import JournalUnusable
+from coordinator.journal.etcd.model import (
+    Changed,
+    Delete,
+    Get,
+    IsCreated,
+    IsModified,
+    KeyValue,
+    Outcome,
+    Put,
+    Transaction,
+)
+
+try:
+    from aetcd import rpc
+except ImportError as error:
+    missing = "the package aetcd is not installed"
+    raise JournalUnusable("on etcd", missing, "pip install 'drumbeat[etcd]'") from error
+
+__all__ = ["changed", "outcome", "pairs", "rpc", "txn_request"]
+
+
+def txn_request(transaction: Transaction) -> Any:
+    """Return the message of a transaction."""
+    return rpc.TxnRequest(
+        compare=[_compare(condition) for condition in transaction.conditions],
+        success=[_operation(operation) for operation in transaction.then],
+        failure=[_operation(operation) for operation in transaction.otherwise],
+    )
+
+
+def outcome(answer: Any) -> Outcome:
+    """Return what came of a transaction."""
+    gets = (each for each in answer.responses if each.WhichOneof("response") == "response_range")
+    return Outcome(
+        is_done=answer.succeeded,
+        revision=answer.header.revision,
+        found=tuple(pairs(each.response_range.kvs) for each in gets),
+    )
+
+
+def changed(revision: int, events: Iterable[Any]) -> Changed:
+    """Return what became of keys; of each the latest counts."""
+    latest = {event.kv.key: event for event in events}
+    put = (event.kv for event in latest.values() if event.type == rpc.Event.PUT)
+    deleted = (event.kv.key for event in latest.values() if event.type == rpc.Event.DELETE)
+    return Changed(revision=revision, put=pairs(put), deleted=tuple(map(_text, deleted)))
+
+
+def pairs(found: Iterable[Any]) -> tuple[KeyValue, ...]:
+    """Return keys with their values."""
+    return tuple(
+        KeyValue(
+            key=_text(each.key),
+            value=each.value,
+            create_revision=each.create_revision,
+            mod_revision=each.mod_revision,
+            lease_id=each.lease,
+        )
+        for each in found
+    )
+
+
+def _text(key: bytes) -> str:
+    """Return a key that another program may have made as text."""
+    return key.decode(errors="backslashreplace")
+
+
+def _compare(condition: IsCreated | IsModified) -> Any:
+    where = {"key": condition.key.encode(), "result": rpc.Compare.EQUAL}
+    if isinstance(condition, IsCreated):
+        target = rpc.Compare.CREATE
+        return rpc.Compare(**where, target=target, create_revision=condition.revision)
+    return rpc.Compare(**where, target=rpc.Compare.MOD, mod_revision=condition.revision)
+
+
+def _operation(operation: Put | Delete | Get) -> Any:
+    key = operation.key.encode()
+    match operation:
+        case Put():
+            put = rpc.PutRequest(key=key, value=operation.value, lease=operation.lease_id)
+            return rpc.RequestOp(request_put=put)
+        case Delete():
+            delete = rpc.DeleteRangeRequest(key=key, range_end=operation.end.encode())
+            return rpc.RequestOp(request_delete_range=delete)
+        case Get():
+            get = rpc.RangeRequest(key=key, range_end=operation.end.encode())
+            return rpc.RequestOp(request_range=get)

@@ -1,0 +1,58 @@
+"""Shell. Keeps a range of etcd's keys in sight."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+import structlog
+
+from coordinator.errors import CommandFailed, JournalOutage
+from coordinator.journal.etcd.model import Changed, Etcd, KeyValue, Reading
+from coordinator.journal.outage import RETRY_MAX_S, Outage
+
+log = structlog.get_logger()
+
+Pairs = dict[str, KeyValue]
+
+
+async def following(
+    etcd: Etcd, key: str, end: str, *, reading: Reading | None = None
+) -> AsyncGenerator[tuple[Pairs, int], None]:
+    """Yield all keys of a range, by name, and the revision at which they were so; then each change.
+
+    Goes on for ever: whenever the watch breaks, all is read anew, soon at first. Begins with
+    ``reading`` if that was read already.
+    """
+    outage = Outage(now=time.monotonic())
+    while True:
+        began_at = time.monotonic()
+        try:
+            reading = reading or await etcd.read(key, end)
+            pairs = {pair.key: pair for pair in reading.found}
+            yield pairs, reading.revision
+            async for changed in etcd.watch(key, end, after=reading.revision):
+                _apply(changed, pairs)
+                yield pairs, changed.revision
+            reason = "the watch ended"
+        except CommandFailed as error:
+            reason = reason_of(error)
+        reading = None
+        now = time.monotonic()
+        if now - began_at > RETRY_MAX_S:  # it had been seen
+            outage = Outage(now=now)
+        if outage.failed(reason, now=now):
+            log.warning("etcd's changes are not seen", keys=key, reason=reason)
+        await asyncio.sleep(outage.next_retry_s())
+
+
+def reason_of(error: CommandFailed) -> str:
+    """Return what etcd answered, without the words for a journal."""
+    return str(error.args[-1]) if isinstance(error, JournalOutage) else str(error)
+
+
+def _apply(changed: Changed, pairs: Pairs) -> None:
+    for key in changed.deleted:
+        pairs.pop(key, None)
+    pairs |= {pair.key: pair for pair in changed.put}

@@ -1,0 +1,1 @@
+"""What is between gRPC and the services: bounds, the way in, who serves a call."""

@@ -1,0 +1,280 @@
+"""The client of etcd with a real one: what it asks, how it gets in, what if none answers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from coordinator.errors import JournalOutage, JournalUnusable
+from coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.model import (
+    Changed,
+    Delete,
+    Get,
+    IsCreated,
+    IsModified,
+    Put,
+    Transaction,
+)
+from tests.support.certificates import CertificateAuthority
+from tests.support.etcd import EtcdCluster, needs_etcd
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from coordinator.journal.etcd.client import EtcdClient
+
+pytestmark = needs_etcd
+
+
+@asynccontextmanager
+async def connected(address: EtcdAddress) -> AsyncIterator[EtcdClient]:
+    from coordinator.journal.etcd.client import EtcdClient
+
+    client = EtcdClient(address)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+def address(etcd: EtcdCluster) -> EtcdAddress:
+    return parse_etcd_address(etcd.url(etcd.new_prefix()))
+
+
+def put(key: str, value: bytes = b"1", lease_id: int = 0) -> Transaction:
+    return Transaction(conditions=(), then=(Put(key, value, lease_id),))
+
+
+async def test_a_transaction_is_done_if_its_conditions_hold(address: EtcdAddress) -> None:
+    keys = Keys(address.prefix)
+    async with connected(address) as client:
+        make = Transaction(
+            conditions=(IsCreated(keys.head, 0), IsModified(keys.head, 0)),
+            then=(Put(keys.head, b"one"), Put(keys.leader, b"me"), Get(keys.head)),
+            otherwise=(Get(keys.head), Get(*keys.all)),
+        )
+        first, second = await client.commit(make), await client.commit(make)
+        assert (first.is_done, second.is_done) == (True, False)
+        ((seen,),) = first.found
+        assert (seen.key, seen.value) == (keys.head, b"one")
+        assert seen.create_revision == seen.mod_revision == first.revision
+        assert second.found[0] == first.found[0]
+        assert [each.key for each in second.found[1]] == [keys.head, keys.leader]
+        gone = Transaction(
+            conditions=(IsModified(keys.head, first.revision),), then=(Delete(*keys.all),)
+        )
+        assert (await client.commit(gone)).is_done
+        assert (await client.read(*keys.all)).found == ()
+
+
+async def test_a_large_range_is_read_in_pages_at_one_revision(
+    address: EtcdAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.journal.etcd.client.PAGE_KEYS", 7)
+    keys = Keys(address.prefix)
+    names = [f"{keys.runs[0]}{number:02}" for number in range(50)]
+    async with connected(address) as client:
+        outcome = await client.commit(
+            Transaction(conditions=(), then=tuple(Put(name, name.encode()) for name in names))
+        )
+        reading = await client.read(*keys.runs)
+    assert [each.key for each in reading.found] == names
+    assert reading.revision == outcome.revision
+
+
+async def test_a_lease_takes_its_keys_with_it(address: EtcdAddress) -> None:
+    keys = Keys(address.prefix)
+    async with connected(address) as client:
+        lease = await client.grant(2.5)
+        assert lease.ttl_s >= 3.0
+        await client.commit(put(keys.leader, lease_id=lease.lease_id))
+        assert await client.keep_alive(lease.lease_id) == lease.ttl_s
+        await client.revoke(lease.lease_id)
+        await client.revoke(lease.lease_id)
+        assert await client.keep_alive(lease.lease_id) == 0.0
+        assert (await client.read(*keys.all)).found == ()
+        with pytest.raises(JournalUnusable, match="lease not found"):
+            await client.commit(put(keys.leader, lease_id=lease.lease_id))
+
+
+async def test_a_watch_tells_what_changes(address: EtcdAddress) -> None:
+    keys = Keys(address.prefix)
+    async with connected(address) as client:
+        first = await client.commit(put(keys.leader, b"1"))
+        second = await client.commit(put(keys.leader, b"2"))
+        watch = client.watch(*keys.all, after=first.revision)
+        seen = await anext(watch)
+        assert [pair.value for pair in seen.put] == [b"2"]
+        assert seen.revision == second.revision
+        third = await client.commit(
+            Transaction(conditions=(), then=(Delete(keys.leader), Put(keys.head, b"3")))
+        )
+        assert await anext(watch) == Changed(
+            revision=third.revision,
+            put=(await client.read(*keys.all)).found,
+            deleted=(keys.leader,),
+        )
+        await client.compact(third.revision)
+        await client.compact(third.revision)
+        await watch.aclose()
+        with pytest.raises(JournalOutage, match="compacted"):
+            await anext(client.watch(*keys.all, after=first.revision - 1))
+
+
+async def test_what_etcd_never_does_is_no_outage(address: EtcdAddress) -> None:
+    async with connected(address) as client:
+        with pytest.raises(JournalUnusable, match="too large"):
+            await client.commit(put(f"{address.prefix}/x", bytes(1_600_000)))
+
+
+# Members that do not answer.
+
+
+async def test_another_member_is_asked_after_one_has_died() -> None:
+    with EtcdCluster(3) as cluster:
+        route = cluster.route()
+        async with connected(parse_etcd_address(route.url("x"))) as client:
+            keys = Keys("x")
+            await client.commit(put(keys.head))
+            watch = client.watch(*keys.all, after=0)
+            await anext(watch)
+            # The member that is used vanishes without a word: one call is lost, and watches end.
+            route.links[0].stall(up=True, down=True)
+            with pytest.raises(JournalOutage, match="did not answer in time"):
+                await client.commit(put(keys.leader))
+            with pytest.raises(JournalOutage, match="given up"):
+                await anext(watch)
+            await client.commit(put(keys.leader))
+            # The next one refuses: nothing is lost but time, for nothing was sent.
+            route.links[1].cut(refuse=True)
+            with pytest.raises(JournalOutage):
+                await client.commit(put(keys.leader))
+            assert len((await client.read(*keys.all)).found) == 2
+            for link in route.links:
+                link.cut(refuse=True)
+            with pytest.raises(JournalOutage) as refused:
+                await client.commit(put(keys.leader))
+            with pytest.raises(JournalOutage) as refused:
+                await client.commit(put(keys.leader))
+            assert all(link.address in str(refused.value) for link in route.links)
+            assert "majority" in refused.value.hint
+            for link in route.links:
+                link.restore()
+            await client.commit(put(keys.leader))
+
+
+# The way in.
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[EtcdCluster]:
+    with EtcdCluster(is_secure=True, asks_for_certificates=True) as cluster:
+        yield cluster
+
+
+async def test_certificates_let_in(secure: EtcdCluster, tmp_path: Path) -> None:
+    by_name = [f"localhost:{address.rpartition(':')[2]}" for address in secure.addresses]
+    for addresses in (secure.addresses, by_name):
+        address = replace(
+            parse_etcd_address(secure.url("x", addresses)),
+            ca_file=secure.ca_file,
+            cert_file=secure.certificate_file,
+            key_file=secure.key_file,
+        )
+        async with connected(address) as client:
+            await client.commit(put("x/head"))
+    foreign = CertificateAuthority().write(tmp_path, "foreign")
+    for wrong, why, hint in (
+        (replace(address, ca_file=foreign), "CERTIFICATE_VERIFY_FAILED", "--journal-ca"),
+        (replace(address, cert_file="", key_file=""), "CERTIFICATE", "--journal-cert"),
+        (replace(address, ca_file="/not/there"), "/not/there does not exist", "relative"),
+    ):
+        async with connected(wrong) as client:
+            with pytest.raises(JournalUnusable, match=why) as refused:
+                await client.commit(put("x/head"))
+            assert hint in refused.value.hint
+    plain = replace(address, ca_file="", cert_file="", key_file="")
+    async with connected(plain) as client:
+        with pytest.raises(JournalOutage) as failed:
+            await client.commit(put("x/head"))
+        assert "give --journal-ca" in failed.value.hint, failed.value
+
+
+async def test_one_who_encrypts_is_told_of_one_who_does_not(
+    etcd: EtcdCluster, secure: EtcdCluster
+) -> None:
+    address = replace(parse_etcd_address(etcd.url("x")), ca_file=secure.ca_file)
+    async with connected(address) as client:
+        with pytest.raises(JournalOutage) as failed:
+            await client.commit(put("x/head"))
+        assert "leave --journal-ca out" in failed.value.hint
+
+
+async def test_a_password_lets_in_to_what_its_user_may_do(tmp_path: Path) -> None:
+    with EtcdCluster() as guarded:
+        guarded.protect("drum", "beat", "mine")
+        address = replace(
+            parse_etcd_address(guarded.url("mine")), password_file=guarded.password_file
+        )
+        async with connected(address) as client:
+            await client.commit(put("mine/head"))
+            # Its restart ends what a member has handed out: a token is had anew.
+            guarded.members[0].kill()
+            guarded.members[0].restart()
+            with suppress(JournalOutage):
+                await client.commit(put("mine/head"))
+            await client.commit(put("mine/head"))
+            async with aclosing(client.watch(*Keys("mine").all, after=0)) as watch:
+                assert (await anext(watch)).put
+        await refused_to_others(address, tmp_path)
+
+
+async def refused_to_others(address: EtcdAddress, tmp_path: Path) -> None:
+    wrong = tmp_path / "password"
+    wrong.touch(mode=0o600)
+    wrong.write_text("worse")
+    for refused, why, hint in (
+        (replace(address, password_file=str(wrong)), "authentication failed", "password-file"),
+        (replace(address, user="", password_file=""), "user name is empty", "USER@"),
+        (replace(address, prefix="theirs"), "permission denied", "grant-permission"),
+    ):
+        async with connected(refused) as client:
+            with pytest.raises(JournalUnusable, match=why) as error:
+                await client.commit(put(f"{refused.prefix}/head"))
+            assert hint in error.value.hint
+            assert "worse" not in str(error.value)
+
+
+def test_a_missing_package_is_named() -> None:
+    program = (
+        "import sys; sys.modules['aetcd'] = None\n"
+        "from coordinator.errors import JournalUnusable\n"
+        "try: import coordinator.journal.etcd.client\n"
+        "except JournalUnusable as error: print(error, error.hint)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "aetcd is not installed" in done.stdout
+    assert "pip install 'drumbeat[etcd]'" in done.stdout
+
+
+async def test_closing_ends_watches(address: EtcdAddress) -> None:
+    async with connected(address) as client:
+        outcome = await client.commit(put(f"{address.prefix}/x"))
+        watch = client.watch(*Keys(address.prefix).all, after=outcome.revision - 1)
+        await anext(watch)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0)
+    with pytest.raises(JournalOutage):
+        await waiting
