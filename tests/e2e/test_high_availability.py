@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.cluster import DEADLINE_S
 from tests.support.failover import TTL_S, Heads, Training
 from tests.support.waiting import MS, wait_until_sync
 
@@ -57,7 +58,7 @@ def test_a_stopped_leader_that_goes_on_leads_no_more(heads: Heads) -> None:
     second = heads.leader(after=term)
     training.recover()
     first.running.process.cont()
-    first.running.process.wait_for_line("leads? no more|another|follow")
+    first.running.process.wait_for_line("leads no more")
     assert heads.leader() is second
     training.wait_attached()
     training.expect_untouched()
@@ -86,4 +87,29 @@ def test_leadership_is_handed_over_on_request_and_by_sigterm(heads: Heads) -> No
     refused = first.running.operate("step-down")
     assert refused.wait() != 0
     assert "Traceback" not in refused.stderr
+    training.finish()
+
+
+def test_without_etcd_training_goes_on_and_decisions_with_it(heads: Heads) -> None:
+    """Neither coordinator reaches it, and neither is told so."""
+    training = Training(heads).begin()
+    training.wait_attached()
+    leader = heads.leader()
+    term = leader.leads()
+    for head in heads.all:
+        head.route.swallow()
+    training.fail()
+    wait_until_sync(lambda: leader.health() == "NOT_SERVING", DEADLINE_S)
+    wait_until_sync(lambda: leader.listed().reason, DEADLINE_S)
+    assert leader.health("live") == "SERVING"
+    status = leader.running.operate("status", "-o", "json")
+    assert "etcd" in status.stdout + status.stderr, status.log()
+    assert training.workers[0].ask("say still here") == ""
+    assert training.server.is_quiet(), "nothing can be decided"
+    for head in heads.all:
+        head.route.restore()
+    training.recover()
+    heads.leader(after=term - 1)
+    training.wait_attached()
+    training.expect_untouched()
     training.finish()

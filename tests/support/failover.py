@@ -35,7 +35,7 @@ PHASE_RUNNING = 2
 class Head:
     """One of the coordinators, over any number of lives."""
 
-    def __init__(self, cluster: Cluster, etcd: EtcdCluster, prefix: str, *options: str) -> None:
+    def __init__(self, cluster: Cluster, etcd: EtcdCluster, prefix: str) -> None:
         self._port = Port()
         self.link = Proxy(self._port.address)
         self.route = Route(etcd)
@@ -46,7 +46,7 @@ class Head:
             access.append(f"--journal-ca={etcd.ca_file}")
         self._start: Callable[[], Coordinator] = lambda: cluster.own_coordinator(
             *access,
-            *("--leader-ttl", f"{TTL_S}s", "--advertise", self.address, *options),
+            *("--leader-ttl", f"{TTL_S}s", "--advertise", self.address),
             port=int(self._port.address.rpartition(":")[2]),
         )
         self.coordinator: Coordinator | None = None
@@ -110,12 +110,12 @@ class Heads:
     """All coordinators; a context manager, with one of them leading when it is entered."""
 
     def __init__(
-        self, cluster: Cluster, etcd: EtcdCluster, count: int = 2, options: tuple[str, ...] = ()
+        self, cluster: Cluster, etcd: EtcdCluster, count: int = 2, *, prefix: str = ""
     ) -> None:
         self.cluster = cluster
         self.etcd = etcd
-        self.prefix = etcd.new_prefix()
-        self.all = [Head(cluster, etcd, self.prefix, *options) for _ in range(count)]
+        prefix = prefix or etcd.new_prefix()
+        self.all = [Head(cluster, etcd, prefix) for _ in range(count)]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
