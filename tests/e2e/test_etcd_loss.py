@@ -1,4 +1,4 @@
-"""An etcd of three members that loses one, two, its speed: training goes on, and nothing is lost."""
+"""An etcd that loses one of three members, two, its speed: training goes on, nothing is lost."""
 
 from __future__ import annotations
 
