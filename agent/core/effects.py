@@ -19,11 +19,16 @@ SignalWorkers = messages.SignalWorkers
 
 
 class OpenSession(Struct, frozen=True, kw_only=True):
-    """Open a session after a random delay of at most ``delay_max_s``; ends an older one."""
+    """Open a session after a random delay of at most ``delay_max_s``; ends an older one.
+
+    ``lost_term``: of the coordinator that this agent has lost, if that is why it comes.
+    """
 
     attempt: int
     delay_max_s: float
     beat: Beat
+    address: str = ""
+    lost_term: int = 0
 
 
 class SendBeat(Struct, frozen=True, kw_only=True):

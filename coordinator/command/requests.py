@@ -102,9 +102,10 @@ class Request(AccessSettings):
 
     coordinator: str = setting(
         f"127.0.0.1:{PORT_DEFAULT}",
-        settings.ADDRESS,
+        settings.ADDRESSES,
         "Options",
-        "Where the coordinator listens; port 29400 if none is given.",
+        "Where the coordinator listens; port 29400 if none is given. Of a cluster all addresses: "
+        "the one that leads is found from any of them.",
     )
     use_proxy: bool = declare(settings.USE_PROXY)
     output: str = setting(

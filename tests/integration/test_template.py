@@ -154,11 +154,25 @@ UNFIT = {
     "import subprocess\nkept = subprocess.Popen(['sleep', '1000'])": (
         "importing cause started a process"
     ),
+    "import multiprocessing\nlock = multiprocessing.Lock()": (
+        r"preloading left shared memory \(.*\), as a lock or value of multiprocessing has"
+    ),
+    "import os\nif os.environ['TEMPLATE'] == 'yes' and os.fork(): pass": (
+        "importing cause started a process"  # one that goes on as if it were the template
+    ),
+    "import os\nif os.environ['TEMPLATE'] == 'yes': os.close(1)": "closed descriptor 1, or led",
+    "import builtins, os\nif os.environ['TEMPLATE'] == 'yes': del builtins.open": (
+        "preloading has broken Python: NameError"
+    ),
+    "class E(Exception):\n    def __str__(self): 1 / 0\nraise E": "importing shared failed: E: ",
     "1 / 0": "importing shared failed: ZeroDivisionError: division by zero",
     "raise SystemExit(3)": "importing shared failed: SystemExit: 3",
     "import os\nrank = int(os.environ.get('RANK', 0))": "cause read RANK when it was imported",
     "import os\nif os.environ['TEMPLATE'] == 'yes': os._exit(5)": (
         "the process that preloads ended with exit code 5, 3 times"
+    ),
+    "import os\nif os.environ['TEMPLATE'] == 'yes': os.execvp('sleep', ['sleep', '1000'])": (
+        "the process that preloads was ended by SIGKILL, 3 times"
     ),
 }
 
@@ -179,6 +193,65 @@ async def test_what_must_not_be_forked_is_named_and_workers_start_cold(
         assert re.search(UNFIT[cause], await news(harness, TemplateNews.COLD))
         assert await job.run(harness, round_id=1) == {0: 0}
         assert templates(harness) == []
+
+
+async def test_what_python_imports_before_any_program_must_not_start_threads_either(
+    job: Job,
+) -> None:
+    job.write({"sitecustomize": next(iter(UNFIT))})
+    job.env = {"PYTHONPATH": str(job.folder / "package")}
+    async with running() as harness:
+        harness.client.send(job.preload())
+        await job.run(harness)
+        why = await news(harness, TemplateNews.COLD)
+        assert "importing sitecustomize started a thread (Thread-1 (wait))" in why
+
+
+LEFT = """
+import gc, os, signal, threading
+gc.disable()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+kept = open(__file__, "rb")
+kept.readline()
+"""
+LEAVES = """
+import gc, os, shared, signal, threading
+print(shared.kept.read(10_000), gc.isenabled(), signal.getsignal(signal.SIGCHLD))
+print(threading.main_thread().native_id == os.getpid(), sorted(os.listdir("/proc/self/fd")))
+"""
+
+
+async def test_each_worker_has_for_itself_what_imports_leave(job: Job) -> None:
+    """A place in a file that is open, and what they have set."""
+    job.write(shared=LEFT, work=LEAVES)
+    assert await in_both_ways(job, count=2) == ({0: 0, 1: 0}, {0: 0, 1: 0})
+    cold, *others = (job.output(r, kind).read_text() for kind in ("cold", "warm") for r in (0, 1))
+    assert [cold] * 3 == others
+    assert "import gc" in cold
+
+
+NO_MEMORY = """
+import errno, os
+left = 3  # the fork that is tried, the one that forks all others, the first of them
+def fork(fork=os.fork):
+    global left
+    left -= 1
+    if left < 0 and "ROUND" not in os.environ:
+        raise OSError(errno.ENOMEM, "no memory")
+    return fork()
+os.fork = fork
+"""
+
+
+async def test_if_not_all_can_be_forked_all_start_cold_and_none_twice(job: Job) -> None:
+    log = job.folder / "log"
+    job.write(shared=NO_MEMORY, work=f"open({str(log)!r}, 'a').write('x')\n{IS_WARM}")
+    async with running() as harness:
+        harness.client.send(job.preload())
+        assert await job.run(harness, count=3) == {0: 0, 1: 0, 2: 0}
+        assert (job.output().read_text(), log.read_text()) == ("False\n", "xxx")
+        why = await news(harness, TemplateNews.ENDED)
+        assert "could not fork workers: Cannot allocate memory" in why
 
 
 async def test_a_variable_that_is_read_at_the_start_of_a_process_must_be_the_same(job: Job) -> None:
@@ -243,6 +316,27 @@ async def test_what_changes_just_before_a_start_is_found_too(job: Job) -> None:
         await news(harness, TemplateNews.READY, 2)
         await job.run(harness, round_id=1)
         assert job.output().read_text() == "True\n"
+
+
+async def test_a_change_is_found_behind_the_same_time_and_while_modules_are_imported(
+    job: Job,
+) -> None:
+    gate, path = job.folder / "gate", job.folder / "shared.py"
+    os.mkfifo(gate)
+    job.write(shared=f"value = 1\nopen({str(gate)!r}).read()")
+    async with running() as harness:
+        harness.client.send(job.preload())
+        with gate.open("w"):  # it is open at the other end, so the module is being imported
+            job.write(shared="value = 2")
+        await news(harness, TemplateNews.READY)
+        await job.run(harness)
+        assert job.output().read_text() == "False\n"
+        await news(harness, TemplateNews.READY, 2)
+        before = path.stat()
+        job.write(shared="value = 3")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        await job.run(harness, round_id=1)
+        assert job.output().read_text() == "False\n"
 
 
 async def test_a_template_may_be_asked_for_anew_after_each_round(job: Job) -> None:

@@ -66,8 +66,9 @@ class TemplateProcess:
         found: list[Event] = []
         with suppress(BlockingIOError):
             while data := self._received():
-                event = news_of(json.loads(data))
-                found += [event] if event is not None else []
+                with suppress(ValueError):  # written by what it has imported
+                    event = news_of(json.loads(data))
+                    found += [event] if event is not None else []
             self.is_closed = True
         return found
 
@@ -86,13 +87,10 @@ class TemplateProcess:
         """Return what the first worker of the latest round imported so far by itself."""
         return tuple(late_imports.read(self._memory))
 
-    def fork(
-        self, command: StartWorkers, opened: Callable[[WorkerStart], Any]
-    ) -> tuple[dict[int, int], int]:
-        """Have it fork the workers of a round; return pids by local rank, and an error number.
+    def fork(self, command: StartWorkers, opened: Callable[[WorkerStart], Any]) -> dict[int, int]:
+        """Have it fork the workers of a round; return pids by local rank.
 
-        With an error those that are missing were not tried. Raises `Refused` if there is none,
-        and `Broken` if that is unknown.
+        Raises `Refused` if it does not, and `Broken` if it can't or that is unknown.
         """
         if (command.argv, command.env) != (self._preload.argv, self._preload.env):
             raise Refused(None)
@@ -114,8 +112,10 @@ class TemplateProcess:
                 self._send(told, fds)
             answer = self._answer()
         match answer:
-            case {"pids": list(pids), "errno": int(number)}:
-                return dict(zip(ranks, pids, strict=False)), number
+            case {"pids": list(pids)}:
+                return dict(zip(ranks, pids, strict=True))
+            case {"errno": int(number)}:
+                raise Broken(f"could not fork workers: {os.strerror(number)}")
             case {"refused": why}:
                 raise Refused(news_of(why))
         raise Broken("did not fork workers")
@@ -156,7 +156,11 @@ class TemplateProcess:
             for process in psutil.Process(self.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()
-        with suppress(ProcessLookupError):
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it alone; the caller reaps."""
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGKILL)
 
 

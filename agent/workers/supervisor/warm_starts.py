@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import time
@@ -106,7 +105,8 @@ class WarmStarts:
         for event in template.read():
             self.handle(event)
         if template.is_closed and template is self._template:
-            self._listen_no_more(template)  # what ends it is told otherwise
+            self._listen_no_more(template)
+            template.kill()  # unless it is ending: it has become another program
 
     def reaped(self, exit_codes: dict[int, int]) -> None:
         """Take in which processes have ended, after the worker group has."""
@@ -124,7 +124,7 @@ class WarmStarts:
         if template is None:
             return None
         try:
-            pids, number = template.fork(command, opened_outputs)
+            pids = template.fork(command, opened_outputs)
         except Refused as refused:
             if refused.event is not None:
                 self.handle(refused.event)
@@ -137,18 +137,10 @@ class WarmStarts:
             self.handle(template_keeper.Ended(how=str(broken)))
             return None
         self.handle(template_keeper.Forked())
-        failure = None
-        if number:
-            failure = messages.WorkerStartFailed(
-                round_id=command.round_id,
-                local_rank=command.workers[len(pids)].local_rank,
-                message=f"cannot fork a worker: {os.strerror(number)}",
-                errno=number,
-            )
-        return SpawnFinished(pids=pids, failure=failure)
+        return SpawnFinished(pids=pids)
 
 
 def _describe_end(exit_code: int) -> str:
-    if exit_code < 0:
+    if -exit_code in {*signal.Signals}:
         return f"was ended by {signal.Signals(-exit_code).name}"
     return f"ended with exit code {exit_code}"

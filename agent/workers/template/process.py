@@ -8,6 +8,7 @@ workers of a round and ends: the supervisor adopts them, as it does every orphan
 from __future__ import annotations
 
 import array
+import errno
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from . import late_imports, linux, preloading, traces
@@ -28,6 +30,7 @@ from .worker import Seat, become
 PACKET_BYTES_MAX = 1024 * 1024
 _FDS_MAX = 16  # that come with one packet
 TRIAL_S = 10.0  # that a fork may take which only looks at itself
+_NEVER = 2**31 - 1  # so many objects are not made between two looks for garbage
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 NAME = "worker template"  # as `ps` and `top` show it; 15 bytes at most
 
@@ -37,7 +40,9 @@ class Template:
 
     def __init__(self, order: dict[str, Any], connection: socket.socket) -> None:
         self._order = order
+        self._pid = os.getpid()
         self._connection = connection
+        self._own = {"0", "1", "2", str(connection.fileno())}
         self._memory = linux.map_shared(order["memory"], late_imports.MEMORY_BYTES)
         if order["python_path"] is None:
             del os.environ["PYTHONPATH"]
@@ -45,8 +50,9 @@ class Template:
             os.environ["PYTHONPATH"] = order["python_path"]
         self.environment = dict(os.environ)  # that every worker has, before imports changed it
         self._folder, self._name = os.getcwd(), linux.process_name()  # noqa: PTH109
-        self._preloading = Preloading()
-        self._sources: dict[str, tuple[int, int]] = {}
+        self._preloading = Preloading(self._own)
+        self._sources: dict[str, tuple[int, ...]] = {}
+        self._files: list[int] = []
 
     def prepare(self) -> None:
         """Import everything; raises `Unfit`."""
@@ -54,10 +60,14 @@ class Template:
         began, known = time.perf_counter(), len(sys.modules)
         places = self._order["path"]
         sys.path[:0] = places
-        gc.disable()  # Imports make hardly any garbage, and looking for it takes a quarter of them.
+        # Imports make hardly any garbage, and looking for it takes a quarter of them. It is not
+        # turned off: a module may do so, for its workers.
+        first, *others = gc.get_threshold()
+        gc.set_threshold(_NEVER, *others)
         with self._preloading as watched:
             watched.load(self._order["modules"], self._order["script"])
-            gc.enable()
+            if gc.get_threshold()[0] == _NEVER:
+                gc.set_threshold(first, *gc.get_threshold()[1:])
             if why := _try_fork():
                 raise Unfit(why)
             watched.check()
@@ -66,7 +76,8 @@ class Template:
             if place in sys.path:
                 sys.path.remove(place)
         os.chdir(self._folder)
-        self._sources = preloading.sources(self._order["script"])
+        self._sources = self._preloading.sources(self._order["script"])
+        self._files = traces.regular_files(self._own)
         # What is never collected is never written to, and stays shared.
         gc.collect()
         gc.freeze()
@@ -75,6 +86,8 @@ class Template:
 
     def tell(self, news: dict[str, Any]) -> None:
         """Send a message to the supervisor; if it is gone, so is this process soon."""
+        if os.getpid() != self._pid:
+            os._exit(1)  # a process that an import has forked, and let go on as this one
         self._connection.sendall(json.dumps(news).encode())
 
     def serve(self) -> None:
@@ -87,11 +100,12 @@ class Template:
                 # Between two rounds: pages that workers share now would not be shared any more.
                 linux.gather_pages(self._is_asked)
                 continue
-            seats = []
+            seats, are_complete = [], True
             for _ in range(request["workers"]):
                 told, fds = self._receive()
+                are_complete &= len(fds) == len(told["to"])  # else there is no room for more
                 seats.append(Seat(told["env"], told["cpus"], dict(zip(told["to"], fds))))  # noqa: B905
-            answer = self._refusal(seats)
+            answer = self._refusal(seats) if are_complete else {"errno": errno.EMFILE}
             if answer is None:
                 answer = self._fork(seats, request["supervisor"])
                 if answer is None:
@@ -139,16 +153,17 @@ class Template:
         """Fork the workers; return what became of it, None in a worker."""
         late_imports.empty(self._memory)
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
+            with suppress(Exception):  # closed, or no stream of Python's
                 stream.flush()
         linux.flush_output_of_libraries()
-        told, tell = os.pipe()
+        fds: tuple[int, ...] = ()
         try:
+            told, tell = fds = os.pipe()
             parent = os.fork()
         except OSError as error:
-            os.close(told)
-            os.close(tell)
-            return {"pids": [], "errno": error.errno}
+            for fd in fds:
+                os.close(fd)
+            return {"errno": error.errno}
         if parent == 0:
             try:
                 os.close(told)
@@ -159,6 +174,9 @@ class Template:
                 self._take_seat(seats, place)
                 linux.await_other_parent(parent)
                 linux.die_with(supervisor_pid)
+            except KeyboardInterrupt:  # A stop that comes before its program does.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                signal.raise_signal(signal.SIGINT)
             except BaseException:  # noqa: BLE001 - it must not go on as if it were a worker
                 traceback.print_exc()
                 os._exit(1)
@@ -168,7 +186,7 @@ class Template:
         with open(told, "rb") as file:  # noqa: PTH123 - a descriptor
             content = file.read()
         # Only then is the supervisor their parent.
-        os.waitpid(parent, 0)
+        _wait_for(parent)
         answer: dict[str, Any] = json.loads(content) if content else {"broken": True}
         return answer
 
@@ -176,7 +194,7 @@ class Template:
         """Make this process, a fork of a fork, the worker at this place."""
         self._connection.close()
         linux.name_process(self._name)
-        become(seats[place], before=self.environment)
+        become(seats[place], before=self.environment, files=self._files)
         for seat in seats:
             seat.close()
         if place == 0:  # The others import what it does.
@@ -185,18 +203,25 @@ class Template:
 
 def _fork_all(count: int, tell: int) -> int:
     """Fork so many workers, tell their numbers and end; return in each which one it is."""
-    pids: list[int] = []
-    number = 0
+    answer: dict[str, Any] = {"pids": []}
     try:
         for place in range(count):
             pid = os.fork()
             if pid == 0:
                 return place
-            pids.append(pid)
+            answer["pids"].append(pid)
     except OSError as error:
-        number = error.errno or 0
-    os.write(tell, json.dumps({"pids": pids, "errno": number}).encode())
+        for pid in answer["pids"]:  # They wait for the end of this process before they begin.
+            os.kill(pid, signal.SIGKILL)
+        answer = {"errno": error.errno}
+    os.write(tell, json.dumps(answer).encode())
     os._exit(0)
+
+
+def _wait_for(pid: int) -> None:
+    """Return when a child of this process has ended."""
+    with suppress(ChildProcessError):  # A handler of SIGCHLD has waited for it.
+        os.waitpid(pid, 0)
 
 
 def serve(order: str) -> None:
@@ -211,8 +236,10 @@ def serve(order: str) -> None:
     template = Template(told, connection)
     try:
         template.prepare()
-    except Unfit as why:
-        template.tell({"unfit": str(why)})
+    except BaseException as error:  # noqa: BLE001 - an import may have changed what is used here
+        what = preloading.describe(error)
+        why = str(error) if isinstance(error, Unfit) else f"preloading has broken Python: {what}"
+        template.tell({"unfit": why})
         os._exit(0)
     template.serve()
 
@@ -232,7 +259,7 @@ def _try_fork() -> str:
         answer = os.read(told, select.PIPE_BUF).decode()
     os.close(told)
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    _wait_for(pid)
     if answer == "-":
         return ""
     if answer:

@@ -6,10 +6,13 @@ A fork copies memory. It loses every thread, and shares what is open with its pa
 from __future__ import annotations
 
 import os
+import stat
 import sys
+from collections.abc import Collection
 
 # A fork may share these with its parent: they have no state, or none that a process relies on.
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "pts/", "shm/")
+_OURS = "late imports"  # name of the only memory that is meant to be shared
 _THREAD_POOLS = ("libgomp", "libiomp", "libomp")
 _FRAMEWORK = "torch"
 _ACCELERATORS = ("cuda", "xpu", "mtia")  # modules of torch that know whether a fork can use them
@@ -29,7 +32,11 @@ def threads() -> list[str]:
 
 
 def thread_name(number: str) -> str:
-    """Return the name that the system has for a thread."""
+    """Return the name that a thread has in Python, or for the system."""
+    if (threading := sys.modules.get("threading")) is not None:
+        for thread in threading.enumerate():
+            if str(thread.native_id) == number:
+                return str(thread.name)
     try:
         with open(f"/proc/self/task/{number}/comm", errors="replace") as file:  # noqa: PTH123
             return file.read().strip()
@@ -70,6 +77,26 @@ def sharing(target: str) -> str:
     if device != target and not device.startswith(_HARMLESS):
         return f"opened the device {target}"
     return ""
+
+
+def shared_memory() -> str:
+    """Return memory that a fork shares, and a process of its own would have made anew; or ""."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        regions = [line.split(maxsplit=5) for line in file]
+    return next(
+        (
+            path.removesuffix("(deleted)\n").strip()
+            for _, access, *_, path in regions
+            if access == "rw-s" and path.endswith("(deleted)\n") and _OURS not in path
+        ),
+        "",
+    )
+
+
+def regular_files(but: Collection[str]) -> list[int]:
+    """Return which descriptors are of regular files."""
+    found = [int(fd) for fd in descriptors() if fd not in but]
+    return [fd for fd in found if stat.S_ISREG(os.fstat(fd).st_mode)]
 
 
 def thread_pool() -> str:

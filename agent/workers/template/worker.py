@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 
 from . import linux
@@ -26,8 +28,14 @@ class Seat:
             os.close(fd)
 
 
-def become(seat: Seat, *, before: dict[str, str]) -> None:
-    """Take a seat; ``before`` is the environment of the template before its imports."""
+def become(seat: Seat, *, before: dict[str, str], files: Iterable[int]) -> None:
+    """Take a seat.
+
+    ``before`` is the environment of the template before its imports, ``files`` what these have
+    left open.
+    """
+    for fd in files:
+        _open_again(fd)
     for number, fd in seat.streams.items():
         os.dup2(fd, number)
     if seat.cpus:
@@ -44,11 +52,25 @@ def become(seat: Seat, *, before: dict[str, str]) -> None:
     _seed()
 
 
+def _open_again(fd: int) -> None:
+    """Have a place of its own in a file: forks would move on that of each other."""
+    with suppress(OSError):  # it may not be opened any more
+        own = os.open(f"/proc/self/fd/{fd}", fcntl.fcntl(fd, fcntl.F_GETFL))
+        try:
+            os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+        finally:
+            os.close(own)
+
+
 def _seed() -> None:
     """Give up random state that all forks have in common, where a new process draws its own.
 
     Python's own is seeded by itself in a fork; torch's is the same in every new process.
     """
+    threading = sys.modules.get("threading")
+    if threading is not None:  # the only number of this kind that Python 3.11 leaves as it was
+        threading.main_thread()._set_native_id()  # noqa: SLF001
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()

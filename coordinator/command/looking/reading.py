@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.access.calls import call_channel
+from coordinator.access.calls import CoordinatorCalls
 from coordinator.command.looking.stacks import Worker
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     import grpc
 
@@ -129,6 +128,6 @@ def read_stacks(
     return sorted(found, key=lambda each: each.rank)
 
 
-def channel_of(asked: Request) -> AbstractContextManager[tuple[grpc.Channel, Metadata]]:
-    """Open a channel as a command was told; as ``call_channel``."""
-    return call_channel(asked, asked.coordinator, use_proxy=asked.use_proxy)
+def calls_of(asked: Request) -> CoordinatorCalls:
+    """Return the way to the coordinator that a command was told of."""
+    return CoordinatorCalls(asked, asked.coordinator, use_proxy=asked.use_proxy)
