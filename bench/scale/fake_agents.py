@@ -18,6 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from coordinator.access.caller import incarnation_of
 from drumbeat.access.client import Credentials, Metadata
+from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 CONNECTING_MAX = 200
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0  # until the coordinator says another one
-# Says which coordinator an agent has lost, to one that follows.
-LOST_TERM = "drumbeat-lost-term"
 ASSIGNED_WITHIN_S = 300.0  # 10,000 on two busy cores
 PLAINTEXT = Credentials(tls=None)
 # A connection of its own for every agent, as if each were on a host of its own.
@@ -126,7 +125,7 @@ class FakeAgent:
         """
         for number in itertools.count():
             known = self._sessions
-            lost = ((LOST_TERM, str(self._term)),) if self._term else ()
+            lost = ((LOST_TERM_KEY, str(self._term)),) if self._term else ()
             try:
                 async with connect(number) as channel:
                     stub: AgentServiceAsyncStub = session_pb2_grpc.AgentServiceStub(channel)
