@@ -27,7 +27,8 @@ from coordinator.core.effects import Effect, Forget, KeepDrain, KeepForgets, Kee
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
-from coordinator.journal.journal import Change, Compact, Journal, JournaledRuns
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.journal import Journal, JournaledRuns
 
 log = structlog.get_logger()
 

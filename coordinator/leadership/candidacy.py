@@ -64,7 +64,7 @@ class Candidacy:
         self._trouble: dict[Call, str] = {}  # why a call failed, until one of its kind does not
         self._why_not = "it has just begun to ask"
         self._wish = ""  # why it is to step down
-        self._told: tuple[Leader | None, str] = (None, "")
+        self._told: tuple[Leader | None, str] = (None, self._why_not)
         self._effects: list[do.Effect] = []
 
     @property
@@ -92,7 +92,7 @@ class Candidacy:
             return f"etcd does not do what it is asked for: {next(iter(self._trouble.values()))}"
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return f"{self.member.address} gave leadership away, and none has taken it yet"
-        if self._leader is not None:
+        if self._leader is not None and self._leader.member != self.member:
             return f"the lease of the one that led before at {self._leader.address} is not over yet"
         return self._why_not
 

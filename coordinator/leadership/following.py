@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import structlog
 
@@ -32,9 +33,10 @@ async def following(
             reading = reading or await etcd.read(key, end)
             pairs = {pair.key: pair for pair in reading.found}
             yield pairs, reading.revision
-            async for changed in etcd.watch(key, end, after=reading.revision):
-                _apply(changed, pairs)
-                yield pairs, changed.revision
+            async with aclosing(etcd.watch(key, end, after=reading.revision)) as changes:
+                async for changed in changes:
+                    _apply(changed, pairs)
+                    yield pairs, changed.revision
             reason = "the watch ended"
         except CommandFailed as error:
             reason = reason_of(error)
@@ -49,7 +51,7 @@ async def following(
 
 def reason_of(error: CommandFailed) -> str:
     """Return what etcd answered, without the words for a journal."""
-    return str(error.args[-1]) if isinstance(error, JournalOutage) else str(error)
+    return str(error.args[1]) if isinstance(error, JournalOutage) else str(error)
 
 
 def _apply(changed: Changed, pairs: Pairs) -> None:

@@ -9,7 +9,8 @@ import msgspec
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.state import RunState
-from coordinator.journal.journal import Change, Compact, JournaledRuns
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.journal import JournaledRuns
 from tests.support.journal import KINDS
 
 if TYPE_CHECKING:

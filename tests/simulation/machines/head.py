@@ -28,7 +28,7 @@ from tests.support import breaks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.journal.journal import Change
+    from coordinator.journal.changes import Change
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
 
