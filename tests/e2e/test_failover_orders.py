@@ -54,13 +54,14 @@ def silence_leader_and_etcd(heads: Heads) -> Callable[[], object]:
     return route.restore
 
 
-def cut_leader_from_agents(heads: Heads) -> Callable[[], object]:
-    link = heads.leader().link
-    link.cut(refuse=True)
-    return link.restore
+def reset_agents(heads: Heads) -> Callable[[], object]:
+    """Once; of an agent that stayed away for longer the leader would think that it ended."""
+    heads.leader().link.cut()
+    return lambda: None
 
 
 def silence_leader_and_agents(heads: Heads) -> Callable[[], object]:
+    """For less than the lease of an agent."""
     link = heads.leader().link
     link.stall(up=True, down=True)
     return link.restore
@@ -105,7 +106,7 @@ FAULTS = (
     hand_over,
     cut_leader_from_etcd,
     silence_leader_and_etcd,
-    cut_leader_from_agents,
+    reset_agents,
     silence_leader_and_agents,
     isolate_leader,
     kill_member,
