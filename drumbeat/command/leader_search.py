@@ -18,9 +18,10 @@ REDIRECTS_MAX = 3
 # How a coordinator that does not lead says that it knows of none that does, before the reason.
 NOT_LEADING = "this coordinator does not lead"
 NONE_LEADS = f"{NOT_LEADING}, none does: "
+NO_LEADER = "no coordinator leads"
 
 REASONS_MAX = 32  # that are kept, more than a round has
-_SILENT = re.compile("(?:keepalive|ping|watchdog) timeout", re.IGNORECASE)
+_SILENT = re.compile("(?:keepalive|ping|watchdog) timeout|connection timed out", re.IGNORECASE)
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 
 
@@ -114,7 +115,7 @@ class LeaderSearch:
                 others.append(f"{address}: {short_reason(reason)}")
         told = [f"{why} ({_say_so(addresses)})" for why, addresses in said.items()]
         if told:
-            told[0] = f"no coordinator leads: {told[0]}"
+            told[0] = f"{NO_LEADER}: {told[0]}"
         return "; ".join([*told, *others])
 
     def check_invariants(self) -> None:
@@ -130,7 +131,7 @@ class LeaderSearch:
 
 
 def is_silence(details: str) -> bool:
-    """Whether gRPC gave a connection up because its pings were not answered."""
+    """Whether a connection was given up because nothing came back, by gRPC or by the kernel."""
     return _SILENT.search(details) is not None
 
 

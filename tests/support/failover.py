@@ -211,11 +211,12 @@ class Training:
         return self
 
     def wait_attached(self) -> RunStatus:
-        """Return when the one that leads has sessions with all agents, and the run goes on."""
+        """Return when the one that leads has sessions with all agents and all records of theirs."""
         return self.heads.wait_for_run(
             lambda run: (
                 [agent.is_connected for agent in run.agents] == [True] * self.size
                 and run.phase == PHASE_RUNNING
+                and run.failures_count >= self.failures
             )
         )
 

@@ -108,7 +108,10 @@ def test_of_one_address_the_reason_is_as_it_was_given() -> None:
     assert search.has_others
 
 
-@pytest.mark.parametrize("details", ["keepalive watchdog timeout", "ping timeout", "Ping Timeout"])
+@pytest.mark.parametrize(
+    "details",
+    ["keepalive watchdog timeout", "Stream removed (ping timeout)", "recvmsg:Connection timed out"],
+)
 def test_silence_is_told_from_other_ends(details: str) -> None:
     assert is_silence(details)
     assert not is_silence("Socket closed")
