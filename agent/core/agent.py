@@ -99,6 +99,7 @@ class AgentCore:
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self.workers.check_invariants()
+        self.link.search.check_invariants()
         assert self._beat_at is None or self.link.is_open, "beats without a session"
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:

@@ -14,7 +14,7 @@ from agent.core.events import SessionLost, SessionWelcomed
 from agent.core.link import CoordinatorLink
 from agent.core.model import Beat, GroupState
 from agent.errors import AccessRefused
-from agent.session import grpc_transport
+from agent.session import grpc_transport, session
 from agent.session.spool import Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 from tests.support.fake_coordinator import (
@@ -136,9 +136,9 @@ async def test_it_waits_at_a_follower_for_the_next_leader() -> None:
         async with seeking(them.leader, them.follower) as seeker:
             assert await seeker.found() == them.leader.address
             them.follower.is_free.clear()
-            session = await them.leader.session()
+            opened = await them.leader.session()
             them.leader.answer = not_leading()
-            session.cut()
+            opened.cut()
             async with asyncio.timeout(DEADLINE_S):
                 await them.follower.is_asked.wait()
             them.follower.answer = not_leading(successor.address)
@@ -213,6 +213,16 @@ async def test_one_that_does_not_know_its_token_is_not_the_last_word() -> None:
         async with asyncio.timeout(DEADLINE_S):
             await seeker.refused.wait()
         assert seeker.asked == [them.unknowing.address, them.follower.address]
+
+
+async def test_it_is_held_no_longer_than_a_hello_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "WELCOME_TIMEOUT_S", 200 * MS)
+    async with a_cluster() as them, seeking(them.follower, them.leader) as seeker:
+        them.follower.is_free.clear()
+        assert await seeker.found() == them.leader.address
+        them.follower.is_free.set()
 
 
 async def test_one_that_hangs_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

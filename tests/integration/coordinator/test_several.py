@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator.access import calls
 from coordinator.command import cli
 from coordinator.command.looking import following, live
 from coordinator.config import CoordinatorConfig
@@ -82,9 +84,28 @@ async def test_it_goes_past_those_that_are_dead_or_know_nothing_and_waits_where_
     assert await asking == 0
 
 
-async def test_without_a_leader_it_says_of_each_address_why(
-    other: Follower, nowhere: str, capsys: pytest.CaptureFixture[str]
+async def test_it_waits_for_the_next_leader_where_the_one_that_is_named_has_died(
+    head: str, other: Follower, nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        other.names(head if len(waited) == 2 else nowhere)
+
+    monkeypatch.setattr(calls, "time", SimpleNamespace(sleep=wait))
+    other.names(nowhere)
+    assert await run("stop run", nowhere, other.address) == 0
+    assert waited == list(calls.ELECTION_WAITS_S[:2])
+
+
+async def test_without_a_leader_it_says_of_each_address_why(
+    other: Follower,
+    nowhere: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calls, "ELECTION_WAITS_S", ())
     other.names(reason="etcd has not answered for 12 s")
     async with follower() as third:
         third.names(reason="etcd has not answered for 12 s")
