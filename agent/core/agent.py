@@ -99,6 +99,7 @@ class AgentCore:
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self.workers.check_invariants()
+        self.link.search.check_invariants()
         assert self._beat_at is None or self.link.is_open, "beats without a session"
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
@@ -192,7 +193,8 @@ class AgentCore:
             self.desired, self._port_spent = Standby(reason=event.reason), 0
             self._tell("fenced", event.reason)
         elif self.link.is_open:
-            next_one = "; looking for the next leader" if self.link.search.has_others else ""
+            is_sought = self.link.search.has_others and not event.leader
+            next_one = "; looking for the next leader" if is_sought else ""
             self._tell("coordinator lost", f"{event.reason}{next_one}")
         self._connect(self.link.lost(event, now=now), now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,9 @@ KEEPALIVE_WITHIN_S = 5.0
 KEEPALIVE_OF_SEVERAL_S = 2.0
 CONNECT_OF_SEVERAL_S = 4.0
 
+# Between rounds of a search while those that follow name one that has died: its lease has to end.
+ELECTION_WAITS_S = (0.2, 0.4, 0.8, 1.6, 1.6)
+
 EXIT_REFUSED, EXIT_NOT_REACHED = 2, 3
 # In the details of a call that never left.
 _NOT_SENT = ("failed to connect", "DNS resolution failed", "Name resolution failure")
@@ -54,16 +58,23 @@ class CoordinatorCalls:
         """Return what ``work`` does with the coordinator that leads; as ``call_channel``.
 
         It is begun again with the next one if it is refused by one that does not lead, or could
-        not be sent; if ``is_repeatable``, after silence, too.
+        not be sent; if ``is_repeatable``, after silence, too. If the one that is named has died,
+        another one is waited for.
         """
+        waits = iter(ELECTION_WAITS_S)
         while True:
             try:
                 with self.channel() as (channel, metadata):
                     return work(channel, metadata)
             except CallFailed as error:
-                if not self.goes_on or (error.outcome is Outcome.SILENT and not is_repeatable):
-                    failed = self.failure(error)
+                is_lost = error.outcome is Outcome.SILENT and not is_repeatable
+                if self.goes_on and not is_lost:
+                    continue
+                failed, wait_s = self.failure(error), next(waits, None)
+                is_awaited = failed.exit_code == EXIT_NOT_REACHED and self._search.is_leader_dead
+                if is_lost or wait_s is None or not is_awaited:
                     raise failed from (None if failed is error else error)
+                time.sleep(wait_s)
 
     @contextmanager
     def channel(self) -> Iterator[tuple[grpc.Channel, Metadata]]:
@@ -86,7 +97,7 @@ class CoordinatorCalls:
     def failure(self, error: CallFailed) -> CallFailed:
         """Return what ends the command: of several coordinators, why each could not be asked."""
         is_of_one = not self._search.has_others and error.outcome is not Outcome.NOT_LEADER
-        if is_of_one or error.outcome is Outcome.REFUSED:
+        if is_of_one or error.outcome in (Outcome.REFUSED, Outcome.BROKEN):
             return error
         is_final = set(self._exit_codes.values()) == {EXIT_REFUSED}
         code = EXIT_REFUSED if is_final else EXIT_NOT_REACHED

@@ -105,7 +105,7 @@ def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
     if isinstance(asked, JournalRequest | Request):
         return _ask(asked)
     loading.load_structlog_alone()
-    from coordinator.shell.server import run  # noqa: PLC0415
+    from coordinator.command.serving.run import run  # noqa: PLC0415
     from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
     gc.freeze()  # what is loaded stays to the end: no collection looks at it again

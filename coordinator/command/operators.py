@@ -30,6 +30,7 @@ def add_to(root: options.SectionedGroup) -> None:
     root.add_section("Looking", status, watch, events, why, stacks, logs)
     root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
     root.add_section("Access", token, authority)
+    root.add_section("High availability", members, step_down)
 
 
 def _command(
@@ -229,7 +230,6 @@ def create(ctx: click.Context, /, **params: Any) -> Request:
     "list",
     """\b
 Examples:
-  coordinator token list
   coordinator token list --coordinator head:29400 --token-file operator.token
 """,
     requests.ListTokens,
@@ -462,3 +462,39 @@ def logs(ctx: click.Context, /, **params: Any) -> Request:
     no worker waits for it. Of ranks that have nothing to show the reason is told.
     """
     return _made(requests.ShowLogs, ctx, params)
+
+
+@_command(
+    None,
+    "members",
+    """\b
+Examples:
+  coordinator members --coordinator head1,head2,head3
+""",
+    requests.ListMembers,
+)
+@click.pass_context
+def members(ctx: click.Context, /, **params: Any) -> Request:
+    """List the coordinators of a cluster, and say which of them leads.
+
+    The first that answers is asked, whether it leads or not.
+    """
+    return _made(requests.ListMembers, ctx, params)
+
+
+@_command(
+    None,
+    "step-down",
+    """\b
+Examples:
+  coordinator step-down --reason "new kernel on head1"
+""",
+    requests.StepDown,
+)
+@click.pass_context
+def step_down(ctx: click.Context, /, **params: Any) -> Request:
+    """Have another coordinator of the cluster lead instead of the one that does.
+
+    Workers go on, and agents follow at once. It is refused if there is no other one.
+    """
+    return _made(requests.StepDown, ctx, params)

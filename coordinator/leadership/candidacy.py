@@ -243,7 +243,7 @@ class Candidacy:
     def _check_lease(self, now: float) -> None:
         if self._lease is not None and now >= self._lease_until:
             why = self._trouble.get(Call.KEEP_ALIVE, "this process stood still")
-            lasted = f"its lease of {self.ttl_s:g} s could not be kept alive"
+            lasted = f"its lease of {self.ttl_s:g} s in etcd could not be kept alive"
             self._end_lease(f"{lasted}: {why}", is_revoked=True)
 
     def _review(self, now: float) -> None:

@@ -152,7 +152,7 @@ async def test_without_etcd_it_leads_until_its_lease_is_over_and_again_once_it_i
         await wait_until(lambda: len(a.told) == 2, DEADLINE_S)
         assert time.monotonic() - began_at <= TTL_S + 200 * MS
         assert isinstance(error := a.told[1], NotLeader)
-        assert "its lease of 1 s could not be kept alive: no answer" in str(error)
+        assert "its lease of 1 s in etcd could not be kept alive: no answer" in str(error)
         assert "no answer" in a.election.reason
         model.regain_majority()
         again = await a.leads(after=term)

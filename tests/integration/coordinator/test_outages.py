@@ -32,7 +32,7 @@ from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell import driver as driver_module
 from coordinator.shell.driver import Driver
-from coordinator.shell.server import _crash_if_failed
+from coordinator.shell.server import crash_if_failed
 from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
@@ -360,7 +360,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
     task = asyncio.create_task(owner())
     await asyncio.wait({task})
     with capture_logs() as lines:
-        _crash_if_failed(task)
+        crash_if_failed(task)
     assert ended == [1]
     (line,) = lines
     assert line["reason"] == "the state directory /x is in use by another coordinator"
