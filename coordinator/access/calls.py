@@ -97,7 +97,7 @@ class CoordinatorCalls:
     def failure(self, error: CallFailed) -> CallFailed:
         """Return what ends the command: of several coordinators, why each could not be asked."""
         is_of_one = not self._search.has_others and error.outcome is not Outcome.NOT_LEADER
-        if is_of_one or error.outcome is Outcome.REFUSED:
+        if is_of_one or error.outcome in (Outcome.REFUSED, Outcome.BROKEN):
             return error
         is_final = set(self._exit_codes.values()) == {EXIT_REFUSED}
         code = EXIT_REFUSED if is_final else EXIT_NOT_REACHED

@@ -24,6 +24,7 @@ from tests.support.fake_coordinator import (
     fake_coordinator,
     not_leading,
 )
+from tests.support.proxy import Proxy
 from tests.support.sessions import KEY, Lone, a_lone_agent
 from tests.support.waiting import MS, wait_until
 
@@ -223,6 +224,24 @@ async def test_it_is_held_no_longer_than_a_hello_is_waited_for(
         them.follower.is_free.clear()
         assert await seeker.found() == them.leader.address
         them.follower.is_free.set()
+
+
+async def test_a_leader_that_falls_silent_is_left_for_the_next_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pings = ("keepalive_time", "keepalive_timeout", "http2.ping_timeout")
+    short = [(f"grpc.{each}_ms", round(1e3 * 200 * MS)) for each in pings]
+    monkeypatch.setattr(grpc_transport, "_OF_SEVERAL", short)
+    async with a_cluster() as them, fake_coordinator() as successor:
+        successor.term = 8
+        with Proxy(them.leader.address) as proxy:
+            async with seeking(proxy.address, successor) as seeker:
+                await seeker.found()
+                proxy.stall(up=True, down=True)
+                assert await seeker.found() == successor.address
+                assert seeker.asked == [proxy.address, successor.address]
+                assert successor.lost_terms == [7]
+                assert seeker.waits == 0
 
 
 async def test_one_that_hangs_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
