@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinator.core import effects as fx
-from coordinator.core.events import BeatReceived, FailureReported, OutageEnded, SessionOpened
+from coordinator.core.events import BeatReceived, FailureReported, SessionOpened
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.model import (
     Assignment,
@@ -178,25 +178,6 @@ def test_a_stalled_coordinator_gives_nobody_up() -> None:
     story.back("c")
     story.advance(20.0)
     assert not story.records(AgentRemoved)
-
-
-@pytest.mark.parametrize(("has_others", "is_kept"), [(True, True), (False, False)])
-def test_agents_that_went_to_look_for_another_coordinator_may_come_back(
-    has_others: bool, is_kept: bool
-) -> None:
-    """They were silent for none, and gave up one that stood still."""
-    story = a_running_story(2, policy=Policy(has_others=has_others))
-    due = story.registry.next_deadline()
-    assert due is not None
-    assert not story.registry.was_deaf(now=due + 0.3)
-    assert story.registry.was_deaf(now=due + 0.5) is has_others
-    story.break_session("a")
-    if has_others:
-        story.handle(OutageEnded())
-    story.break_session("b")
-    story.advance(5.0)
-    assert ("a.1" in story.state().members) is is_kept
-    assert ("b.1" in story.state().members) is is_kept
 
 
 def test_messages_of_a_stale_session_are_refused() -> None:
