@@ -62,6 +62,7 @@ class Election:
         self._core = Candidacy(member, ttl_s=ttl_s)
         self._asked_ttl_s = ttl_s
         self._lease_id = 0
+        self._last_told = ""  # of why none leads
         self._events: deque[do.Event] = deque()
         self._is_handling = False
         self._due = asyncio.Event()
@@ -206,7 +207,8 @@ class Election:
                 self._tell(leader, reason)
 
     def _stop(self, effect: do.StopLeading) -> None:
-        log.warning("leadership", message="leads no more", reason=effect.reason)
+        self._last_told = effect.reason
+        log.warning("leadership", message=f"leads no more: {effect.reason}", reason=effect.reason)
         address = "" if effect.leader is None else effect.leader.address
         self._on_stop(NotLeader(address, effect.reason))
         self._settle(effect.leader or CannotStepDown(effect.reason))
@@ -222,7 +224,9 @@ class Election:
 
     def _tell(self, leader: Leader | None, reason: str) -> None:
         if leader is None:
-            log.warning("leadership", message="none leads, as far as is known", reason=reason)
+            if reason != self._last_told:
+                log.warning("leadership", message=f"none leads: {reason}", reason=reason)
+            self._last_told = reason
         elif leader.member != self.member:
             log.info("leadership", message=f"{leader.address} leads, in term {leader.term}")
         self._told.set()
