@@ -200,40 +200,21 @@ class Authority(OwnAuthority):
     """
 
     def __init__(self, directory: Path, clock: Callable[[], datetime] = time_of_day) -> None:
-        self._path = directory / FILE
+        self._directory = directory
         super().__init__(read_issuer(directory) or self._made(clock()), clock)
 
     def _replace(self, before: Issuer, issuer: Issuer) -> None:  # noqa: ARG002
         try:
-            self._write(issuer)
+            write_issuer(self._directory, issuer)
         except errors.AuthorityUnusable as error:
             raise errors.Unavailable(str(error)) from error
         self._serve(issuer)
 
     def _made(self, now: datetime) -> Issuer:
         issuer = Issuer.new(now=now)
-        self._write(issuer)
-        log.info("certificate authority made", path=str(self._path))
+        write_issuer(self._directory, issuer)
+        log.info("certificate authority made", path=str(self._directory / FILE))
         return issuer
-
-    def _write(self, issuer: Issuer) -> None:
-        """Replace the file, whole, safe against power loss."""
-        new = self._path.with_name(f"{FILE}.new")
-        try:
-            new.unlink(missing_ok=True)  # of a process that ended while it wrote
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
-                file.write(issuer.content())
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-            _sync_directory(self._path.parent)
-        except OSError as error:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-            hint = _ROOM if error.errno in _FULL else _WRITABLE
-            problem = f"the {_WHAT} {self._path} cannot be written: {error.strerror or error}"
-            raise errors.AuthorityUnusable(problem, hint) from error
 
 
 def read_issuer(directory: Path) -> Issuer | None:
@@ -247,6 +228,26 @@ def read_issuer(directory: Path) -> Issuer | None:
         raise errors.AuthorityUnusable(problem.text) from problem
     except ValueError as error:
         raise errors.AuthorityUnusable(f"the {_WHAT} {path}: {error}") from error
+
+
+def write_issuer(directory: Path, issuer: Issuer) -> None:
+    """Replace the file, whole, safe against power loss. Raises ``AuthorityUnusable``."""
+    path, new = directory / FILE, directory / f"{FILE}.new"
+    try:
+        new.unlink(missing_ok=True)  # of a process that ended while it wrote
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+            file.write(issuer.content())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_directory(directory)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        hint = _ROOM if error.errno in _FULL else _WRITABLE
+        problem = f"the {_WHAT} {path} cannot be written: {error.strerror or error}"
+        raise errors.AuthorityUnusable(problem, hint) from error
 
 
 _ROOM = "free some space there"

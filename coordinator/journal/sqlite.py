@@ -32,6 +32,7 @@ from coordinator.journal.journal import Journal, JournaledRuns
 
 log = structlog.get_logger()
 
+FILE = "journal.sqlite3"
 SCHEMA_VERSION = 1
 
 # A snapshot is as large as its run; in rows of this size it passes no limit of SQLite.
@@ -101,7 +102,7 @@ class SqliteFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / "journal.sqlite3"
+        self._path = directory / FILE
         self._owner = uuid.uuid4().hex
         with ExitStack() as opened:
             opened.callback(os.close, lock_directory(directory))
@@ -122,10 +123,12 @@ class SqliteFile:
         runs = JournaledRuns()
         order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
         parts: dict[str, list[bytes]] = {}
-        query = "SELECT run_id, kind, body FROM records ORDER BY number"
+        query = "SELECT number, run_id, kind, body FROM records ORDER BY number"
+        where = ""
         try:
             with self._errors():
-                for key, kind, body in self._database.execute(query):
+                for number, key, kind, body in self._database.execute(query):
+                    where = f"record {number}, of run {key}: "
                     order.setdefault(key)
                     if kind == _SNAPSHOT_PART:
                         parts.setdefault(key, []).append(body)
@@ -137,7 +140,7 @@ class SqliteFile:
                         runs.take([Persist(run_id=key, record=record)])
         # What comes of reading and folding rows that this coordinator did not write.
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError, InvalidTransition) as error:
-            raise self._corrupt(f"{type(error).__name__}: {error}") from error
+            raise self._corrupt(f"{where}{type(error).__name__}: {error}") from error
         if parts:
             raise self._corrupt(f"snapshots without their end: {sorted(parts)}")
         runs.states = {key: runs.states[key] for key in order}
@@ -230,6 +233,25 @@ class SqliteFile:
             facts = (("boot_id", boot_id), ("clock_offset", str(offset)))
             self._database.executemany(_REMEMBER, facts)
         return offset
+
+    def set_clock(self, clock: float) -> None:
+        """Let the coordinator's clock show this now. Raises ``CommandFailed``."""
+        offset = clock - time.monotonic()
+        with self._transaction():
+            facts = (("boot_id", _boot_id()), ("clock_offset", str(offset)), ("clock", str(clock)))
+            self._database.executemany(_REMEMBER, facts)
+
+    def count_records(self) -> int:
+        """Return how many records and parts of snapshots there are. Raises ``CommandFailed``."""
+        with self._errors():
+            count: int = self._database.execute("SELECT COUNT(*) FROM records").fetchone()[0]
+        return count
+
+    def size_bytes(self) -> int:
+        """Return the size of its files. Raises ``CommandFailed``."""
+        with self._errors():
+            log_file = self._path.with_name(f"{FILE}-wal")
+            return sum(each.stat().st_size for each in (self._path, log_file) if each.exists())
 
     def close(self) -> None:
         """Close the file and let another coordinator have the directory."""

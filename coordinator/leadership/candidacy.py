@@ -55,7 +55,7 @@ class Candidacy:
         self._lease_until = -math.inf  # it lives until then for sure
         self._enrolled_at: int | None = None  # the revision since when it is a member
         self._leader: Leader | None = None  # as etcd said last, whoever it is
-        self._revision = 0  # when it said so
+        self.revision = 0  # when it said so
         self._given_up = 0  # the latest term that this one led, and will not again
         self._leave_by = math.inf  # end of a hand-over
         self._under_way: dict[Call, int] = {}  # with the leases that they are about
@@ -93,7 +93,8 @@ class Candidacy:
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return f"{self.member.address} gave leadership away, and none has taken it yet"
         if self._leader is not None and self._leader.member != self.member:
-            return f"the lease of the one that led before at {self._leader.address} is not over yet"
+            where = self._leader.address or "at an unknown address"
+            return f"the one that led before, {where}, has a lease that is not over yet"
         return self._why_not
 
     def is_leading(self, *, now: float) -> bool:
@@ -117,7 +118,8 @@ class Candidacy:
         due = [at for at, call, *_ in self._wanted() if call not in self._under_way]
         if self._lease is not None:
             due.append(self._lease_until)
-        return min([*due, self._leave_by])
+        at = min([*due, self._leave_by])
+        return at if at < math.inf else None
 
     def check_invariants(self) -> None:
         """Assert what must hold between events."""
@@ -142,12 +144,11 @@ class Candidacy:
             case do.LeaseGranted():
                 self._on_granted(event)
             case do.Answered():
-                self._on_answered(event)
-                self._see(event.leader, event.revision)
+                self._on_answered(event, now)
             case do.Revoked():
                 self._answered(Call.REVOKE, event.lease_id)
                 if self._leader is not None and self._leader.lease_id == event.lease_id:
-                    self._see(None, self._revision)
+                    self._see(None, self.revision)
             case do.CallFailed():
                 self._on_failed(event, now)
             case do.WriteRefused():
@@ -168,11 +169,14 @@ class Candidacy:
         self.standing = Standing.FOLLOWING
         self._keep(event.asked_at, event.lease.ttl_s)
 
-    def _on_answered(self, event: do.Answered) -> None:
+    def _on_answered(self, event: do.Answered, now: float) -> None:
         is_current = self._under_way.get(event.call) == event.lease_id
         if is_current and event.call is Call.ENROL:
             self._enrolled_at = event.revision
         self._answered(event.call, event.lease_id)
+        self._see(event.leader, event.revision)
+        if event.call is Call.CAMPAIGN and self._leader is None:  # that one is gone already
+            self._not_before[Call.CAMPAIGN] = now + RETRY_FIRST_S
 
     def _on_seen(self, event: do.ClusterSeen) -> None:
         self.members = event.members
@@ -216,13 +220,13 @@ class Candidacy:
 
     def _see(self, leader: Leader | None, revision: int) -> None:
         """Take in who led at a revision, unless more is known."""
-        if revision < self._revision:
+        if revision < self.revision:
             return
         if leader is not None:
             self._trouble.pop(Call.CAMPAIGN, None)
         elif self._leader is not None:
             self._why_not = f"{self._leader.address} has stopped leading"
-        self._leader, self._revision = leader, revision
+        self._leader, self.revision = leader, revision
 
     def _on_step_down(self, event: do.StepDownAsked, now: float) -> None:
         others = [each for each in self.members if each.member_id != self.member.member_id]
@@ -343,7 +347,7 @@ class Candidacy:
             yield Call.KEEP_ALIVE, do.KeepAlive(lease_id), lease_id
             if self._enrolled_at is None:
                 yield Call.ENROL, do.Enrol(lease_id), lease_id
-        if self.standing is Standing.FOLLOWING and self._leader is None and self._revision:
+        if self.standing is Standing.FOLLOWING and self._leader is None and self.revision:
             yield Call.CAMPAIGN, do.Campaign(lease_id), lease_id
         if self.standing is Standing.RESIGNING:
             yield Call.RESIGN, do.Resign(lease_id, self.term), lease_id

@@ -81,7 +81,9 @@ class SharedAuthority(OwnAuthority):
 
     async def follow(self) -> None:
         """Serve what is in etcd, until cancelled; what cannot be used changes nothing."""
-        async with aclosing(following(self._etcd, self._where.authority, "")) as seen:
+        async with aclosing(
+            following(self._etcd, self._where.authority, "", is_quiet=True)
+        ) as seen:
             async for pairs, _ in seen:
                 try:
                     self._take(pairs.get(self._where.authority))

@@ -124,6 +124,10 @@ class EtcdClientModel:
         """Let the next calls of a method meet a fault."""
         self._faults.setdefault(method, deque()).extend([fault] * times)
 
+    def recover(self) -> None:
+        """Let all calls that follow meet no fault."""
+        self._faults.clear()
+
     def release(self) -> None:
         """Let go what is held."""
         self._released.set()

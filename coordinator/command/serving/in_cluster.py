@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import structlog
 
+from coordinator.access.join_token import is_loopback
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.command.serving.process import (
     operators_identity,
@@ -98,9 +99,15 @@ async def _serve(
     stopped: asyncio.Event,
 ) -> None:
     assert config.etcd is not None, "the journal is there"
-    keys, server = Keys(config.etcd.prefix), Server(config, identity)
+    keys, etcd_hosts = Keys(config.etcd.prefix), config.etcd.endpoints
+    server = Server(config, identity)
     port = server.bind()
-    member = Member(uuid.uuid4().hex, str(advertised(config, port)), version())
+    where = advertised(config, port)
+    if is_loopback(where.host) and not all(is_loopback(each.host) for each in etcd_hosts):
+        reason = "agents and operators on others are told so; --advertise says where it is reached"
+        message = f"only this host reaches {where}: {reason}"
+        log.warning("address of this host alone", message=message, reason=reason)
+    member = Member(uuid.uuid4().hex, str(where), version())
     membership = Membership(
         etcd,
         keys,
@@ -112,8 +119,8 @@ async def _serve(
     telling = asyncio.TaskGroup()
 
     def tell(term: Term) -> None:
-        where = [each.address for each in membership.members]
-        telling.create_task(tell_how_to_join(config, where, term.driver, identity, directory))
+        all_there = [each.address for each in membership.members]
+        telling.create_task(tell_how_to_join(config, all_there, term.driver, identity, directory))
 
     async with telling:
         membership.on_term = tell

@@ -132,6 +132,12 @@ class EtcdJournal(Journal):
         await self._finish(self._under_way)
         await self._forget_history()
 
+    async def restore(self, changes: Sequence[Change], *, clock: float) -> None:
+        """Have in an empty journal what another one held, and let the clock show this now."""
+        assert self._head is not None, "it is loaded first"
+        self._head = replace(self._head, offset=clock - self._host.monotonic())
+        await self._finish(_UnderWay((), changes, clock))
+
     async def _finish(self, under_way: _UnderWay) -> None:
         """Write what is not written yet."""
         while under_way.groups:

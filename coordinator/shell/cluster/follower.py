@@ -84,7 +84,7 @@ class Follower:
 
     async def follow_tokens(self, revoked: Callable[[str], object]) -> None:
         """Keep up with the tokens of the journal; ``revoked`` is told of each that is revoked."""
-        async with aclosing(following(self._etcd, *self._keys.tokens)) as readings:
+        async with aclosing(following(self._etcd, *self._keys.tokens, is_quiet=True)) as readings:
             async for pairs, _ in readings:
                 before, table = self._tokens, TokenTable()
                 for pair in pairs.values():

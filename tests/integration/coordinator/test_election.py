@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.errors import CannotStepDown, NotLeader
+from coordinator.errors import CannotStepDown, JournalUnusable, NotLeader
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.model import Delete, Put, Transaction
-from coordinator.leadership.election import Election
-from coordinator.leadership.model import Leader, Member
+from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd_model import EtcdModel, Fault
+from tests.support.etcd_state import EtcdState
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
@@ -22,54 +22,19 @@ if TYPE_CHECKING:
 
 KEYS = Keys("test")
 TTL_S = 1.0
-DEADLINE_S = 10_000 * MS
 
 
-class Coordinator:
-    """A candidate, and what it was told."""
+class Coordinator(Candidate):
+    """A candidate with a client of its own."""
 
     def __init__(self, model: EtcdModel, name: str, host: str = "") -> None:
         self.etcd = model.client()
-        self.told: list[int | NotLeader] = []  # terms to lead, and why it stops
-        self.member = Member(name, f"{host or name}:29400", "1.0")
-        self.election = Election(
-            self.etcd,
-            KEYS,
-            self.member,
-            ttl_s=TTL_S,
-            on_lead=self.told.append,
-            on_stop=self.told.append,
-        )
-        self.task = asyncio.create_task(self.election.run())
-
-    @property
-    def leader(self) -> Leader | None:
-        return self.election.leader
-
-    async def leads(self, after: int = 0) -> int:
-        """Wait until it leads in a term later than that, and return the term."""
-
-        def leads() -> int:
-            leader = self.leader
-            is_new = leader is not None and leader.term > after
-            return leader.term if leader and is_new and self.election.is_leading else 0
-
-        return await wait_until(leads, DEADLINE_S, lambda: (self.told, self.election.reason))
-
-    async def follows(self, other: Coordinator) -> None:
-        """Wait until it knows that another one leads."""
-        await wait_until(lambda: self.leader and self.leader.member == other.member, DEADLINE_S)
-
-    async def knows(self, count: int) -> None:
-        """Wait until it knows so many members."""
-        await wait_until(lambda: len(self.election.members) == count, DEADLINE_S)
+        super().__init__(self.etcd, KEYS, name, ttl_s=TTL_S, host=host)
 
     async def vanish(self) -> None:
-        """End as by SIGKILL."""
+        """End, and have nothing more arrive."""
         self.etcd.cut_off()
-        self.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.task
+        await self.end()
 
 
 @asynccontextmanager
@@ -102,9 +67,10 @@ async def test_the_first_one_leads_and_all_know_it() -> None:
 
 
 async def test_another_one_leads_in_a_later_term_once_the_lease_is_over() -> None:
-    async with cluster("a", "b", "c") as (_, (a, b, c)):
+    async with cluster("a", "b", "c") as (model, (a, b, c)):
         term = await a.leads()
         await a.vanish()
+        model.expire(1)
         waiting = [each.election.wait_for_leader(term, DEADLINE_S) for each in (b, c)]
         first, second = await asyncio.gather(*waiting)
         assert first == second
@@ -218,15 +184,6 @@ async def test_who_does_not_lead_says_who_does() -> None:
         assert caught.value.leader == "a:29400"
 
 
-async def test_who_loses_its_lease_while_it_hands_over_is_told_so() -> None:
-    async with cluster("a", "b") as (_, (a, b)):
-        a.etcd.cut_off()
-        b.etcd.cut_off()
-        with pytest.raises(CannotStepDown):
-            await a.election.step_down("maintenance")
-        assert isinstance(a.told[1], NotLeader)
-
-
 async def test_a_refused_write_ends_a_leadership() -> None:
     async with cluster("a", "b") as (_, (a, b)):
         term = await a.leads()
@@ -243,6 +200,8 @@ async def test_who_ends_in_order_leaves_leadership_at_once() -> None:
         began_at, term = time.monotonic(), await a.leads()
         a.task.cancel()
         await a.election.close()
+        with pytest.raises(NotLeader):
+            await a.election.step_down("too late")
         assert await b.leads(after=term)
         assert time.monotonic() - began_at < TTL_S / 2
         await b.knows(1)
@@ -256,7 +215,10 @@ async def test_one_that_comes_back_waits_for_the_lease_of_its_earlier_life() -> 
         try:
             await again.knows(2)
             assert again.leader is None, "whoever asks there asks this one"
-            assert again.election.reason.startswith("the lease of the one that led before at a:")
+            assert again.election.reason == (
+                "the one that led before, a:29400, has a lease that is not over yet"
+            )
+            model.expire(1)
             assert await again.leads(after=term)
         finally:
             await again.vanish()
@@ -271,6 +233,14 @@ async def test_a_broken_watch_is_opened_again_and_reads_anew() -> None:
         b.etcd.reconnect()
         assert await b.leads(after=term)
         assert b.etcd.requests.count("read") > reads
+
+
+async def test_an_etcd_that_was_emptied_ends_a_coordinator() -> None:
+    async with cluster("a") as (model, (a,)):
+        model.state = EtcdState(ttl_min_s=1)
+        with pytest.raises(JournalUnusable, match="its revision went back from 3 to 2"):
+            await a.task
+        assert isinstance(a.told[1], NotLeader)
 
 
 async def test_what_others_wrote_there_is_no_leader_that_can_be_asked() -> None:

@@ -236,6 +236,34 @@ async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -
         assert isinstance(welcome, fx.Welcome)
 
 
+async def test_nothing_is_decided_in_a_pause_and_all_before_is_written() -> None:
+    async with running() as scene:
+        scene.journal.gate.clear()
+        tries = scene.journal.tries
+        scene.driver.submit(failed("a"))
+        await scene.journal.wait_for_tries(tries + 1)
+        asyncio.get_running_loop().call_soon(scene.journal.gate.set)
+        async with scene.driver.paused(DEADLINE_S):
+            kept = scene.journal.runs.find("r")
+            assert kept is not None
+            assert kept.restart_count == 1
+            scene.driver.submit(beat("b", GroupState.FAILED, "q"))
+            await turns()
+            assert scene.journal.tries == tries + 1
+        await scene.journal.wait_for_tries(tries + 2)
+
+
+async def test_a_pause_waits_no_longer_for_the_journal_than_it_may() -> None:
+    async with running() as scene:
+        await scene.fill()
+        with pytest.raises(TimeoutError):
+            async with scene.driver.paused(10 * MS):
+                pytest.fail("what was decided is not written")
+        scene.clear()
+        async with scene.driver.paused(DEADLINE_S):
+            assert not scene.driver.outage
+
+
 async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
     async with running() as scene:
         await scene.fill()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from coordinator.command import cli
 from coordinator.core.run.state import Phase
 from coordinator.limits import Limits
 from coordinator.shell.cluster.follower import LOST_TERM
@@ -246,3 +247,53 @@ async def test_without_a_majority_none_leads_and_the_one_that_did_says_why(
     model.regain_majority()
     await wait_until(lambda: first.term or second.term, DEADLINE_S)
     assert max(first.term, second.term) > term
+
+
+async def test_status_says_that_nothing_is_decided_while_etcd_takes_no_writes(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = pair
+    first.etcd.fail(Fault.REQUEST_LOST, times=1_000)
+    agent = first.client.agent()
+    await agent.say_hello()
+    assert first.server.term is not None
+    driver = first.server.term.driver
+    await wait_until(lambda: driver.outage, DEADLINE_S)
+    assert "no answer" in (await first.cluster()).reason
+    assert not await first.client.is_serving()
+    where = f"{second.address},{first.address}"
+    argv = ["status", "--coordinator", where, "--insecure"]
+    assert await asyncio.to_thread(cli.main, argv) == 0
+    assert "coordinator: nothing is decided: the journal" in capsys.readouterr().err
+    first.etcd.recover()
+    assert (await agent.read()).HasField("welcome")
+    await wait_until(lambda: not driver.outage, DEADLINE_S)
+    assert await first.client.is_serving()
+
+
+async def test_calls_wait_while_the_one_that_leads_reads_the_journal(pair: Pair) -> None:
+    first, second = pair
+    agent = await first.client.agent().join()
+    second.etcd.fail(Fault.REQUEST_LOST, "read", times=1_000)
+    early = again(agent, second, lost_term=first.term)
+    await early.say_hello()
+    first.etcd.cut_off()
+    await wait_until(lambda: second.membership.reason.endswith("reads the journal"), DEADLINE_S)
+    assert (await second.cluster()).reason == "the one that leads reads the journal"
+    assert not second.term
+    second.etcd.recover()
+    assert (await early.read()).welcome.term == second.term
+
+
+async def test_one_that_is_deposed_before_it_has_read_the_journal_follows(pair: Pair) -> None:
+    first, second = pair
+    second.etcd.fail(Fault.REQUEST_LOST, "read", times=1_000)
+    first.etcd.cut_off()
+    await wait_until(lambda: second.membership.reason.endswith("reads the journal"), DEADLINE_S)
+    first.etcd.reconnect()
+    second.etcd.cut_off()
+    await first.leads()
+    second.etcd.recover()
+    second.etcd.reconnect()
+    await second.follows(first)
+    assert not second.term
