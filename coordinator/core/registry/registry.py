@@ -122,6 +122,11 @@ class Registry:
         instants = (self._deadlines.next(), self.tokens.deadline)
         return min((at for at in instants if at is not None), default=None)
 
+    def was_deaf(self, *, now: float) -> bool:
+        """Return whether agents may have gone to look for another coordinator meanwhile."""
+        due, policy = self.next_deadline(), self._policy
+        return policy.has_others and due is not None and now - due > policy.deaf_s
+
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
         self.tokens.check_invariants()
