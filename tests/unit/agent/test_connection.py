@@ -140,5 +140,8 @@ def test_all_have_to_refuse_its_token_but_one_that_has_let_it_in() -> None:
     link = several()
     link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
     assert link.refusal(refused) is refusal
+    link = CoordinatorLink(CONFIG)
+    link.lost(lost("", outcome=Outcome.NOT_LEADER, leader="d:1"), now=1.0)
+    assert link.refusal(refused) is refusal
     final = RunRefused("r", "it has ended")
     assert several().refusal(lost("it has ended", refusal=final)) is final
