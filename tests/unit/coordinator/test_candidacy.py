@@ -108,7 +108,7 @@ def test_who_stood_still_stops_first_whatever_it_hears(leader: Story) -> None:
     story = leader
     story.now += 60.0
     did = story.seen(Leader(OTHER, 20, 9), 20)
-    reason = "its lease of 3 s could not be kept alive: this process stood still"
+    reason = "its lease of 3 s in etcd could not be kept alive: this process stood still"
     assert did == [do.StopLeading(None, reason), do.Revoke(1), do.Grant(TTL_S)]
     assert story.core.leader == Leader(OTHER, 20, 9)
 
