@@ -11,7 +11,7 @@ from msgspec import Struct
 from coordinator.access.token_table import KeptToken
 from coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
 from coordinator.core.model import KeptDrain
-from coordinator.core.run.state import RunState
+from coordinator.core.run.state import Phase, RunState
 from coordinator.journal.changes import Change, Compact
 
 ARCHIVE_VERSION = 1
@@ -22,6 +22,7 @@ class Archive(Struct, kw_only=True):
 
     clock: float  # the coordinator's when it was written
     wall: float  # the wall's then
+    term: int  # the latest of a coordinator that agents may have seen
     authority: str = ""  # as in the file ``ca.key``; empty: there is none
     tokens: list[KeptToken] = msgspec.field(default_factory=list)
     drains: list[KeptDrain] = msgspec.field(default_factory=list)
@@ -46,6 +47,7 @@ class Archive(Struct, kw_only=True):
 class _Begin(Struct, frozen=True, tag="journal"):
     clock: float
     wall: float
+    term: int
     version: int = ARCHIVE_VERSION
 
 
@@ -78,7 +80,7 @@ _Line = _Begin | _Authority | _Token | _Drain | _Forgets | _Run | _End
 
 def lines_of(archive: Archive) -> Iterator[bytes]:
     """Return the lines of an archive, each with its end."""
-    lines: list[_Line] = [_Begin(archive.clock, archive.wall)]
+    lines: list[_Line] = [_Begin(archive.clock, archive.wall, archive.term)]
     lines += [_Authority(archive.authority)] if archive.authority else []
     lines += map(_Token, archive.tokens)
     lines += map(_Drain, archive.drains)
@@ -113,7 +115,7 @@ def _begun(line: _Begin) -> Archive:
         raise ValueError(f"it has version {line.version}, this one reads {ARCHIVE_VERSION}")
     if not (isfinite(line.clock) and isfinite(line.wall)):
         raise ValueError("its clock is no number")
-    return Archive(clock=line.clock, wall=line.wall)
+    return Archive(clock=line.clock, wall=line.wall, term=line.term)
 
 
 def _take(archive: Archive | None, line: _Line) -> None:
@@ -130,3 +132,8 @@ def _take(archive: Archive | None, line: _Line) -> None:
             archive.forgets = calls
         case _Run(state):
             archive.runs.append(state)
+
+
+def is_live(state: RunState) -> bool:
+    """Whether a run has not ended."""
+    return state.phase is not Phase.ENDED

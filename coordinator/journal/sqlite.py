@@ -234,12 +234,26 @@ class SqliteFile:
             self._database.executemany(_REMEMBER, facts)
         return offset
 
-    def set_clock(self, clock: float) -> None:
-        """Let the coordinator's clock show this now. Raises ``CommandFailed``."""
-        offset = clock - time.monotonic()
+    def load_term(self) -> int:
+        """Return the term of all coordinators that use this journal. Raises ``CommandFailed``."""
+        query = "SELECT value FROM facts WHERE name = 'term'"
+        try:
+            with self._errors():
+                rows = self._database.execute(query).fetchall()
+            return int(rows[0][0]) if rows else Journal.term
+        except ValueError as error:
+            raise self._corrupt(f"its term is none: {error}") from error
+
+    def go_on(self, *, clock: float, term: int) -> None:
+        """Let the coordinator's clock show this now, in this term. Raises ``CommandFailed``."""
+        facts = {
+            "boot_id": _boot_id(),
+            "clock_offset": str(clock - time.monotonic()),
+            "clock": str(clock),
+            "term": str(term),
+        }
         with self._transaction():
-            facts = (("boot_id", _boot_id()), ("clock_offset", str(offset)), ("clock", str(clock)))
-            self._database.executemany(_REMEMBER, facts)
+            self._database.executemany(_REMEMBER, facts.items())
 
     def count_records(self) -> int:
         """Return how many records and parts of snapshots there are. Raises ``CommandFailed``."""
@@ -326,6 +340,7 @@ class SqliteJournal(Journal):
         self.tokens = await self._call(self._file.load_tokens)
         self.drains = await self._call(self._file.load_drains)
         self.forgets = await self._call(self._file.load_forgets)
+        self.term = await self._call(self._file.load_term)
         return await self._call(self._file.clock_offset)
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:

@@ -262,6 +262,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
         base,
         base_pace=pace,
         checkpoint_grace_s=config.checkpoint_grace,
+        has_others=config.journal is not None,
         failures_bytes_least=config.limits.failure_record_bytes_max,
         restart_grace_s=max(base.restart_grace_s, config.lease),
     )

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Seeds that once failed, and what they found.
-REGRESSIONS: list[int] = []
+REGRESSIONS = [
+    321,  # a leader that stood still gave up agents that were asking another one meanwhile
+    1278,  # the same, amid an iteration
+    1533,  # the same, and a round ended
+]
 
 
 def test_one_world(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:

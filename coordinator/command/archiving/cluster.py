@@ -11,9 +11,9 @@ import msgspec
 
 from coordinator.access.authority import Issuer
 from coordinator.command.archiving.requests import Findings
-from coordinator.core.run.state import InvalidTransition, Phase
+from coordinator.core.run.state import InvalidTransition
 from coordinator.errors import CallFailed, CommandFailed
-from coordinator.journal.archive import Archive
+from coordinator.journal.archive import Archive, is_live
 from coordinator.journal.etcd import layout
 from coordinator.journal.etcd.contents import Contents, read_contents
 from coordinator.journal.etcd.journal import EtcdJournal, fold, folded, this_host
@@ -25,6 +25,9 @@ from coordinator.leadership.model import Member
 
 # How long it may take to write, and at most how long coordinators wait if that is cut short.
 LEASE_TTL_S = 60.0
+
+
+_LIVE = "move etcd itself (etcdctl snapshot save, etcdutl snapshot restore), or end the runs first"
 
 
 class Cluster:
@@ -49,6 +52,7 @@ class Cluster:
         return Archive(
             clock=monotonic + offset,
             wall=wall,
+            term=contents.head.term,
             authority=(contents.authority or b"").decode(),
             tokens=list(contents.tokens.tokens.values()),
             drains=list(contents.drains.values()),
@@ -65,6 +69,12 @@ class Cluster:
                     f"give another prefix, or remove it: etcdctl del --prefix {self._keys.prefix}"
                 )
                 raise CallFailed(f"the journal at {self.name} is not empty", 2, hint)
+            if term <= archive.term and any(is_live(state) for state in archive.runs):
+                # A term is a revision of etcd, and agents of live runs refuse earlier ones.
+                problem = (
+                    f"etcd has had {term} changes, and a term of the journal was {archive.term}"
+                )
+                raise CallFailed(f"runs that live cannot go on there: {problem}", 2, _LIVE)
             try:
                 await self._write(archive, term)
             except BaseException:
@@ -89,7 +99,7 @@ class Cluster:
             runs = JournaledRuns()
             try:
                 fold(runs, run)
-                found.runs_live += runs.states[run.key].phase is not Phase.ENDED
+                found.runs_live += is_live(runs.states[run.key])
             except (ValueError, KeyError, TypeError, InvalidTransition) as error:
                 where = layout.home_range(self._keys, run.home)[0]
                 found.problems.append((where, f"{type(error).__name__}: {error}"))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from coordinator.access.authority import Issuer, read_issuer, write_issuer
 from coordinator.command.archiving.requests import Findings
-from coordinator.core.run.state import Phase
 from coordinator.errors import AuthorityUnusable, CallFailed, JournalCorrupt, StateDirectoryInUse
-from coordinator.journal.archive import Archive
+from coordinator.journal.archive import Archive, is_live
 from coordinator.journal.sqlite import FILE, SqliteFile
 
 
@@ -31,6 +30,7 @@ class StateDirectory:
             return Archive(
                 clock=clock,
                 wall=time.time(),
+                term=file.load_term(),
                 authority="" if issuer is None else issuer.content().decode(),
                 tokens=list(file.load_tokens().tokens.values()),
                 drains=list(file.load_drains().values()),
@@ -52,7 +52,8 @@ class StateDirectory:
                 write_issuer(self._directory, Issuer.parse(archive.authority.encode()))
             clock = archive.clock_at(time.time())
             file.write(archive.changes(), now=clock)
-            file.set_clock(clock)
+            # Agents that go on meanwhile refuse a coordinator of an earlier term.
+            file.go_on(clock=clock, term=archive.term + 1)
 
     async def check(self) -> Findings:
         """Say what is in it, and what cannot be read."""
@@ -62,7 +63,7 @@ class StateDirectory:
             with _noted(found):
                 runs = file.load().states.values()
                 found.runs = len(runs)
-                found.runs_live = sum(state.phase is not Phase.ENDED for state in runs)
+                found.runs_live = sum(map(is_live, runs))
             with _noted(found):
                 found.tokens = len(file.load_tokens().tokens)
             with _noted(found):

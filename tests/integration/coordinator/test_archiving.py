@@ -14,7 +14,7 @@ from coordinator.command.archiving.cluster import Cluster
 from coordinator.command.archiving.state_directory import StateDirectory
 from coordinator.command.cli import main
 from coordinator.errors import CallFailed, JournalFull
-from coordinator.journal.archive import Archive, lines_of, read_archive
+from coordinator.journal.archive import Archive, is_live, lines_of, read_archive
 from coordinator.journal.etcd.address import parse_etcd_address
 from coordinator.journal.etcd.journal import EtcdJournal
 from coordinator.journal.etcd.keys import Keys
@@ -83,6 +83,8 @@ async def test_a_journal_moves_to_etcd_and_back_as_it_was(
     assert back.authority == archive.authority == (tmp_path / "old" / FILE).read_text()
     await new.write(read_archive(lines_of(back)))
     again = await new.read()
+    # Agents that saw one of them refuse coordinators of earlier terms.
+    assert archive.term < back.term < again.term
     assert (again.runs, again.tokens) == (archive.runs, archive.tokens)
     assert (again.drains, again.forgets) == (archive.drains, archive.forgets)
     assert again.authority == archive.authority
@@ -130,6 +132,17 @@ async def test_a_place_that_is_used_or_not_empty_is_refused(
             await old.read()
     finally:
         await held.close()
+
+
+async def test_live_runs_do_not_move_to_where_terms_are_earlier(tmp_path: Path) -> None:
+    await a_state_directory(tmp_path / "old")
+    archive = await StateDirectory(tmp_path / "old").read()
+    archive.term = 1000
+    there = Cluster("etcd", EtcdModel().client(), KEYS)
+    with pytest.raises(CallFailed, match="a term of the journal was 1000"):
+        await there.write(archive)
+    archive.runs = [state for state in archive.runs if not is_live(state)]
+    await there.write(archive)
 
 
 async def test_an_import_that_fails_leaves_nothing(

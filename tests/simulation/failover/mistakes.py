@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from coordinator.errors import JournalOutage
@@ -75,7 +76,13 @@ def writes_twice_what_was_not_answered(patch: pytest.MonkeyPatch) -> None:
 
 def leads_on_after_its_lease(patch: pytest.MonkeyPatch) -> None:
     """A leader that does not reach etcd waits for it to say that the lease is over."""
-    patch.setattr(Candidacy, "_check_lease", lambda _self, _now: None)
+
+    def keep(self: Candidacy, asked_at: float, ttl_s: float) -> None:
+        original(self, asked_at, ttl_s)
+        self._lease_until = math.inf
+
+    original = Candidacy._keep
+    patch.setattr(Candidacy, "_keep", keep)
 
 
 def leads_beside_another(patch: pytest.MonkeyPatch) -> None:

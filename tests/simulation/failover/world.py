@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from tests.simulation import faults as agent_faults
 from tests.simulation import steering
 from tests.simulation.cluster import Cluster
@@ -65,7 +67,7 @@ class FailoverCluster(Cluster):
             self.clock,
             self.network,
             self.checker,
-            policy=self.plan.policy,
+            policy=replace(self.plan.policy, has_others=True),
             make_registry=make_registry,
             count=extra.coordinators,
             ttl_s=extra.ttl_s,
