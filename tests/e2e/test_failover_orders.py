@@ -55,13 +55,18 @@ def silence_leader_and_etcd(heads: Heads) -> Callable[[], object]:
 
 
 def reset_agents(heads: Heads) -> Callable[[], object]:
-    """Once; of an agent that stayed away for longer the leader would think that it ended."""
+    """Once."""
     heads.leader().link.cut()
     return lambda: None
 
 
+def cut_leader_from_agents(heads: Heads) -> Callable[[], object]:
+    link = heads.leader().link
+    link.cut(refuse=True)
+    return link.restore
+
+
 def silence_leader_and_agents(heads: Heads) -> Callable[[], object]:
-    """For less than the lease of an agent."""
     link = heads.leader().link
     link.stall(up=True, down=True)
     return link.restore
@@ -107,6 +112,7 @@ FAULTS = (
     cut_leader_from_etcd,
     silence_leader_and_etcd,
     reset_agents,
+    cut_leader_from_agents,
     silence_leader_and_agents,
     isolate_leader,
     kill_member,

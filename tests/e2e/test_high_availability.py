@@ -66,6 +66,23 @@ def test_a_stopped_leader_that_goes_on_leads_no_more(heads: Heads) -> None:
     training.finish()
 
 
+def test_a_leader_that_all_agents_have_lost_gives_leadership_away(heads: Heads) -> None:
+    """It reaches etcd, so no other one would lead, and it would give all agents up."""
+    training = Training(heads).begin()
+    training.wait_attached()
+    first = heads.leader()
+    term = first.leads()
+    first.link.cut(refuse=True)
+    second = heads.leader(after=term)
+    assert second is not first
+    training.fail_and_recover()
+    first.link.restore()
+    training.expect(training.wait_attached())
+    training.expect_untouched()
+    assert heads.leader() is second
+    training.finish()
+
+
 def test_leadership_is_handed_over_on_request_and_by_sigterm(heads: Heads) -> None:
     training = Training(heads).begin()
     first = heads.leader()
