@@ -99,6 +99,7 @@ class AgentCore:
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self.workers.check_invariants()
+        self.link.search.check_invariants()
         assert self._beat_at is None or self.link.is_open, "beats without a session"
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
@@ -193,7 +194,10 @@ class AgentCore:
             self._tell("fenced", event.reason)
         elif self.link.is_open:
             next_one = "; looking for the next leader" if self.link.search.has_others else ""
-            self._tell("coordinator lost", f"{event.reason}{next_one}")
+            if event.leader:
+                self._tell("coordinator replaced", f"{event.leader} leads by now")
+            else:
+                self._tell("coordinator lost", f"{event.reason}{next_one}")
         self._connect(self.link.lost(event, now=now), now)
 
     def _connect(self, delay_max_s: float, now: float) -> None:

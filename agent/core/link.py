@@ -71,9 +71,11 @@ class CoordinatorLink:
         """Return what ends the agent, if this does.
 
         Tokens and certificates may be known or right at one address and not yet at another, so
-        each of them has to refuse this agent; but for the coordinator that let it in.
+        each of them has to refuse this agent; but for the coordinator that let it in, or that
+        another one named.
         """
-        if not isinstance(event.refusal, errors.AccessRefused) or self.is_open:
+        is_of_leader = self.is_open or self.search.is_named
+        if is_of_leader or not isinstance(event.refusal, errors.AccessRefused):
             return event.refusal
         self._refused_by.add(self.search.address)
         return event.refusal if self.search.given <= self._refused_by else None

@@ -12,7 +12,7 @@ from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig
 from drumbeat.access import client, diagnosis
 from drumbeat.access.client import Credentials
-from drumbeat.access.problem import AccessProblem
+from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import CA_CHARACTERS
 from drumbeat.command.settings import parse_addresses
 
@@ -72,7 +72,7 @@ class Access:
     ) -> TransportError:
         """Try again with another token, if there is one by now; a refusal stands for the same."""
         if used.is_local:  # its coordinator has ended, or writes another one
-            return TransportError(error.reason)
+            return TransportError(error.reason, hint=HOW_TO_GET_IN if self.has_others else "")
         try:
             present = await self.credentials(address)
         except TransportError as problem:

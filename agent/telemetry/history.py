@@ -16,7 +16,7 @@ from agent.core.link import CoordinatorLink
 from agent.core.model import Assignment, DesiredState, Exit, Failure, GroupState, Standby, Stop
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
-from drumbeat.command.leader_search import short_reason
+from drumbeat.command.leader_search import NO_LEADER, short_reason
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
 
@@ -327,14 +327,16 @@ class History:
 
     def _wait_for_coordinator(self) -> str:
         link = self._core.link
-        # What gRPC met last; before it stands text of its own, and the address once more.
         reason = one_line(short_reason(link.reason))
         text = f"waiting for the coordinator at {link.coordinator} ({reason})"
+        more = ", up to"
         if link.search.has_others:
-            text = f"looking for the coordinator that leads ({reason})"
+            is_said = reason.startswith(NO_LEADER)
+            text = reason if is_said else f"looking for the coordinator that leads: {reason}"
+            more = "; waiting up to"
         if left := self._left(link.deadline):
             option = "--coordinator-grace" if link.was_open else "--join-timeout"
-            text += f", up to {left} more ({option})"
+            text += f"{more} {left} more ({option})"
         if not (alive := self._standing.workers_alive):
             return f"{text}; {_ENDS}"
         go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"

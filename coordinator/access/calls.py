@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,7 @@ from coordinator.errors import CallFailed
 from drumbeat.access.client import Credentials, Metadata, credentials
 from drumbeat.access.diagnosis import explain, is_worth_asking
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
-from drumbeat.command.leader_search import LeaderSearch, Outcome, is_silence
+from drumbeat.command.leader_search import NO_LEADER, LeaderSearch, Outcome, is_silence
 from drumbeat.command.settings import parse_addresses
 from drumbeat.mapping import ERROR_KEY
 from drumbeat.v1 import common_pb2
@@ -30,6 +31,9 @@ KEEPALIVE_WITHIN_S = 5.0
 KEEPALIVE_OF_SEVERAL_S = 2.0
 CONNECT_OF_SEVERAL_S = 4.0
 
+# Between rounds of a search while those that follow name one that has died: its lease has to end.
+ELECTION_WAITS_S = (0.2, 0.4, 0.8, 1.6, 1.6)
+
 EXIT_REFUSED, EXIT_NOT_REACHED = 2, 3
 # In the details of a call that never left.
 _NOT_SENT = ("failed to connect", "DNS resolution failed", "Name resolution failure")
@@ -45,6 +49,16 @@ class CoordinatorCalls:
         self.goes_on = False
         """Whether another coordinator is to be asked at once, now that one could not be."""
 
+    @property
+    def address(self) -> str:
+        """Of the coordinator that is asked, or asked next."""
+        return self._search.address
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is more than one."""
+        return self._search.has_others
+
     def found(self) -> None:
         """Take note that the coordinator which is asked leads, and answers."""
         self._search.found()
@@ -54,16 +68,23 @@ class CoordinatorCalls:
         """Return what ``work`` does with the coordinator that leads; as ``call_channel``.
 
         It is begun again with the next one if it is refused by one that does not lead, or could
-        not be sent; if ``is_repeatable``, after silence, too.
+        not be sent; if ``is_repeatable``, after silence, too. If the one that is named has died,
+        another one is waited for.
         """
+        waits = iter(ELECTION_WAITS_S)
         while True:
             try:
                 with self.channel() as (channel, metadata):
                     return work(channel, metadata)
             except CallFailed as error:
-                if not self.goes_on or (error.outcome is Outcome.SILENT and not is_repeatable):
-                    failed = self.failure(error)
+                is_lost = error.outcome is Outcome.SILENT and not is_repeatable
+                if self.goes_on and not is_lost:
+                    continue
+                failed, wait_s = self.failure(error), next(waits, None)
+                is_awaited = failed.exit_code == EXIT_NOT_REACHED and self._search.is_leader_dead
+                if is_lost or wait_s is None or not is_awaited:
                     raise failed from (None if failed is error else error)
+                time.sleep(wait_s)
 
     @contextmanager
     def channel(self) -> Iterator[tuple[grpc.Channel, Metadata]]:
@@ -86,11 +107,13 @@ class CoordinatorCalls:
     def failure(self, error: CallFailed) -> CallFailed:
         """Return what ends the command: of several coordinators, why each could not be asked."""
         is_of_one = not self._search.has_others and error.outcome is not Outcome.NOT_LEADER
-        if is_of_one or error.outcome is Outcome.REFUSED:
+        if is_of_one or error.outcome in (Outcome.REFUSED, Outcome.BROKEN):
             return error
         is_final = set(self._exit_codes.values()) == {EXIT_REFUSED}
         code = EXIT_REFUSED if is_final else EXIT_NOT_REACHED
-        return CallFailed(self._search.why(), code, error.hint if code == error.exit_code else "")
+        why = self._search.why()
+        text = why if why.startswith(NO_LEADER) else f"no coordinator that leads was found: {why}"
+        return CallFailed(text, code, error.hint if code == error.exit_code else "")
 
 
 @contextmanager

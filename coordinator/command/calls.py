@@ -19,6 +19,7 @@ from coordinator.command.requests import (
     DrainAgent,
     ForgetRun,
     ListDrains,
+    ListMembers,
     ListTokens,
     Request,
     ResetLimits,
@@ -27,6 +28,7 @@ from coordinator.command.requests import (
     RevokeToken,
     RotateAuthority,
     ShowAuthority,
+    StepDown,
     StopRun,
     UndrainAgent,
 )
@@ -35,7 +37,7 @@ from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.format import are, count, listed, printable
 from drumbeat.mapping import duration, seconds_of
-from drumbeat.v1 import control_pb2, control_pb2_grpc
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, query_pb2_grpc
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -64,16 +66,18 @@ _FULL_HINTS: dict[type[Request], str] = {
     RotateAuthority: "give all who have a token a new one, then `coordinator authority retire`",
 }
 
-Call = Callable[[str, "Message"], Any]  # a method of the control service, with its request
+Call = Callable[[str, "Message"], Any]  # a method of control or query, with its request
 
 
 def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
     """Ask for one thing; return what to print. Raises ``CallFailed``."""
 
     def work(channel: grpc.Channel, metadata: Metadata) -> Done:
-        stub = control_pb2_grpc.ControlServiceStub(channel)
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        query = query_pb2_grpc.QueryServiceStub(channel)
 
         def call(method: str, request: Message) -> Any:
+            stub = control if hasattr(control, method) else query
             return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
 
         return CALLS[type(asked)](asked, call)
@@ -251,6 +255,40 @@ def _list_drains(_asked: ListDrains, call: Call) -> Done:
     return Done(table(("NAME", "RUN", "AGE", "BY", "REASON"), rows), {"drains": drains})
 
 
+def _list_members(_asked: ListMembers, call: Call) -> Done:
+    response = call("ListCoordinators", query_pb2.ListCoordinatorsRequest())
+    members = [
+        {
+            "address": each.address,
+            "is_leader": each.is_leader,
+            "is_this": each.is_this,
+            "version": each.version or None,
+        }
+        for each in response.coordinators
+    ]
+    rows = [
+        (
+            each["address"],
+            "leads" if each["is_leader"] else "follows",
+            each["version"] or "",
+            "yes" if each["is_this"] else "",
+        )
+        for each in members
+    ]
+    document = {
+        "coordinators": members,
+        "term": response.term or None,
+        "reason": response.reason or None,
+    }
+    nothing = f"nothing is decided: {response.reason}" if response.reason else ""
+    return Done(table(("ADDRESS", "ROLE", "VERSION", "ANSWERS"), rows), document, nothing)
+
+
+def _step_down(asked: StepDown, call: Call) -> Done:
+    leader = call("StepDown", control_pb2.StepDownRequest(reason=asked.reason or "")).leader
+    return Done(f"coordinator: {leader} leads", {"leader": leader})
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -265,6 +303,8 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     DrainAgent: _drain_agent,
     UndrainAgent: _undrain_agent,
     ListDrains: _list_drains,
+    ListMembers: _list_members,
+    StepDown: _step_down,
 }
 
 

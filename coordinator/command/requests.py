@@ -233,6 +233,18 @@ class RetireAuthority(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListMembers(Request):
+    """``coordinator members``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDown(Request):
+    """``coordinator step-down``."""
+
+    reason: str | None = declare(_REASON._replace(help="Why, for the logs of the coordinators."))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Looking(Request):
     """What the commands that show something are told."""
 
@@ -356,6 +368,8 @@ COMMANDS: dict[str, type[Request]] = {
     "watch": WatchRun,
     "stacks": ShowStacks,
     "logs": ShowLogs,
+    "members": ListMembers,
+    "step-down": StepDown,
     "goodput": ShowGoodput,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from drumbeat.format import listed
 
@@ -18,9 +19,11 @@ REDIRECTS_MAX = 3
 # How a coordinator that does not lead says that it knows of none that does, before the reason.
 NOT_LEADING = "this coordinator does not lead"
 NONE_LEADS = f"{NOT_LEADING}, none does: "
+NO_LEADER = "no coordinator leads"
 
 REASONS_MAX = 32  # that are kept, more than a round has
-_SILENT = re.compile("(?:keepalive|ping|watchdog) timeout", re.IGNORECASE)
+_NOT_CONNECTED = "Failed to connect to remote host: "
+_SILENT = re.compile("(?:keepalive|ping|watchdog) timeout|connection timed out", re.IGNORECASE)
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 
 
@@ -39,6 +42,12 @@ class Outcome(StrEnum):
     """It had let this client in, and what they had broke off: it may be there."""
 
 
+class _Answer(NamedTuple):
+    outcome: Outcome
+    reason: str
+    leader: str
+
+
 class LeaderSearch:
     """The addresses of a cluster, and what was learned of them. Of one address it is that one."""
 
@@ -47,10 +56,11 @@ class LeaderSearch:
         self.address = self._given[0]
         # The last that let this client in, or was named since; whether it was named.
         self._leader, self._is_leader_named = "", False
+        self._last_found = ""
         self._round: list[str] = list(self._given)  # that are still to be asked
         self._silent: set[str] = set()  # of this round
         self._redirects = 0
-        self._reasons: dict[str, tuple[Outcome, str]] = {}
+        self._reasons: dict[str, _Answer] = {}
 
     @property
     def has_others(self) -> bool:
@@ -70,6 +80,7 @@ class LeaderSearch:
     def found(self) -> None:
         """Note that the one that was asked leads, and let this client in."""
         self._leader, self._is_leader_named = self.address, False
+        self._last_found = self.address
         self._reasons.clear()
         self._begin_round()
 
@@ -77,7 +88,7 @@ class LeaderSearch:
         """Choose the next address; return whether to ask it at once."""
         asked = self.address
         self._reasons.pop(asked, None)
-        self._reasons[asked] = outcome, reason
+        self._reasons[asked] = _Answer(outcome, reason, leader)
         if len(self._reasons) > REASONS_MAX:
             del self._reasons[next(iter(self._reasons))]
         if outcome in (Outcome.REFUSED, Outcome.BROKEN):
@@ -104,18 +115,29 @@ class LeaderSearch:
 
     def why(self) -> str:
         """Say why none was found: what each address said last, those that say the same together."""
-        if not self.has_others and Outcome.NOT_LEADER not in dict(self._reasons.values()):
-            return next((reason for _, reason in self._reasons.values()), "")
-        said, others = dict[str, list[str]](), list[str]()
-        for address, (outcome, reason) in self._reasons.items():
-            if outcome is Outcome.NOT_LEADER and reason.startswith(NONE_LEADS):
-                said.setdefault(reason.removeprefix(NONE_LEADS), []).append(address)
-            else:
-                others.append(f"{address}: {short_reason(reason)}")
-        told = [f"{why} ({_say_so(addresses)})" for why, addresses in said.items()]
+        answers = self._reasons.items()
+        is_plain = all(said.outcome is not Outcome.NOT_LEADER for _, said in answers)
+        if is_plain and not self.has_others:
+            return next((said.reason for _, said in answers), "")
+        away, others = dict[str, list[str]](), dict[str, list[str]]()
+        for address, (_, reason, _) in answers:
+            is_away, said = reason.startswith(NONE_LEADS), reason.removeprefix(NONE_LEADS)
+            if not is_away:
+                said = short_reason(reason).removeprefix(_NOT_CONNECTED)
+            (away if is_away else others).setdefault(said, []).append(address)
+        told = [f"{why} ({_say_so(addresses)})" for why, addresses in away.items()]
         if told:
-            told[0] = f"no coordinator leads: {told[0]}"
-        return "; ".join([*told, *others])
+            told[0] = f"{NO_LEADER}: {told[0]}"
+        return "; ".join(
+            [*told, *(f"{listed(addresses)}: {why}" for why, addresses in others.items())]
+        )
+
+    @property
+    def is_leader_dead(self) -> bool:
+        """Whether one that was asked names one that gave no answer: another one is to follow."""
+        heard = {Outcome.NOT_LEADER, Outcome.REFUSED}
+        dead = {where for where, said in self._reasons.items() if said.outcome not in heard}
+        return any(said.leader in dead for said in self._reasons.values())
 
     def check_invariants(self) -> None:
         """Assert what must hold between calls; for tests."""
@@ -123,14 +145,22 @@ class LeaderSearch:
         assert not self._silent & set(self._round), "asked again in the same round"
 
     def _begin_round(self) -> None:
-        """Ask the leader first, then the others: at last those that gave no answer."""
+        """Ask the leader first, then the others: at last those that gave no answer.
+
+        If none did it may be this client's network, and the one that led before may lead still.
+        """
+
+        def rank(address: str) -> tuple[bool, bool, bool]:
+            is_leader, was_leader = address == self._leader, address == self._last_found
+            return not is_leader, address in self._silent, not was_leader
+
         known = dict.fromkeys([self._leader, *self._given] if self._leader else self._given)
-        self._round = sorted(known, key=lambda each: (each != self._leader, each in self._silent))
+        self._round = sorted(known, key=rank)
         self.address, self._silent, self._redirects = self._round[0], set(), 0
 
 
 def is_silence(details: str) -> bool:
-    """Whether gRPC gave a connection up because its pings were not answered."""
+    """Whether a connection was given up because nothing came back, by gRPC or by the kernel."""
     return _SILENT.search(details) is not None
 
 

@@ -1178,6 +1178,76 @@ class WatchLogsResponse(google.protobuf.message.Message):
 Global___WatchLogsResponse: typing_extensions.TypeAlias = WatchLogsResponse
 
 @typing.final
+class ListCoordinatorsRequest(google.protobuf.message.Message):
+    """Asks for the coordinators of the cluster."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListCoordinatorsRequest: typing_extensions.TypeAlias = ListCoordinatorsRequest
+
+@typing.final
+class ListCoordinatorsResponse(google.protobuf.message.Message):
+    """The cluster as the coordinator that answers knows it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COORDINATORS_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    term: builtins.int
+    """The term of the one that leads; 0: none does."""
+    reason: builtins.str
+    """Why none leads, or why nothing is decided; empty: one does, and decides."""
+    @property
+    def coordinators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Coordinator]:
+        """Those that are there, ordered by address; one that is alone is the only one."""
+
+    def __init__(
+        self,
+        *,
+        coordinators: collections.abc.Iterable[Global___Coordinator] | None = ...,
+        term: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinators", b"coordinators", "reason", b"reason", "term", b"term"]) -> None: ...
+
+Global___ListCoordinatorsResponse: typing_extensions.TypeAlias = ListCoordinatorsResponse
+
+@typing.final
+class Coordinator(google.protobuf.message.Message):
+    """One coordinator of the cluster."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: builtins.int
+    IS_LEADER_FIELD_NUMBER: builtins.int
+    IS_THIS_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    address: builtins.str
+    """Where agents and operators reach it, as `host:port`."""
+    is_leader: builtins.bool
+    """Whether it leads."""
+    is_this: builtins.bool
+    """Whether it is the one that answers."""
+    version: builtins.str
+    """Version of this package that it has."""
+    def __init__(
+        self,
+        *,
+        address: builtins.str = ...,
+        is_leader: builtins.bool = ...,
+        is_this: builtins.bool = ...,
+        version: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "is_leader", b"is_leader", "is_this", b"is_this", "version", b"version"]) -> None: ...
+
+Global___Coordinator: typing_extensions.TypeAlias = Coordinator
+
+@typing.final
 class GetGoodputRequest(google.protobuf.message.Message):
     """Asks what the time of a run went into."""
 

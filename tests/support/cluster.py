@@ -62,11 +62,11 @@ LOGGED = ("--log-format", "json", "--log-level", "debug")
 class Coordinator:
     """``coordinator serve`` on a fixed port and state directory, over any number of lives."""
 
-    def __init__(self, cluster: Cluster, name: str, *options: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, *options: str, port: int = 0) -> None:
         self.name = name
         self.options = options
         self.state_dir = cluster.directory / name
-        self.port = 0
+        self.port = port
         self._cluster = cluster
         self.process = self._start()
 
@@ -281,9 +281,9 @@ class Cluster:
         """Return one without options that is shared, else start one on a free port."""
         return self._shared if self._shared and not options else self.own_coordinator(*options)
 
-    def own_coordinator(self, *options: str) -> Coordinator:
-        """Start a coordinator on a free port; returns when it is ready."""
-        return Coordinator(self, f"coordinator-{next(self._names)}", *options)
+    def own_coordinator(self, *options: str, port: int = 0) -> Coordinator:
+        """Start a coordinator, by default on a free port; returns when it is ready."""
+        return Coordinator(self, f"coordinator-{next(self._names)}", *options, port=port)
 
     def worker_server(self) -> WorkerServer:
         """Open a place for the workers of one run."""

@@ -61,7 +61,10 @@ class Lone:
 
     def connect(self) -> None:
         """Open another session."""
-        opening = OpenSession(attempt=1, delay_max_s=0.0, beat=_BEAT, address=self.address)
+        self.open(OpenSession(attempt=1, delay_max_s=0.0, beat=_BEAT, address=self.address))
+
+    def open(self, opening: OpenSession) -> None:
+        """Open a session as it is told."""
         watchdog = cast("Watchdog", _NoWatchdog())
         logs = LogAnswers("r", self._identity, KeptOutput(), str)
         session = Session(

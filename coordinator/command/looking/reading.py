@@ -43,6 +43,13 @@ class Reader:
             if not (token := page.next_page_token):
                 return found
 
+    def trouble(self) -> str:
+        """Return why nothing is decided, empty if something is."""
+        cluster: pb.ListCoordinatorsResponse = self._call(
+            "ListCoordinators", pb.ListCoordinatorsRequest()
+        )
+        return cluster.reason
+
     def run(self, run_id: str) -> pb.Run:
         """Return the latest run of this id, with everything."""
         found: pb.Run = self._call("GetRun", pb.GetRunRequest(run_id=run_id)).run

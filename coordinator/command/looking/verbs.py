@@ -56,13 +56,15 @@ def show(asked: Looking) -> None:
 
 
 def _status(asked: ShowStatus) -> None:
-    def work(*opened: Any) -> Document:
+    def work(*opened: Any) -> tuple[Document, str]:
         reader = Reader(*opened)
         if asked.run_id is None:
-            return {"runs": [run_document(run) for run in reader.runs()]}
-        return look(reader, asked).status
+            return {"runs": [run_document(run) for run in reader.runs()]}, reader.trouble()
+        return look(reader, asked).status, reader.trouble()
 
-    found = calls_of(asked).ask(work)
+    found, trouble = calls_of(asked).ask(work)
+    if trouble:
+        print(f"coordinator: nothing is decided: {trouble}", file=sys.stderr)
     if asked.output == "json":
         write_json(found)
         return

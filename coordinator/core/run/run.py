@@ -54,6 +54,7 @@ class Run(RunContext):
         self._draining: dict[str, None] = {}
         if state.verdict is None and self.drains.kept:
             self._draining = dict.fromkeys(self._find_drained())
+        self._forgiving_until = -math.inf  # streams break that agents gave up during an outage
         self._is_dismissed = False  # whether they have heard how the run ended
         self._names = {member.name for member in state.members.values()}  # no two alike
         self._workers = sum(member.local_world_size for member in state.members.values())
@@ -147,8 +148,7 @@ class Run(RunContext):
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                until = now + self.policy.return_grace_s(self.members.pace)
-                self.members.expect(list(self.members.missed), until=until)
+                self._on_outage_ended(now)
             case _:
                 assert_never(event)
 
@@ -336,10 +336,17 @@ class Run(RunContext):
         if self._is_outside(event):
             return
         grace_s = self.policy.reconnect_grace_s
-        if event.is_revoked:  # perhaps all agents come back at once, as after a restart
+        # Perhaps all agents come back at once, as after a restart, or by way of others.
+        if event.is_revoked or now < self._forgiving_until:
             grace_s = self.policy.return_grace_s(self.members.pace)
         if self.members.detach(event.incarnation, event.session_id, until=now + grace_s):
             self._phase.disconnected(event.incarnation, now=now)
+
+    def _on_outage_ended(self, now: float) -> None:
+        if self.policy.has_others:
+            self._forgiving_until = now + self.policy.forgiving_s
+        until = now + self.policy.return_grace_s(self.members.pace)
+        self.members.expect(list(self.members.missed), until=until)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""

@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-import structlog
-
 from coordinator import errors
 from coordinator.journal.etcd import messages
 from coordinator.journal.etcd.address import EtcdAddress
@@ -22,8 +20,6 @@ from coordinator.journal.etcd.messages import rpc
 from coordinator.journal.etcd.model import Changed, KeyValue, Lease, Outcome, Reading, Transaction
 from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 from drumbeat.access.problem import AccessProblem
-
-log = structlog.get_logger()
 
 # How long etcd may take for one call. Well below the least lease, so that a member that is dead
 # or cut off costs no leadership; well above what a slow disk takes.
@@ -155,7 +151,6 @@ class EtcdClient:
                 except AccessProblem as problem:
                     problems.append((endpoint, _refusal(problem)))
                 else:
-                    log.debug("etcd answers", member=str(endpoint))
                     return self._link
                 self._at = (self._at + 1) % len(self.address.endpoints)
             raise self._no_member(problems)

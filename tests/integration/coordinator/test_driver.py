@@ -25,8 +25,8 @@ from coordinator.core.model import (
     WorkerRanks,
 )
 from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
 from coordinator.core.progress.goodput import ProgressNoted
+from coordinator.core.registry.registry import Registry
 from coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
@@ -37,7 +37,8 @@ from coordinator.core.run.records import (
 )
 from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, Journal
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from agent.core.events import SessionLost, SessionWelcomed
 from agent.core.link import DELAY_FIRST_S, CoordinatorLink
-from agent.errors import CoordinatorLost, CoordinatorUnreachable
-from tests.support.agents import CONFIG, PACE
+from agent.errors import AccessRefused, CoordinatorLost, CoordinatorUnreachable, RunRefused
+from drumbeat.command.leader_search import Outcome
+from tests.support.agents import CONFIG, PACE, a_beat
 
 WELCOMED = SessionWelcomed(attempt=1, pace=PACE)
 
@@ -92,3 +94,54 @@ def test_nothing_is_awaited_after_the_end(is_open: bool) -> None:
     assert (connection.is_open, connection.deadline) == (False, None)
     assert connection.attempt > attempt, "late events belong to nobody"
     assert connection.given_up(now=1e9) is None
+
+
+def several() -> CoordinatorLink:
+    link = CoordinatorLink(dataclasses.replace(CONFIG, coordinator="a:1,b:1,c:1"))
+    link.begin(now=0.0)
+    return link
+
+
+def opened(link: CoordinatorLink, delay_s: float) -> tuple[str, int, float]:
+    opening = link.opening(delay_s, a_beat())
+    return opening.address, opening.lost_term, opening.delay_max_s
+
+
+def test_of_several_coordinators_each_is_asked_at_once_before_it_waits() -> None:
+    link = several()
+    asked = [opened(link, link.lost(lost("away"), now=1.0)) for _ in range(6)]
+    assert asked == [
+        *(("b:1", 0, 0.0), ("c:1", 0, 0.0), ("a:1", 0, DELAY_FIRST_S)),
+        *(("b:1", 0, 0.0), ("c:1", 0, 0.0), ("a:1", 0, 2 * DELAY_FIRST_S)),
+    ]
+    assert link.reason == "a:1, b:1 and c:1: away"
+
+
+def test_the_term_that_is_lost_is_told_to_all_but_the_one_it_is_sent_to() -> None:
+    link = several()
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE))  # another pace
+    broken = lost("reset", outcome=Outcome.BROKEN)
+    assert opened(link, link.lost(broken, now=1.0)) == ("a:1", 7, DELAY_FIRST_S)
+    assert opened(link, link.lost(lost("refused"), now=1.0)) == ("b:1", 7, 0.0)
+    sent = lost("", outcome=Outcome.NOT_LEADER, leader="d:1")
+    assert opened(link, link.lost(sent, now=1.0)) == ("d:1", 0, 0.0)
+    assert opened(link, link.lost(lost("refused"), now=1.0)) == ("c:1", 7, 0.0)
+
+
+def test_all_have_to_refuse_its_token_but_one_that_has_let_it_in() -> None:
+    refusal = AccessRefused("no such token")
+    refused = lost("no such token", refusal=refusal)
+    link = several()
+    for _ in "ab":
+        assert link.refusal(refused) is None
+        link.lost(refused, now=1.0)
+    assert link.refusal(refused) is refusal
+    link = several()
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    assert link.refusal(refused) is refusal
+    link = CoordinatorLink(CONFIG)
+    link.lost(lost("", outcome=Outcome.NOT_LEADER, leader="d:1"), now=1.0)
+    assert link.refusal(refused) is refusal
+    final = RunRefused("r", "it has ended")
+    assert several().refusal(lost("it has ended", refusal=final)) is final

@@ -8,7 +8,7 @@ from coordinator.core import effects as fx
 from coordinator.core.effects import Persist
 from coordinator.core.policy import Policy
 from coordinator.core.run.state import HistoryEntry
-from coordinator.journal.journal import Change, Compact
+from coordinator.journal.changes import Change, Compact
 from coordinator.journal.sqlite import SqliteFile
 from tests.support.status import kind, status_of
 from tests.support.world import RUN, START, Story, a_running_story, a_spec

@@ -55,6 +55,8 @@ def told(search: LeaderSearch, *story: object) -> list[str]:
         ("abc", ["b", "found", BROKEN, NOWHERE, NO_LEADER], ["b", "wait", "b", "a", "c"]),
         # One that went silent is not asked again at once.
         ("abc", ["b", "found", SILENT, "c", "found"], ["b", "a", "c"]),
+        # None answers: it may be this client's network, so the one that led comes first again.
+        ("abc", ["b", "found", SILENT, NOWHERE, NOWHERE], ["b", "a", "c", "wait", "b"]),
         # Handed over: to the next leader at once.
         ("abc", ["found", "c", "found", "b"], ["c", "b"]),
         # The one that leads refuses for now: no other would say anything else.
@@ -83,6 +85,20 @@ def test_who_was_sent_to_a_coordinator_has_not_lost_it() -> None:
     assert (search.address, search.is_named) == ("b", False)
 
 
+def test_one_that_is_named_and_gives_no_answer_has_died() -> None:
+    search = LeaderSearch("ab")
+    told(search, NOWHERE)
+    assert not search.is_leader_dead
+    told(search, "a")
+    assert search.is_leader_dead
+    told(search, "c")
+    assert not search.is_leader_dead
+    told(search, NOWHERE)
+    assert search.is_leader_dead
+    search.found()
+    assert not search.is_leader_dead
+
+
 def test_why_none_was_found_is_said_once_for_those_that_say_the_same() -> None:
     search = LeaderSearch(["head1:1", "head2:1", "head3:1"])
     away = str(NotLeader("", "etcd has not answered for 12 s"))
@@ -108,7 +124,10 @@ def test_of_one_address_the_reason_is_as_it_was_given() -> None:
     assert search.has_others
 
 
-@pytest.mark.parametrize("details", ["keepalive watchdog timeout", "ping timeout", "Ping Timeout"])
+@pytest.mark.parametrize(
+    "details",
+    ["keepalive watchdog timeout", "Stream removed (ping timeout)", "recvmsg:Connection timed out"],
+)
 def test_silence_is_told_from_other_ends(details: str) -> None:
     assert is_silence(details)
     assert not is_silence("Socket closed")
