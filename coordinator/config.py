@@ -135,7 +135,8 @@ class CoordinatorConfig:
         found = settings.read_settings(self)[1]
         broken = {violation.field for violation in found}
         found += self._access_rules()
-        found += self._journal_rules()
+        if "journal" not in broken:
+            found += self._journal_rules()
         # So that one lost beat costs nothing.
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"

@@ -133,6 +133,8 @@ class Driver:
         # Called with the id of a token once it is revoked: what it opened is to end.
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self._turns.on_revoked = self._revoked
+        # Called after each turn, with nothing to wait for.
+        self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
         self._outage: Outage | None = None
@@ -285,6 +287,7 @@ class Driver:
                     await self._write(effects, now)
                     self._turns.tell(effects)
                     self.journal.runs.watches.tell()
+                self.on_turn()
                 # The others have their turn, however much waits here.
                 await asyncio.sleep(0)
         finally:
@@ -305,7 +308,7 @@ class Driver:
             try:
                 done, _ = await asyncio.wait({write}, timeout=PATIENCE_S)
                 if not done:
-                    reason = f"the disk of the journal has not answered for {PATIENCE_S:g} s"
+                    reason = f"the journal has not answered for {PATIENCE_S:g} s"
                     await self._note_outage(reason)
                 await write
                 break

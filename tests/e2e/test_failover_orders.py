@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,13 +22,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200), need
 def kill_leader(heads: Heads) -> Callable[[], object]:
     leader = heads.leader()
     leader.kill()
-    return leader.start
+    return partial(leader.start, is_awaited=False)
 
 
 def end_leader(heads: Heads) -> Callable[[], object]:
     leader = heads.leader()
     assert leader.running.terminate() == 0
-    return leader.start
+    return partial(leader.start, is_awaited=False)
 
 
 def stop_leader(heads: Heads) -> Callable[[], object]:
@@ -55,13 +56,18 @@ def silence_leader_and_etcd(heads: Heads) -> Callable[[], object]:
 
 
 def reset_agents(heads: Heads) -> Callable[[], object]:
-    """Once; of an agent that stayed away for longer the leader would think that it ended."""
+    """Once."""
     heads.leader().link.cut()
     return lambda: None
 
 
+def cut_leader_from_agents(heads: Heads) -> Callable[[], object]:
+    link = heads.leader().link
+    link.cut(refuse=True)
+    return link.restore
+
+
 def silence_leader_and_agents(heads: Heads) -> Callable[[], object]:
-    """For less than the lease of an agent."""
     link = heads.leader().link
     link.stall(up=True, down=True)
     return link.restore
@@ -107,6 +113,7 @@ FAULTS = (
     cut_leader_from_etcd,
     silence_leader_and_etcd,
     reset_agents,
+    cut_leader_from_agents,
     silence_leader_and_agents,
     isolate_leader,
     kill_member,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import grpc
 
 from coordinator.config import CoordinatorConfig
 from coordinator.journal.etcd.journal import EtcdJournal
@@ -14,12 +16,15 @@ from coordinator.leadership.shared_authority import SharedAuthority
 from coordinator.limits import Limits
 from coordinator.shell.cluster.membership import Membership
 from coordinator.shell.server import Server
+from drumbeat.access.certificates import SERVER_NAME, trust_anchors
+from drumbeat.access.token import parse_token
 from drumbeat.v1 import query_pb2
+from tests.support.channels import with_token
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from tests.support.etcd_model import EtcdClientModel, EtcdModel
@@ -36,6 +41,7 @@ class Coordinator:
     membership: Membership
     etcd: EtcdClientModel
     client: Client
+    published: list[str]  # what lets this user in, the latest last
 
     @property
     def address(self) -> str:
@@ -46,6 +52,20 @@ class Coordinator:
     def term(self) -> int:
         """The term that it serves, 0 if it follows."""
         return 0 if self.server.term is None else self.server.term.number
+
+    @asynccontextmanager
+    async def let_in(self, token: str = "") -> AsyncIterator[Client]:
+        """Return a client with a token, or with this user's own; of one with an authority."""
+        text = token or self.published[-1]
+        anchors = trust_anchors([parse_token(text).ca])
+        secret = with_token(grpc.ssl_channel_credentials(anchors), text)
+        options = [
+            ("grpc.ssl_target_name_override", SERVER_NAME),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        channel = grpc.aio.secure_channel(self.address, secret, options)
+        async with Client(self.port, channel) as client:
+            yield client
 
     async def leads(self) -> None:
         """Return once it serves a term."""
@@ -98,12 +118,19 @@ async def coordinator_of(
     )
     if identity is not None:
         membership.share(identity)
+    published: list[str] = []
+
+    @contextmanager
+    def publish(_: int, text: str) -> Iterator[Callable[[str], None]]:
+        published.append(text)
+        yield published.append
+
     try:
         async with (
-            server.listening(membership, membership.follower, lambda *_: nullcontext(str)),
+            server.listening(membership, membership.follower, publish),
             Client(port) as client,
         ):
             membership.start()
-            yield Coordinator(port, server, membership, etcd, client)
+            yield Coordinator(port, server, membership, etcd, client, published)
     finally:
         await membership.leave()

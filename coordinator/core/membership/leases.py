@@ -114,6 +114,11 @@ class Membership:
         """How many members can be seated now."""
         return len(self.connected) - len(self.suspects)
 
+    @property
+    def met_count(self) -> int:
+        """How many members had a session in this life of the coordinator. Linear in members."""
+        return sum(presence.silent_since > 0.0 for presence in self.presences.values())
+
     def is_present(self, incarnation: str) -> bool:
         """Return whether a member can be seated now: connected, and heard of late."""
         return incarnation in self.connected and incarnation not in self.suspects

@@ -9,7 +9,13 @@ from typing import Any
 
 import structlog
 
-from coordinator.errors import CannotStepDown, JournalOutage, LostLeadership, NotLeader
+from coordinator.errors import (
+    CannotStepDown,
+    CoordinatorError,
+    JournalOutage,
+    LostLeadership,
+    NotLeader,
+)
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.model import Etcd
 from coordinator.journal.journal import Journal
@@ -22,6 +28,9 @@ from coordinator.shell.server import Server, crash_if_failed
 from coordinator.shell.term import Term
 
 log = structlog.get_logger()
+
+# Agents whose connections broke come back within less, if they can, and are given up after 0.5 s.
+DESERTED_S = 0.25
 
 
 class Membership:
@@ -38,7 +47,8 @@ class Membership:
         journal_of: Callable[[int], Journal],
     ) -> None:
         self.member = member
-        self.on_term: Callable[[Term], object] = lambda _: None  # called as each has begun
+        # What is done as each term has begun; it ends with the term, if it has not by then.
+        self.on_term: Callable[[Term], Coroutine[Any, Any, None]] | None = None
         self._server, self._journal_of = server, journal_of
         self._election = Election(
             etcd, keys, member, ttl_s=ttl_s, on_lead=self._lead, on_stop=self._stop
@@ -46,7 +56,9 @@ class Membership:
         self.follower = Follower(etcd, keys, self._election, lambda: server.term is not None)
         self._authority: SharedAuthority | None = None
         self._beginning: asyncio.Task[None] | None = None
+        self._first_work: asyncio.Task[None] | None = None
         self._tasks = set[asyncio.Task[Any]]()
+        self._deserted: asyncio.TimerHandle | None = None  # until agents are believed to be away
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -96,8 +108,34 @@ class Membership:
         except TimeoutError:
             raise CannotStepDown(term.driver.outage or "the journal does not answer") from None
 
+    def _look_for_agents(self) -> None:
+        """Have another one lead if no agent can reach this one; they would all be given up here."""
+        if self._server.term is not None and self._server.term.driver.registry.is_deserted:
+            if self._deserted is None:
+                loop = asyncio.get_running_loop()
+                self._deserted = loop.call_later(DESERTED_S, self._is_deserted)
+        else:
+            self._forget_desertion()
+
+    def _forget_desertion(self) -> None:
+        if self._deserted is not None:
+            self._deserted.cancel()
+            self._deserted = None
+
+    def _is_deserted(self) -> None:
+        self._deserted = None
+        if len(self.members) > 1:
+            self._start(self._give_way(), "hand-over")
+
+    async def _give_way(self) -> None:
+        try:
+            await self.step_down("all agents have lost it at once")
+        except CoordinatorError as error:
+            log.warning("leadership", message="all agents are lost", reason=str(error))
+
     async def leave(self) -> None:
         """Take part no more, and let others lead at once. Call it when nothing is served."""
+        self._forget_desertion()
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -111,9 +149,11 @@ class Membership:
         self._beginning = self._start(self._begin(term), "term")
 
     def _stop(self, error: NotLeader) -> None:
-        if self._beginning is not None:
-            self._beginning.cancel()
-            self._beginning = None
+        for task in (self._beginning, self._first_work):
+            if task is not None:
+                task.cancel()
+        self._beginning = self._first_work = None
+        self._forget_desertion()
         if (term := self._server.follow(error)) is not None:
             self._start(term.ended(), "end of a term")
             self._start(self._server.tell_health(), "health")
@@ -136,7 +176,9 @@ class Membership:
         self._beginning = None
         self._server.lead(term, lambda owner: self._ended(number, owner))
         self.follower.settled()
-        self.on_term(term)
+        term.driver.on_turn = self._look_for_agents
+        if self.on_term is not None:
+            self._first_work = self._start(self.on_term(term), "first work of a term")
         await self._server.tell_health()
 
     def _ended(self, number: int, owner: asyncio.Task[None]) -> None:
