@@ -193,9 +193,11 @@ class AgentCore:
             self.desired, self._port_spent = Standby(reason=event.reason), 0
             self._tell("fenced", event.reason)
         elif self.link.is_open:
-            is_sought = self.link.search.has_others and not event.leader
-            next_one = "; looking for the next leader" if is_sought else ""
-            self._tell("coordinator lost", f"{event.reason}{next_one}")
+            next_one = "; looking for the next leader" if self.link.search.has_others else ""
+            if event.leader:
+                self._tell("coordinator replaced", f"{event.leader} leads by now")
+            else:
+                self._tell("coordinator lost", f"{event.reason}{next_one}")
         self._connect(self.link.lost(event, now=now), now)
 
     def _connect(self, delay_max_s: float, now: float) -> None:

@@ -13,7 +13,7 @@ from coordinator.errors import CallFailed
 from drumbeat.access.client import Credentials, Metadata, credentials
 from drumbeat.access.diagnosis import explain, is_worth_asking
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
-from drumbeat.command.leader_search import LeaderSearch, Outcome, is_silence
+from drumbeat.command.leader_search import NO_LEADER, LeaderSearch, Outcome, is_silence
 from drumbeat.command.settings import parse_addresses
 from drumbeat.mapping import ERROR_KEY
 from drumbeat.v1 import common_pb2
@@ -48,6 +48,16 @@ class CoordinatorCalls:
         self._exit_codes: dict[str, int] = {}
         self.goes_on = False
         """Whether another coordinator is to be asked at once, now that one could not be."""
+
+    @property
+    def address(self) -> str:
+        """Of the coordinator that is asked, or asked next."""
+        return self._search.address
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is more than one."""
+        return self._search.has_others
 
     def found(self) -> None:
         """Take note that the coordinator which is asked leads, and answers."""
@@ -101,7 +111,9 @@ class CoordinatorCalls:
             return error
         is_final = set(self._exit_codes.values()) == {EXIT_REFUSED}
         code = EXIT_REFUSED if is_final else EXIT_NOT_REACHED
-        return CallFailed(self._search.why(), code, error.hint if code == error.exit_code else "")
+        why = self._search.why()
+        text = why if why.startswith(NO_LEADER) else f"no coordinator that leads was found: {why}"
+        return CallFailed(text, code, error.hint if code == error.exit_code else "")
 
 
 @contextmanager

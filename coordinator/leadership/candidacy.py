@@ -56,6 +56,7 @@ class Candidacy:
         self._enrolled_at: int | None = None  # the revision since when it is a member
         self._leader: Leader | None = None  # as etcd said last, whoever it is
         self.revision = 0  # when it said so
+        self._is_stale = False  # etcd has not said anything for as long as a lease
         self._given_up = 0  # the latest term that this one led, and will not again
         self._leave_by = math.inf  # end of a hand-over
         self._under_way: dict[Call, int] = {}  # with the leases that they are about
@@ -76,7 +77,7 @@ class Candidacy:
     def leader(self) -> Leader | None:
         """Who leads and can be asked, as far as is known."""
         leader = self._leader
-        if leader is None or not leader.address:
+        if leader is None or not leader.address or self._is_stale:
             return None
         if leader.member.member_id == self.member.member_id:
             return leader if self.standing is Standing.LEADING else None
@@ -92,7 +93,8 @@ class Candidacy:
             return f"etcd does not do what it is asked for: {next(iter(self._trouble.values()))}"
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return f"{self.member.address} gave leadership away, and none has taken it yet"
-        if self._leader is not None and self._leader.member != self.member:
+        is_known = self._leader is not None and not self._is_stale
+        if is_known and self._leader is not None and self._leader.member != self.member:
             where = self._leader.address or "at an unknown address"
             return f"the one that led before, {where}, has a lease that is not over yet"
         return self._why_not
@@ -103,6 +105,8 @@ class Candidacy:
 
     def handle(self, event: do.Event, *, now: float) -> list[do.Effect]:
         """Take one event in."""
+        if self._lease is not None and now >= self._lease_until:
+            self._is_stale = True  # unless this event says otherwise
         self._take(event, now)
         self._check_lease(now)
         self._review(now)
@@ -192,6 +196,7 @@ class Candidacy:
         self._answered(Call.KEEP_ALIVE, event.lease_id)
         if event.ttl_s > 0.0:
             self._keep(event.asked_at, event.ttl_s)
+            self._is_stale = False
         else:
             self._end_lease("its lease had ended in etcd", is_revoked=False)
 
@@ -226,7 +231,7 @@ class Candidacy:
             self._trouble.pop(Call.CAMPAIGN, None)
         elif self._leader is not None:
             self._why_not = f"{self._leader.address} has stopped leading"
-        self._leader, self.revision = leader, revision
+        self._leader, self.revision, self._is_stale = leader, revision, False
 
     def _on_step_down(self, event: do.StepDownAsked, now: float) -> None:
         others = [each for each in self.members if each.member_id != self.member.member_id]
@@ -248,7 +253,9 @@ class Candidacy:
         if self._lease is not None and now >= self._lease_until:
             why = self._trouble.get(Call.KEEP_ALIVE, "this process stood still")
             lasted = f"its lease of {self.ttl_s:g} s in etcd could not be kept alive"
-            self._end_lease(f"{lasted}: {why}", is_revoked=True)
+            leader = self.leader
+            other = leader if leader is not None and leader.member != self.member else None
+            self._end_lease(f"{lasted}: {why}", is_revoked=True, leader=other)
 
     def _review(self, now: float) -> None:
         """Do what follows from who leads."""

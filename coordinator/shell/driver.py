@@ -308,7 +308,7 @@ class Driver:
             try:
                 done, _ = await asyncio.wait({write}, timeout=PATIENCE_S)
                 if not done:
-                    reason = f"the disk of the journal has not answered for {PATIENCE_S:g} s"
+                    reason = f"the journal has not answered for {PATIENCE_S:g} s"
                     await self._note_outage(reason)
                 await write
                 break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,8 +51,7 @@ class Term:
         """Wait until nothing is decided any more, and the journal is given back."""
         assert self._owner is not None, "it ran"
         self._owner.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._owner
+        await asyncio.wait({self._owner})  # what it raised was told by ``run``
 
     def _served(self) -> dict[ServiceDescriptor, object]:
         sessions = Sessions(self.driver)

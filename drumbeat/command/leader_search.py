@@ -22,6 +22,7 @@ NONE_LEADS = f"{NOT_LEADING}, none does: "
 NO_LEADER = "no coordinator leads"
 
 REASONS_MAX = 32  # that are kept, more than a round has
+_NOT_CONNECTED = "Failed to connect to remote host: "
 _SILENT = re.compile("(?:keepalive|ping|watchdog) timeout|connection timed out", re.IGNORECASE)
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 
@@ -118,16 +119,18 @@ class LeaderSearch:
         is_plain = all(said.outcome is not Outcome.NOT_LEADER for _, said in answers)
         if is_plain and not self.has_others:
             return next((said.reason for _, said in answers), "")
-        away, others = dict[str, list[str]](), list[str]()
+        away, others = dict[str, list[str]](), dict[str, list[str]]()
         for address, (_, reason, _) in answers:
-            if reason.startswith(NONE_LEADS):
-                away.setdefault(reason.removeprefix(NONE_LEADS), []).append(address)
-            else:
-                others.append(f"{address}: {short_reason(reason)}")
+            is_away, said = reason.startswith(NONE_LEADS), reason.removeprefix(NONE_LEADS)
+            if not is_away:
+                said = short_reason(reason).removeprefix(_NOT_CONNECTED)
+            (away if is_away else others).setdefault(said, []).append(address)
         told = [f"{why} ({_say_so(addresses)})" for why, addresses in away.items()]
         if told:
             told[0] = f"{NO_LEADER}: {told[0]}"
-        return "; ".join([*told, *others])
+        return "; ".join(
+            [*told, *(f"{listed(addresses)}: {why}" for why, addresses in others.items())]
+        )
 
     @property
     def is_leader_dead(self) -> bool:

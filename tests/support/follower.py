@@ -37,6 +37,7 @@ class Follower(grpc.GenericRpcHandler):
 
     async def _refuse(self, _requests: object, context: Any) -> None:
         self.calls += 1
+        await context.send_initial_metadata(())  # as one does that serves
         self.is_asked.set()
         await self.is_free.wait()
         await self.answer.abort(context)

@@ -34,7 +34,8 @@ class Patience:
         """Take note that it answers."""
         self._calls.found()
         if self._is_away:
-            print("coordinator: it is back", file=sys.stderr)
+            back = f"{self._calls.address} leads" if self._calls.has_others else "it is back"
+            print(f"coordinator: {back}", file=sys.stderr)
         self._is_known, self._is_away, self._delay_s = True, False, 0.0
 
     def wait(self, error: CallFailed) -> None:
@@ -46,7 +47,8 @@ class Patience:
             if not self._is_known or error.exit_code != EXIT_NOT_REACHED:
                 raise error
         if not self._is_away:
-            print(f"coordinator: {error}; waiting for it", file=sys.stderr)
+            awaited = "the one that leads" if self._calls.has_others else "it"
+            print(f"coordinator: {error}; waiting for {awaited}", file=sys.stderr)
         self._is_away = True
         if self._calls.goes_on:
             return
@@ -62,11 +64,10 @@ def follow(
         try:
             # Anew each time: a restarted coordinator may let this user in by another token.
             with calls.channel() as (channel, metadata):
-                stream = Reader(channel, metadata).watch(run, after)
-                stream.initial_metadata()  # returns once the coordinator has the call, or it ended
-                if stream.is_active():
-                    patience.reached()
-                for response in stream:
+                reader = Reader(channel, metadata)
+                reader.run(run.run_id)  # one that does not lead takes a stream, too, and holds it
+                patience.reached()
+                for response in reader.watch(run, after):
                     after = response.events[-1].sequence
                     yield response
                 return

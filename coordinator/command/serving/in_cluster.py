@@ -116,25 +116,21 @@ async def _serve(
         ttl_s=config.leader_ttl,
         journal_of=lambda term: EtcdJournal(etcd, keys, term=term),
     )
-    telling = asyncio.TaskGroup()
 
-    def tell(term: Term) -> None:
+    async def tell(term: Term) -> None:
         all_there = [each.address for each in membership.members]
-        telling.create_task(tell_how_to_join(config, all_there, term.driver, identity, directory))
+        await tell_how_to_join(config, all_there, term.driver, identity, directory)
 
-    async with telling:
-        membership.on_term = tell
-        if isinstance(identity, SharedAuthority):
-            membership.share(identity)
-        try:
-            async with server.listening(
-                membership, membership.follower, partial(published, directory)
-            ):
-                membership.start()
-                tell_ready(config, port)
-                await stopped.wait()
-                log.info("coordinator stopping", reason="it was told to by a signal")
-                with suppress(CoordinatorError):  # there may be no other one
-                    await membership.step_down("it was told to end by a signal")
-        finally:
-            await membership.leave()
+    membership.on_term = tell
+    if isinstance(identity, SharedAuthority):
+        membership.share(identity)
+    try:
+        async with server.listening(membership, membership.follower, partial(published, directory)):
+            membership.start()
+            tell_ready(config, port)
+            await stopped.wait()
+            log.info("coordinator stopping", reason="it was told to by a signal")
+            with suppress(CoordinatorError):  # there may be no other one
+                await membership.step_down("it was told to end by a signal")
+    finally:
+        await membership.leave()

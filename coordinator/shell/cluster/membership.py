@@ -47,7 +47,8 @@ class Membership:
         journal_of: Callable[[int], Journal],
     ) -> None:
         self.member = member
-        self.on_term: Callable[[Term], object] = lambda _: None  # called as each has begun
+        # What is done as each term has begun; it ends with the term, if it has not by then.
+        self.on_term: Callable[[Term], Coroutine[Any, Any, None]] | None = None
         self._server, self._journal_of = server, journal_of
         self._election = Election(
             etcd, keys, member, ttl_s=ttl_s, on_lead=self._lead, on_stop=self._stop
@@ -55,6 +56,7 @@ class Membership:
         self.follower = Follower(etcd, keys, self._election, lambda: server.term is not None)
         self._authority: SharedAuthority | None = None
         self._beginning: asyncio.Task[None] | None = None
+        self._first_work: asyncio.Task[None] | None = None
         self._tasks = set[asyncio.Task[Any]]()
         self._deserted: asyncio.TimerHandle | None = None  # until agents are believed to be away
 
@@ -147,9 +149,10 @@ class Membership:
         self._beginning = self._start(self._begin(term), "term")
 
     def _stop(self, error: NotLeader) -> None:
-        if self._beginning is not None:
-            self._beginning.cancel()
-            self._beginning = None
+        for task in (self._beginning, self._first_work):
+            if task is not None:
+                task.cancel()
+        self._beginning = self._first_work = None
         self._forget_desertion()
         if (term := self._server.follow(error)) is not None:
             self._start(term.ended(), "end of a term")
@@ -174,7 +177,8 @@ class Membership:
         self._server.lead(term, lambda owner: self._ended(number, owner))
         self.follower.settled()
         term.driver.on_turn = self._look_for_agents
-        self.on_term(term)
+        if self.on_term is not None:
+            self._first_work = self._start(self.on_term(term), "first work of a term")
         await self._server.tell_health()
 
     def _ended(self, number: int, owner: asyncio.Task[None]) -> None:

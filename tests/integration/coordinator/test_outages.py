@@ -337,7 +337,7 @@ async def test_a_disk_that_does_not_answer_is_an_outage_until_it_does(
         scene.journal.gate.clear()
         scene.driver.submit(failed("a"))
         await wait_until(lambda: scene.serving == [False], DEADLINE_S)
-        with pytest.raises(Unavailable, match="the disk of the journal has not answered"):
+        with pytest.raises(Unavailable, match="the journal has not answered"):
             scene.driver.submit(hello("c"))
         scene.journal.gate.set()
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)

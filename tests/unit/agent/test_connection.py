@@ -114,7 +114,7 @@ def test_of_several_coordinators_each_is_asked_at_once_before_it_waits() -> None
         *(("b:1", 0, 0.0), ("c:1", 0, 0.0), ("a:1", 0, DELAY_FIRST_S)),
         *(("b:1", 0, 0.0), ("c:1", 0, 0.0), ("a:1", 0, 2 * DELAY_FIRST_S)),
     ]
-    assert link.reason == "a:1: away; b:1: away; c:1: away"
+    assert link.reason == "a:1, b:1 and c:1: away"
 
 
 def test_the_term_that_is_lost_is_told_to_all_but_the_one_it_is_sent_to() -> None:

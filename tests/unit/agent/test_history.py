@@ -282,9 +282,7 @@ def test_of_several_coordinators_it_says_which_one_leads_now_and_why_none_does()
     (found,) = told.lines(SessionWelcomed(attempt=6, pace=PACE, term=7))
     assert found.text == "the coordinator at c:1 leads now, in term 7; found after 2 s"
     assert found.details == {"coordinator": "c:1", "term": 7}
-    assert told.feed(not_leading(6, leader="a:1")) == [
-        "coordinator lost: this coordinator does not lead, a:1 does"
-    ]
+    assert told.feed(not_leading(6, leader="a:1")) == ["coordinator replaced: a:1 leads by now"]
     assert told.feed(SessionWelcomed(attempt=7, pace=PACE, term=8)) == [
         "the coordinator at a:1 leads now, in term 8; found after 0 s"
     ]

@@ -107,10 +107,18 @@ def test_an_answer_that_comes_when_the_lease_is_over_is_none(follower: Story) ->
 def test_who_stood_still_stops_first_whatever_it_hears(leader: Story) -> None:
     story = leader
     story.now += 60.0
-    did = story.seen(Leader(OTHER, 20, 9), 20)
+    did = story.seen(other := Leader(OTHER, 20, 9), 20)
     reason = "its lease of 3 s in etcd could not be kept alive: this process stood still"
-    assert did == [do.StopLeading(None, reason), do.Revoke(1), do.Grant(TTL_S)]
-    assert story.core.leader == Leader(OTHER, 20, 9)
+    assert did == [do.StopLeading(other, reason), do.Revoke(1), do.Grant(TTL_S)]
+    assert story.core.leader == other
+
+
+def test_who_stood_still_stops_though_etcd_still_names_it(leader: Story) -> None:
+    leader.now += 60.0
+    stop, *_ = leader.seen(led(11), 12)
+    assert isinstance(stop, do.StopLeading)
+    assert stop.leader is None
+    assert leader.core.leader is None
 
 
 def test_a_lease_that_has_ended_in_etcd_ends_a_leadership(leader: Story) -> None:
@@ -290,6 +298,22 @@ def test_who_does_not_lead_does_not_step_down(follower: Story, leader: Story) ->
     assert follower.take(do.StepDownAsked("maintenance")) == [refused]
     leader.now += TTL_S
     assert leader.take(do.StepDownAsked("maintenance"))[0] == refused
+
+
+def test_what_it_knew_counts_no_more_once_etcd_is_silent_for_a_lease(follower: Story) -> None:
+    follower.after(1.0)
+    follower.take(do.CallFailed(Call.KEEP_ALIVE, 1, "no answer"))
+    assert follower.core.leader == Leader(OTHER, 5, 9)
+    assert do.Grant(TTL_S) in follower.after(2.0)
+    assert follower.core.leader is None
+    assert follower.core.reason.endswith("could not be kept alive: no answer")
+    follower.take(do.CallFailed(Call.GRANT, 0, "still none"))
+    assert follower.core.reason == "etcd does not do what it is asked for: still none"
+    follower.after(RETRY_FIRST_S)
+    follower.granted(2)
+    assert follower.core.leader is None
+    follower.answered(Call.ENROL, 2, Leader(OTHER, 5, 9), 10)
+    assert follower.core.leader == Leader(OTHER, 5, 9)
 
 
 @pytest.mark.parametrize(
