@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak, needs_etcd]
 
 @pytest.fixture
 def heads(cluster: Cluster) -> Iterator[Heads]:
-    """Two coordinators on an etcd of their own, the first of which leads."""
+    """Two coordinators on an etcd of their own, one of which leads."""
     with EtcdCluster(3, can_be_cut=True) as etcd, Heads(cluster, etcd) as heads:
         yield heads
 

@@ -40,7 +40,7 @@ for step in range(10**6):
 
 @pytest.fixture
 def heads(cluster: Cluster, etcd: EtcdCluster) -> Iterator[Heads]:
-    """Three coordinators, the first of which leads."""
+    """Three coordinators, one of which leads."""
     with Heads(cluster, etcd, 3) as heads:
         yield heads
 

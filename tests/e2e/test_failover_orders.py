@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,13 +22,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200), need
 def kill_leader(heads: Heads) -> Callable[[], object]:
     leader = heads.leader()
     leader.kill()
-    return leader.start
+    return partial(leader.start, is_awaited=False)
 
 
 def end_leader(heads: Heads) -> Callable[[], object]:
     leader = heads.leader()
     assert leader.running.terminate() == 0
-    return leader.start
+    return partial(leader.start, is_awaited=False)
 
 
 def stop_leader(heads: Heads) -> Callable[[], object]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from drumbeat.access.problem import AccessProblem
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
 from tests.support.cluster import DEADLINE_S, LOOPBACK, exit_all
@@ -44,10 +45,11 @@ class Head:
             access.append(f"--journal-password-file={etcd.password_file}")
         if etcd.tls:
             access.append(f"--journal-ca={etcd.ca_file}")
-        self._start: Callable[[], Coordinator] = lambda: cluster.own_coordinator(
+        self._begin: Callable[[bool], Coordinator] = lambda is_awaited: cluster.own_coordinator(
             *access,
             *("--leader-ttl", f"{TTL_S}s", "--advertise", self.address),
             port=int(self._port.address.rpartition(":")[2]),
+            is_awaited=is_awaited,
         )
         self.coordinator: Coordinator | None = None
 
@@ -67,12 +69,12 @@ class Head:
         """What its present life has written."""
         return self.running.process.stderr
 
-    def start(self) -> None:
-        """Begin its first life, or another one."""
+    def start(self, *, is_awaited: bool = True) -> None:
+        """Begin its first life, or another one, which may not be able to reach etcd yet."""
         if self.coordinator is None:
-            self.coordinator = self._start()
+            self.coordinator = self._begin(is_awaited)
         else:
-            self.coordinator.restart()
+            self.coordinator.restart(is_awaited=is_awaited)
 
     def kill(self) -> None:
         """End it with SIGKILL."""
@@ -90,7 +92,7 @@ class Head:
             return 0
         try:
             told = self.listed()
-        except (grpc.RpcError, AssertionError):
+        except (grpc.RpcError, AccessProblem):
             return 0
         return told.term if any(c.is_leader and c.is_this for c in told.coordinators) else 0
 
@@ -125,10 +127,11 @@ class Heads:
             self._stack.enter_context(head.route)
         with ExitStack() as stack:
             stack.callback(self._stack.close)
-            self.all[0].start()
+            for head in self.all:
+                head.start(is_awaited=False)
+            for head in self.all:
+                head.running.process.wait_for_line("coordinator ready")
             self.leader()
-            for head in self.all[1:]:
-                head.start()
             stack.pop_all()
         return self
 
