@@ -169,9 +169,11 @@ def _stopped(marks: Marks, start: int, end: int) -> int:
 def _cut_round(
     marks: Marks, start: int, end: int, *, reached: int | None, since: int | None
 ) -> Iterator[Piece]:
-    # Of workers that tell nothing of themselves it is known that they run.
-    known = [at for at in (marks.heard, marks.running) if at is not None]
-    began = marks.began if marks.began is not None else max(known, default=end)
+    began = marks.began
+    if began is None and reached is None and marks.step_first is None:
+        # Of workers that name no steps it is known that they run, or have told a heartbeat.
+        began = max((at for at in (marks.heard, marks.running) if at is not None), default=end)
+    began = end if began is None else began
     again = began
     if reached is not None and marks.step_first is not None and marks.step_first <= reached:
         again = end if marks.caught_up is None else marks.caught_up

@@ -430,6 +430,8 @@ class Run(RunContext):
         """Journal a transition, and begin the phase it leads to."""
         self.close_stretch(self._phase.found(transition), now=now)
         self.decide(transition)
+        if self.state.phase is Phase.ENDED:
+            self._draining = {}  # they leave with all others
         self.learning.due_at = None  # what was learned is told while a round runs, or as it ends
         if isinstance(transition, rec.RoundStarted):
             leader = self.members.presences[transition.participants[0]]
