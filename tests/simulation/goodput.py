@@ -77,7 +77,7 @@ class TrainingCluster(Cluster):
         self._told: dict[tuple[str, int], tuple[int, float]] = {}
         self._latest = 0.0  # of the records
         self.noted_at = 0.0
-        # When a coordinator heard of which step, from the first of the round, by agent and round.
+        # When a coordinator heard of which step, by agent and round.
         self.words: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
         self._known = self.checker.on_journaled
         self.checker.on_journaled = self._on_journaled  # type: ignore[method-assign]
@@ -158,7 +158,8 @@ class TrainingCluster(Cluster):
         It is told so by all of them, or by one that has come further than it could alone.
         """
         words = [self.words[name, round_id] for name in seats]
-        ahead = [at for each in words for at, step in each if step >= STEPS_ALONE_MAX]
+        first = min((word for each in words for word in each), default=(0.0, 0))[1]
+        ahead = [at for each in words for at, step in each if step - first >= STEPS_ALONE_MAX]
         since = 0.0
         while True:
             firsts = [[at for at, _ in each if at >= since] for each in words]
@@ -277,7 +278,7 @@ def make(patch: pytest.MonkeyPatch, plan: Plan) -> TrainingCluster:
 
     def heard(self: Meter, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
         if beat.workers and beat.round_id is not None:
-            step = (beat.workers[0].step or 0) - cluster.lives[beat.round_id].base
+            step = beat.workers[0].step or 0
             # What comes in the instant of a note, behind it, is not in it.
             at = math.nextafter(now, math.inf) if now == cluster.noted_at else now
             cluster.words[incarnation, beat.round_id].append((at, step))
