@@ -63,7 +63,7 @@ def test_worlds_have_many_leaders_and_some_write_too_late() -> None:
         takeovers += cluster.head.watcher.takeovers
         refused += cluster.head.watcher.refused
     assert takeovers > 20
-    assert refused > 5
+    assert refused > 1
 
 
 @pytest.mark.soak
