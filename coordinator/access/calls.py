@@ -64,14 +64,20 @@ class CoordinatorCalls:
         self._search.found()
         self._exit_codes.clear()
 
-    def ask(self, work: Callable[[grpc.Channel, Metadata], T], *, is_repeatable: bool = True) -> T:
+    def ask(
+        self,
+        work: Callable[[grpc.Channel, Metadata], T],
+        *,
+        is_repeatable: bool = True,
+        is_patient: bool = True,
+    ) -> T:
         """Return what ``work`` does with the coordinator that leads; as ``call_channel``.
 
         It is begun again with the next one if it is refused by one that does not lead, or could
         not be sent; if ``is_repeatable``, after silence, too. If the one that is named has died,
-        another one is waited for.
+        another one is waited for if ``is_patient``.
         """
-        waits = iter(ELECTION_WAITS_S)
+        waits = iter(ELECTION_WAITS_S if is_patient else ())
         while True:
             try:
                 with self.channel() as (channel, metadata):

@@ -28,7 +28,9 @@ def run_ids(ctx: click.Context, _argument: click.Parameter, begun: str) -> list[
     arguments.settle(ctx, params)
     try:
         calls = calls_of(requests.Request(**params))
-        found = calls.ask(lambda *opened: Reader(*opened, timeout_s=TIMEOUT_S).runs())
+        found = calls.ask(
+            lambda *opened: Reader(*opened, timeout_s=TIMEOUT_S).runs(), is_patient=False
+        )
     except (grpc.RpcError, CallFailed):
         return []
     return [

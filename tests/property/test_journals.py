@@ -77,7 +77,7 @@ async def opened(etcd: Etcd, keys: Keys) -> EtcdJournal:
     return journal
 
 
-@orders(25, steps=1)
+@orders(10, steps=1)
 @given(numbers=BATCHES)
 def test_on_sqlite(numbers: list[list[int]]) -> None:
     async def open_journal(directory: Path) -> Journal:
@@ -117,7 +117,7 @@ def test_on_etcd(etcd: EtcdCluster) -> None:
     check_all()
 
 
-@orders(150, steps=1)
+@orders(100, steps=1)
 @given(numbers=BATCHES, faults=FAULTS)
 def test_what_gets_lost_or_comes_late_or_twice_does_no_harm(
     numbers: list[list[int]], faults: list[Fault | None]
@@ -167,7 +167,7 @@ class Interrupted:
         return getattr(self._etcd, name)
 
 
-@orders(150, steps=1)
+@orders(100, steps=1)
 @given(numbers=BATCHES, before=st.integers(1, 40), is_late=st.booleans())
 def test_a_leader_that_was_deposed_leaves_a_batch_whole_or_nothing_of_it(
     numbers: list[list[int]], before: int, is_late: bool

@@ -54,14 +54,16 @@ def test_a_seed_is_one_world() -> None:
     assert stories[0] == stories[1]
 
 
-def test_worlds_have_many_leaders() -> None:
+def test_worlds_have_many_leaders_and_some_write_too_late() -> None:
     """Else they would prove nothing."""
-    takeovers = 0
+    takeovers = refused = 0
     for seed in range(10):
         cluster = FailoverCluster(seed)
         cluster.run()
         takeovers += cluster.head.watcher.takeovers
+        refused += cluster.head.watcher.refused
     assert takeovers > 20
+    assert refused > 1
 
 
 @pytest.mark.soak

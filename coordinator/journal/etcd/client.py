@@ -28,8 +28,8 @@ CALL_TIMEOUT_S = 1.0
 WRITE_BYTES_PER_S_MIN = 1024 * 1024
 # Of a page: it changes nothing, so waiting does no harm, and it can be large.
 READ_TIMEOUT_S = 5.0
-# Keys that are read at once. With values as large as a journal makes them it is 140 MB.
-PAGE_KEYS = 128
+# Keys that are read at once: for each page etcd counts all that there are.
+PAGE_KEYS = 1_000
 
 Result = TypeVar("Result")
 

@@ -6,6 +6,7 @@ last: whoever was deposed, and whatever comes late, changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,6 +37,7 @@ from coordinator.journal.etcd.model import (
     KeyValue,
     Outcome,
     Put,
+    Reading,
     Transaction,
 )
 from coordinator.journal.journal import Journal, JournaledRuns
@@ -109,8 +111,8 @@ class EtcdJournal(Journal):
         head = await self._take_over()
         reading = await self._patiently(lambda: self._etcd.read(*self._keys.all))
         self._history_from = reading.revision
-        contents = read_contents(self._keys, reading.found)
-        self.runs = folded(self._keys, contents)
+        # In a thread: the lease is kept alive meanwhile.
+        contents, self.runs = await asyncio.to_thread(_read, self._keys, reading)
         self.tokens, self.drains = contents.tokens, contents.drains
         self.forgets = contents.forgets
         self._homes = {run.key: run.home for run in contents.runs}
@@ -243,6 +245,11 @@ class EtcdJournal(Journal):
 
     def _lost(self) -> errors.LostLeadership:
         return errors.LostLeadership(self._keys.prefix.rstrip("/"))
+
+
+def _read(keys: Keys, reading: Reading) -> tuple[Contents, JournaledRuns]:
+    contents = read_contents(keys, reading.found)
+    return contents, folded(keys, contents)
 
 
 def folded(keys: Keys, contents: Contents) -> JournaledRuns:

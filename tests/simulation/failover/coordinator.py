@@ -363,5 +363,7 @@ class Coordinator:
             if self._is_suspended and self.process.actor.is_stalled:
                 self._is_suspended = False
                 self.lag_s += self.clock.now - self._stopped_at
-            for actor in self.process.actors:
+            actors = self.process.actors
+            self._random.shuffle(actors)  # either may be the first to do what it was about to
+            for actor in actors:
                 self.clock.resume(actor, self._random)

@@ -23,6 +23,8 @@ KEYS = Keys("sim")
 TIMEOUT_S = 1.0
 # So late do requests arrive at most that nobody waits for any more.
 LATE_MAX_S = 15.0
+# So late is a watch at most that still hears of everything.
+LAG_MAX_S = 5.0
 # A watch that hears nothing is found to be broken.
 BROKEN_MIN_S, BROKEN_MAX_S = 2.0, 6.0
 
@@ -120,7 +122,8 @@ class EtcdService:
         if self.state.revision > self._told:
             self._told = self.state.revision
             for watch in self.watches:
-                self.clock.after(self.delay(), None, watch.deliver)
+                lag_s = self._random.uniform(0.0, LAG_MAX_S) if self.is_astray() else 0.0
+                self.clock.after(self.delay() + lag_s, None, watch.deliver)
         due = self.state.next_expiry()
         if due is not None and (self._looks_at is None or due < self._looks_at):
             self._looks_at = due

@@ -34,13 +34,14 @@ class JournalWatcher:
 
     def __init__(self, checker: Checker, etcd: EtcdService) -> None:
         self.checker, self._etcd = checker, etcd
-        self.takeovers = 0
+        self.takeovers = self.refused = 0
         self._head: Head | None = None
         self._was_drained: set[str] = set()
 
     def on_commit(self, life: TermLife, asked: Transaction, outcome: Outcome) -> None:
         """Etcd has done a transaction of a term, or found that its conditions do not hold."""
         changed = [each for each in asked.then if isinstance(each, Put | Delete)]
+        self.refused += not outcome.is_done
         if not outcome.is_done or not changed:
             return
         who, before = f"the leader of term {life.term}", self._head

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
 from msgspec.structs import replace
 
+from coordinator.journal.etcd import batches, journal, layout
 from tests.simulation import faults as agent_faults
 from tests.simulation import steering
 from tests.simulation.cluster import Cluster
@@ -34,6 +36,7 @@ class FailoverPlan:
     coordinators: int
     ttl_s: float
     sloppiness: float
+    is_cramped: bool  # batches take several transactions, and history is soon forgotten
 
     @staticmethod
     def draw(seed: int) -> FailoverPlan:
@@ -43,6 +46,7 @@ class FailoverPlan:
             coordinators=random.choice([2, 2, 3]),
             ttl_s=random.choice([2.0, 3.0, 3.0, 5.0]),
             sloppiness=random.choice([0.0, 0.0, 0.02, 0.1]),
+            is_cramped=random.random() < 0.4,
         )
 
 
@@ -59,6 +63,17 @@ class FailoverCluster(Cluster):
         super().__init__(dataclasses.replace(plan, configs=tuple(configs)))
         self.network.keepalive_s = KEEPALIVE_S
         self.is_broken = False
+
+    def run(self) -> None:
+        """Live the whole life of this world."""
+        with pytest.MonkeyPatch.context() as patch:
+            if self.extra.is_cramped:
+                patch.setattr(layout, "PART_BYTES_MAX", 300)
+                patch.setattr(batches, "BYTES_MAX", 400)
+                patch.setattr(batches, "OPERATIONS_MAX", 3)
+                patch.setattr(batches, "POINTS_MAX", 2)
+                patch.setattr(journal, "COMPACT_WRITES", 7)
+            super().run()
 
     def make_head(self, make_registry: Callable[..., Registry]) -> Heads:
         """Return the coordinators."""

@@ -99,11 +99,13 @@ class Session:
             if isinstance(effect.result, CoordinatorError):
                 link.acks.send(End("the record was refused", "UNAVAILABLE"))
                 return
+            is_kept = bool(effect.result)
+            self._life.machine.checker.on_acknowledged(record, is_kept=is_kept)
             link.acks.send(
                 session_pb2.ReportFailuresResponse(
                     incarnation=record.fence.incarnation,
                     sequence=record.sequence,
-                    kept=bool(effect.result),
+                    kept=is_kept,
                 )
             )
 
