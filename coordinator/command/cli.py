@@ -12,6 +12,7 @@ import click
 from coordinator.command import operators
 from coordinator.command.archiving.commands import journal
 from coordinator.command.archiving.requests import JournalRequest
+from coordinator.command.declaration import EXIT_CODES
 from coordinator.command.requests import Looking, Request
 from coordinator.config import CoordinatorConfig, default_state_dir
 from coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
@@ -42,7 +43,7 @@ Examples:
   coordinator COMMAND --help
 
 All but serve take -o json.
-{operators.EXIT_CODES}"""
+{EXIT_CODES}"""
 
 
 @click.group(

@@ -341,6 +341,13 @@ class ShowLogs(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowGoodput(Looking):
+    """``coordinator goodput``."""
+
+    run_id: str  # an argument
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -363,6 +370,7 @@ COMMANDS: dict[str, type[Request]] = {
     "logs": ShowLogs,
     "members": ListMembers,
     "step-down": StepDown,
+    "goodput": ShowGoodput,
 }
 
 

@@ -167,8 +167,11 @@ class Driver:
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
         self.registry.forgets = self.journal.forgets
-        keys = self.journal.runs.states
-        states = [state for key in keys if (state := self._read_run(key)) is not None]
+        states: list[RunState] = []
+        for key in self.journal.runs.states:
+            if (state := self._read_run(key)) is not None:
+                states.append(state)
+            await asyncio.sleep(0)  # a lease is kept alive meanwhile, however much there is
         now = self.now()
         await self.journal.write(self.registry.restore(states, now=now), now=now)
         for state in states:

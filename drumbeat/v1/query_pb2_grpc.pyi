@@ -185,7 +185,23 @@ _QueryServiceListCoordinatorsType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType]):
+_QueryServiceGetGoodputType = typing_extensions.TypeVar(
+    '_QueryServiceGetGoodputType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -236,6 +252,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.ListCoordinatorsRequest,
             drumbeat.v1.query_pb2.ListCoordinatorsResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetGoodputRequest,
+            drumbeat.v1.query_pb2.GetGoodputResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -279,6 +299,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.ListCoordinatorsRequest,
             drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetGoodputRequest,
+            drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -339,6 +363,9 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     it, whether it leads or not.
     """
 
+    GetGoodput: _QueryServiceGetGoodputType
+    """Returns what the time of a run went into, up to now or to its end."""
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -379,6 +406,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.ListCoordinatorsRequest,
         drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
     ],
 ]
 
@@ -497,5 +528,13 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         """Lists the coordinators of the cluster, and says which of them leads. Each of them answers
         it, whether it leads or not.
         """
+
+    @abc.abstractmethod
+    def GetGoodput(
+        self,
+        request: drumbeat.v1.query_pb2.GetGoodputRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetGoodputResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetGoodputResponse]]:
+        """Returns what the time of a run went into, up to now or to its end."""
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -96,6 +96,12 @@ class Reader:
                 return found
             after = found[-1].sequence
 
+    def goodput(self, run_id: str) -> pb.GetGoodputResponse:
+        """Return what the time of the latest run of this id went into."""
+        request = pb.GetGoodputRequest(run_id=run_id)
+        found: pb.GetGoodputResponse = self._call("GetGoodput", request)
+        return found
+
     def watch(self, run: pb.Run, after: int) -> Any:
         """Return the stream of what is decided on a run after that."""
         request = pb.WatchEventsRequest(

@@ -14,6 +14,7 @@ from coordinator.command.calls import failure_of
 from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import (
     event_document,
+    goodput_document,
     overview_document,
     run_document,
     status_document,
@@ -28,6 +29,7 @@ from coordinator.command.requests import (
     ExplainRun,
     Looking,
     ShowEvents,
+    ShowGoodput,
     ShowLogs,
     ShowStacks,
     ShowStatus,
@@ -167,6 +169,19 @@ def _stacks(asked: ShowStacks) -> None:
         write(stacks.text(answers))
 
 
+def _goodput(asked: ShowGoodput) -> None:
+    def work(*opened: Any) -> query_pb2.GetGoodputResponse:
+        return Reader(*opened).goodput(asked.run_id)
+
+    found = goodput_document(asked.run_id, calls_of(asked).ask(work))
+    if asked.output == "json":
+        write_json(found)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.goodput_screen(found)))
+
+
 def _logs(asked: ShowLogs) -> None:
     show_logs(asked, write)
 
@@ -178,4 +193,5 @@ VERBS: dict[type[Looking], Callable[[Any], None]] = {
     WatchRun: _watch,
     ShowStacks: _stacks,
     ShowLogs: _logs,
+    ShowGoodput: _goodput,
 }

@@ -60,6 +60,7 @@ class Run(RunContext):
         self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
             members.expect(state.members, until=now + policy.return_grace_s(members.pace))
+        self.resume_account(now=now)
         self._phase = PHASES[state.phase](self, now=now)
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
@@ -80,6 +81,8 @@ class Run(RunContext):
                 self._follow(transition, now)
             if not self._let_go_drained(now) and transition is None:
                 break
+        if self.members.meter.is_due(now):
+            self.note_progress(now=now)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
@@ -389,7 +392,7 @@ class Run(RunContext):
     ) -> None:
         beat = event.beat
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
-        presence = self.members.heard(incarnation, beat, now=now)
+        presence = self.members.heard(incarnation, beat, sent_at=sent_at, now=now)
         self.silent.heard(incarnation)
         if beat.master_port and not self.port_of(incarnation):
             presence.master_port_spent = beat.master_port
@@ -403,6 +406,9 @@ class Run(RunContext):
         if (agent := self.state.members.get(incarnation)) is not None:
             self._names.discard(agent.name)
             self._workers -= agent.local_world_size
+        presence = self.members.presences.get(incarnation)
+        silent_since = now if presence is None else presence.silent_since
+        self.members.meter.lost(incarnation, silent_since=silent_since, now=now)
         self.members.forget(incarnation)
         self._draining.pop(incarnation, None)
         if self.state.phase is Phase.ENDED:
@@ -422,6 +428,7 @@ class Run(RunContext):
 
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
+        self.close_stretch(self._phase.found(transition), now=now)
         self.decide(transition)
         self.learning.due_at = None  # what was learned is told while a round runs, or as it ends
         if isinstance(transition, rec.RoundStarted):
