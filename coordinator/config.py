@@ -3,12 +3,27 @@
 from dataclasses import dataclass, field
 
 from coordinator.access.certificate_roles import TLS_ROLES, RoleRule
+from coordinator.journal.etcd import address as etcd
+from coordinator.journal.etcd.address import EtcdAddress
 from coordinator.limits import Limits
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
 from drumbeat.violation import Violation
 
 _PATH = text("the path of a file", len, metavar="FILE")
+
+
+def _reached_at(given: str) -> str:
+    settings.parse_host_port(given)  # the port may be left out: it is that of --port then
+    return given.strip()
+
+
+_REACHED_AT = settings.Kind(
+    "HOST, HOST:PORT or [IPV6]:PORT, with a port from 1 to 65535",
+    _reached_at,
+    _reached_at,
+    metavar="HOST[:PORT]",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,27 @@ class CoordinatorConfig:
         "Directory of the journal; with it, a restarted coordinator knows every run.",
         shown_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; temporary with --port 0",
     )
+    journal: EtcdAddress | None = declare(etcd.JOURNAL)  # noqa: RUF009 - it makes a field
+    journal_password_file: str | None = declare(etcd.JOURNAL_PASSWORD_FILE)
+    journal_ca: str | None = declare(etcd.JOURNAL_CA)
+    journal_cert: str | None = declare(etcd.JOURNAL_CERT)
+    journal_key: str | None = declare(etcd.JOURNAL_KEY)
+    leader_ttl: float = setting(
+        # A leader that died is succeeded within it, and etcd's own elections take 1 s.
+        3.0,
+        seconds(2.0, 60.0),
+        "High availability",
+        "Silence after which another coordinator leads; etcd rounds it up to whole seconds, and "
+        "to what it grants at least.",
+    )
+    advertise: str | None = setting(
+        None,
+        _REACHED_AT,
+        "High availability",
+        "Where agents and operators reach this coordinator, as the others tell them; the port is "
+        "that of --port unless one is given.",
+        shown_default="--host and --port; of 0.0.0.0 and :: the address on the way to etcd",
+    )
     heartbeat_interval: float = setting(
         # Several beats fit into a lease that is still short, and a thousand agents cost little.
         1.0,
@@ -99,6 +135,8 @@ class CoordinatorConfig:
         found = settings.read_settings(self)[1]
         broken = {violation.field for violation in found}
         found += self._access_rules()
+        if "journal" not in broken:
+            found += self._journal_rules()
         # So that one lost beat costs nothing.
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"
@@ -125,6 +163,23 @@ class CoordinatorConfig:
             for name, needed in needs
             if name in given and needed not in given
         ]
+
+    @property
+    def etcd(self) -> EtcdAddress | None:
+        """Where the journal is on etcd, None if it is in the state directory."""
+        return None if self.journal is None else etcd.with_files(self.journal, self._files())
+
+    def _files(self) -> dict[str, str | None]:
+        names = ("journal_password_file", "journal_ca", "journal_cert", "journal_key")
+        return {name: getattr(self, name) for name in names}
+
+    def _journal_rules(self) -> list[Violation]:
+        """Which settings need that the journal is on etcd, and which others etcd needs."""
+        found = etcd.broken_rules(self.journal, self._files())
+        if self.journal is None and self.advertise is not None:
+            allowed = "this only together with --journal"
+            found.append(Violation("advertise", self.advertise, allowed))
+        return found
 
 
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:

@@ -39,6 +39,7 @@ What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 
 from typing import ClassVar, NamedTuple
 
+from drumbeat.command.leader_search import NONE_LEADS, NOT_LEADING, Outcome
 from drumbeat.violation import InvalidField, show_value
 
 # Fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``; these have other names there.
@@ -135,15 +136,14 @@ class NotLeader(CoordinatorError):
     """This coordinator does not lead. Made of the leader's address, empty if none is known."""
 
     status, refusal, is_retryable = "UNAVAILABLE", "NOT_LEADER", True
-    text = "this coordinator does not lead"
+    text = NOT_LEADING
 
     def __init__(self, leader: str = "", reason: str = "") -> None:
         super().__init__(leader, reason)
         self.leader, self.reason = leader, reason
 
     def __str__(self) -> str:
-        leads = f"{self.leader} does" if self.leader else f"none does: {self.reason}"
-        return f"{self.text}, {leads}"
+        return f"{self.text}, {self.leader} does" if self.leader else f"{NONE_LEADS}{self.reason}"
 
 
 class CannotStepDown(CoordinatorError):
@@ -235,11 +235,23 @@ class CommandFailed(CoordinatorError):
 
 
 class CallFailed(CommandFailed):
-    """A coordinator was asked, and could not be reached or refused."""
+    """A coordinator was asked, and could not be reached or refused.
 
-    def __init__(self, problem: str, exit_code: int, hint: str = "") -> None:
+    ``leader``: that it names in its place.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        exit_code: int,
+        hint: str = "",
+        *,
+        outcome: Outcome = Outcome.REFUSED,
+        leader: str = "",
+    ) -> None:
         super().__init__(problem, exit_code, hint)
         self.exit_code, self.hint = exit_code, hint
+        self.outcome, self.leader = outcome, leader
 
 
 class InvalidConfiguration(CommandFailed):

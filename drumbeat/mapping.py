@@ -21,6 +21,8 @@ from drumbeat.violation import InvalidField
 
 # Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
 ERROR_KEY = "drumbeat-error-bin"
+# Metadata of a call whose client comes because it has lost the coordinator of this term.
+LOST_TERM_KEY = "drumbeat-lost-term"
 
 V = TypeVar("V")
 E = TypeVar("E", bound=StrEnum)

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
 from agent.settings.launch_config import LaunchConfig
 from coordinator.command import requests
+from coordinator.command.archiving.requests import JournalRequest
 from coordinator.command.cli import SETTINGS as SERVE_SETTINGS
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
 
@@ -44,6 +45,8 @@ def page() -> str:
         "## `coordinator serve`\n",
         table({**SERVE_SETTINGS, "quiet": QUIET}),
         *operators(),
+        "## `coordinator journal export`, `import` and `check`\n",
+        table(settings_of(JournalRequest)),
     ]
     return "\n".join(parts)
 

@@ -44,7 +44,7 @@ async def _run(config: AgentConfig) -> int:
     coordinator = Driver(Registry(Policy()), Journal(), Limits(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
     connection = EmbeddedConnection(coordinator)
-    agent = asyncio.create_task(drive(config, lambda: connection), name="agent")
+    agent = asyncio.create_task(drive(config, lambda *_: connection), name="agent")
     try:
         await asyncio.wait({owner, agent}, return_when=asyncio.FIRST_COMPLETED)
         if not agent.done():

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from agent import errors
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
+from agent.core.link import CoordinatorLink
+from agent.core.model import Assignment, Beat, DesiredState, Exit, Standby, Stop
 from agent.core.notice import Leaving, Notice
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.settings.config import AgentConfig
@@ -31,65 +32,6 @@ RETRY_BASE_S = 0.5
 """The wait before the first retry of a supervisor; it doubles. All of them together outlast a
 passing shortage of processes or memory, and the first replacement of one that has lived comes at
 once."""
-
-# Upper bound of the first delay before a new attempt; doubles with each failure.
-# The coordinator waits half a second for an agent whose stream broke.
-DELAY_FIRST_S = 0.05
-
-
-class CoordinatorLink:
-    """One attempt at a session at a time; the first error of a session ends it.
-
-    Before the first welcome the agent waits for the join timeout, later for the grace, counted
-    from the loss. Instants are monotonic seconds.
-    """
-
-    def __init__(self, config: AgentConfig) -> None:
-        self._config = config
-        self.coordinator = config.coordinator or "within this process"
-        self.attempt = 0
-        self.is_open = self.was_open = False
-        self.deadline: float | None = None
-        self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
-        self.reason, self.hint = "no answer", ""
-        self._failures = 0
-
-    def begin(self, *, now: float) -> None:
-        """Begin the first attempt, which is made at once."""
-        self.attempt, self.deadline = 1, now + self._config.join_timeout
-
-    def welcomed(self, pace: Pace) -> None:
-        """Note that the coordinator let us in, or set another pace."""
-        self.pace, self.is_open, self.was_open = pace, True, True
-        self._failures, self.deadline = 0, None
-
-    def lost(self, reason: str, hint: str = "", *, now: float) -> float:
-        """Begin another attempt; return the upper bound of its random delay."""
-        if self.is_open:
-            self.deadline = now + self._config.coordinator_grace
-        self.is_open, self.reason, self.hint = False, reason, hint
-        self.attempt += 1
-        delay = DELAY_FIRST_S * 2.0**self._failures
-        self._failures = min(self._failures + 1, 20)
-        return min(delay, self.pace.reconnect_delay_max_s)
-
-    def end(self) -> None:
-        """Wait for nothing any more."""
-        self.is_open, self.deadline = False, None
-        self.attempt += 1
-
-    def given_up(self, *, now: float) -> errors.AgentError | None:
-        """Return the error to end with at ``now``; ``None`` while there is patience left."""
-        if self.deadline is None or now < self.deadline:
-            return None
-        where, config = self.coordinator, self._config
-        error: errors.AgentError
-        if self.was_open:
-            error = errors.CoordinatorLost(where, config.coordinator_grace, self.reason)
-        else:
-            error = errors.CoordinatorUnreachable(where, config.join_timeout, self.reason)
-        error.hint = self.hint or error.hint
-        return error
 
 
 class AgentCore:
@@ -157,6 +99,7 @@ class AgentCore:
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self.workers.check_invariants()
+        self.link.search.check_invariants()
         assert self._beat_at is None or self.link.is_open, "beats without a session"
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
@@ -188,7 +131,7 @@ class AgentCore:
     def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
             case ev.SessionWelcomed():
-                self.link.welcomed(event.pace)
+                self.link.welcomed(event)
                 self._beat_at = now + event.pace.heartbeat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
@@ -238,10 +181,10 @@ class AgentCore:
 
     def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
-        if event.refusal is not None:
+        if (refusal := self.link.refusal(event)) is not None:
             if self.workers.assignment is not None and self.ending is None:
-                self._tell("refused", f"{event.refusal}; its workers are stopped")
-            self._end_with(event.refusal)
+                self._tell("refused", f"{refusal}; its workers are stopped")
+            self._end_with(refusal)
         if self.ending is not None:
             self.link.end()  # there is nothing to come back for
             return
@@ -250,14 +193,16 @@ class AgentCore:
             self.desired, self._port_spent = Standby(reason=event.reason), 0
             self._tell("fenced", event.reason)
         elif self.link.is_open:
-            self._tell("coordinator lost", event.reason)
-        self._connect(self.link.lost(event.reason, event.hint, now=now), now)
+            next_one = "; looking for the next leader" if self.link.search.has_others else ""
+            if event.leader:
+                self._tell("coordinator replaced", f"{event.leader} leads by now")
+            else:
+                self._tell("coordinator lost", f"{event.reason}{next_one}")
+        self._connect(self.link.lost(event, now=now), now)
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self.ending is None and not self._is_over(now):
-            attempt, beat = self.link.attempt, self._beat()
-            session = fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
-            self._effects.append(session)
+            self._effects.append(self.link.opening(delay_max_s, self._beat()))
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""

@@ -10,6 +10,7 @@ from agent.core.notice import Notice, NoticeReport
 from agent.errors import AgentError
 from agent.watchdog.core import model as watchdog
 from agent.workers.supervisor import messages
+from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import InprocessDirective
 
 # The supervisor's reports, the watchdog's acts and the workers' steps, as they are.
@@ -27,6 +28,7 @@ class SessionWelcomed(Struct, frozen=True, kw_only=True):
 
     attempt: int
     pace: Pace
+    term: int = 0  # of an answer
 
 
 class DirectiveReceived(Struct, frozen=True, kw_only=True):
@@ -61,7 +63,8 @@ class NoticeAnswered(Struct, frozen=True, kw_only=True):
 class SessionLost(Struct, frozen=True, kw_only=True):
     """It ended or could not be opened; ``is_stale``: the coordinator has given this agent up.
 
-    ``refusal``: it will never let it in. ``hint``: what to do about the reason.
+    ``refusal``: it will never let it in. ``hint``: what to do about the reason. ``leader``: that
+    it names in its place.
     """
 
     attempt: int
@@ -69,6 +72,8 @@ class SessionLost(Struct, frozen=True, kw_only=True):
     hint: str = ""
     is_stale: bool = False
     refusal: AgentError | None = None
+    outcome: Outcome = Outcome.NO_ANSWER
+    leader: str = ""
 
 
 class PortReserved(Struct, frozen=True, kw_only=True):

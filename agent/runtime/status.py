@@ -78,7 +78,7 @@ class OwnStatus:
             name=self._name,
             pid=self._pid,
             began_at=self._began_at,
-            coordinator=self._config.coordinator,
+            coordinator=self._config.coordinator and core.link.search.address,
             is_connected=core.link.is_open,
             state=core.workers.state,
             reason=core.desired.reason,

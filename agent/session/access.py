@@ -12,8 +12,9 @@ from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig
 from drumbeat.access import client, diagnosis
 from drumbeat.access.client import Credentials
-from drumbeat.access.problem import AccessProblem
+from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import CA_CHARACTERS
+from drumbeat.command.settings import parse_addresses
 
 T = TypeVar("T")
 
@@ -29,10 +30,10 @@ class Access:
 
     def __init__(self, config: AgentConfig, files: FileThread) -> None:
         assert config.coordinator is not None, "a standalone agent needs no way"
-        self.coordinator = config.coordinator
+        self.has_others = len(parse_addresses(config.coordinator)) > 1
         self._config, self._files = config, files
         self._authorities: tuple[str, ...] = ()
-        self.is_known = False  # whether the coordinator has answered before
+        self.known: set[str] = set()  # addresses at which the coordinator has answered
 
     def trust(self, authorities: Sequence[str]) -> None:
         """Take these for the coordinator's too, from the next connection on.
@@ -43,35 +44,37 @@ class Access:
         if known:
             self._authorities = tuple(known[:AUTHORITIES_MAX])
 
-    async def credentials(self) -> Credentials:
+    async def credentials(self, address: str) -> Credentials:
         """Return what a connection uses, from files as they are now. Raises ``TransportError``."""
-        read = partial(
-            client.credentials, self._config, self.coordinator, authorities=self._authorities
-        )
+        read = partial(client.credentials, self._config, address, authorities=self._authorities)
         try:
             return await self._run(read)
         except AccessProblem as problem:
             raise _error_of(problem) from problem
 
-    async def examine(self, error: TransportError, used: Credentials) -> TransportError:
+    async def examine(
+        self, error: TransportError, address: str, used: Credentials
+    ) -> TransportError:
         """Return what an error of a connection means: for the user, and for the next attempt."""
         if error.refusal == "UNAUTHENTICATED":
-            return await self._examine_refusal(error, used)
-        is_worth_it = diagnosis.is_worth_asking(error.reason, is_known=self.is_known)
+            return await self._examine_refusal(error, address, used)
+        is_worth_it = diagnosis.is_worth_asking(error.reason, is_known=address in self.known)
         if error.refusal or not is_worth_it:
             return error
         try:
-            problem = await self._run(partial(diagnosis.explain, self.coordinator, used))
+            problem = await self._run(partial(diagnosis.explain, address, used))
         except TransportError:
             return error
         return error if problem is None else _error_of(problem)
 
-    async def _examine_refusal(self, error: TransportError, used: Credentials) -> TransportError:
+    async def _examine_refusal(
+        self, error: TransportError, address: str, used: Credentials
+    ) -> TransportError:
         """Try again with another token, if there is one by now; a refusal stands for the same."""
         if used.is_local:  # its coordinator has ended, or writes another one
-            return TransportError(error.reason)
+            return TransportError(error.reason, hint=HOW_TO_GET_IN if self.has_others else "")
         try:
-            present = await self.credentials()
+            present = await self.credentials(address)
         except TransportError as problem:
             reason = f"{error.reason}; {problem.reason}"
             return TransportError(reason, hint=problem.hint, is_final=problem.is_final)

@@ -23,8 +23,9 @@ from agent.session.transport import (
 )
 from agent.workers.ports import address_towards
 from drumbeat.access.client import Credentials, Metadata
+from drumbeat.command.leader_search import is_silence
 from drumbeat.command.settings import parse_host_port
-from drumbeat.mapping import ERROR_KEY
+from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end, until_one_ends
 from drumbeat.v1 import (
     common_pb2,
@@ -42,32 +43,44 @@ _OPTIONS = [
     # Every session gets a connection of its own: a shared one would make a new
     # session wait for the back-off of the old one's.
     ("grpc.use_local_subchannel_pool", 1),
-    # A coordinator that vanished without a word is noticed within 15 s; the
-    # workers don't depend on it.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # Without it newer releases wait a minute for the answer, whatever stands above.
-    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
     # Half of what a heartbeat costs both sides went into probing for bandwidth.
     ("grpc.http2.bdp_probe", 0),
 ]
+_OF_ONE = [
+    # A coordinator that vanished without a word is noticed within 15 s; the
+    # workers don't depend on it.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Without it newer releases wait a minute for the answer, whatever stands above.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+]
+_OF_SEVERAL = [
+    # Within 4 s, for by then another one leads.
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
+    ("grpc.min_reconnect_backoff_ms", 4_000),  # to connect, in spite of its name
+]
 
 
 class GrpcConnection:
     """One channel, past a proxy of the environment unless ``is_proxied``; `open` makes it."""
 
-    def __init__(self, access: Access, *, is_proxied: bool = False) -> None:
-        self._access = access
-        self._options = [*_OPTIONS, ("grpc.enable_http_proxy", int(is_proxied))]
+    def __init__(
+        self, access: Access, address: str, lost_term: int, *, is_proxied: bool = False
+    ) -> None:
+        self._access, self._address, self._lost_term = access, address, lost_term
+        pace = _OF_SEVERAL if access.has_others else _OF_ONE
+        self._options = [*_OPTIONS, *pace, ("grpc.enable_http_proxy", int(is_proxied))]
         self._channel: grpc.aio.Channel | None = None
         self._metadata: Metadata = ()
 
     async def address(self) -> str:
         """Return the address of this host on the way there. Raises ``TransportError``."""
-        where = parse_host_port(self._access.coordinator)
+        where = parse_host_port(self._address)
         try:
             return await asyncio.to_thread(address_towards, where.host, where.port)
         except OSError as error:
@@ -75,19 +88,21 @@ class GrpcConnection:
 
     async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Call ``AgentService.OpenSession``, with files of tokens and certificates as they are."""
-        used = await self._access.credentials()
+        used = await self._access.credentials(self._address)
         self._metadata = used.metadata
         channel = self._channel = self._channel_of(used)
-        call = session_pb2_grpc.AgentServiceStub(channel).OpenSession(metadata=self._metadata)
+        lost = ((LOST_TERM_KEY, str(self._lost_term)),) if self._lost_term else ()
+        stub = session_pb2_grpc.AgentServiceStub(channel)
+        call = stub.OpenSession(metadata=(*self._metadata, *lost))
 
         def take_answer(directive: session_pb2.Directive) -> None:
-            self._access.is_known = True
+            self._access.known.add(self._address)
             take(directive)
 
         try:
             await _converse(call, requests, take_answer)
         except TransportError as error:
-            raise await self._access.examine(error, used) from error
+            raise await self._access.examine(error, self._address, used) from error
 
     async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Call ``AgentService.ReportFailures``."""
@@ -106,7 +121,7 @@ class GrpcConnection:
 
     async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
         """Call ``AgentService.ReportLogs`` on a connection of its own."""
-        used = await self._access.credentials()
+        used = await self._access.credentials(self._address)
         async with self._channel_of(used) as channel:
             call = session_pb2_grpc.AgentServiceStub(channel).ReportLogs(metadata=used.metadata)
             await _converse(call, requests, take)
@@ -130,7 +145,7 @@ class GrpcConnection:
             await self._channel.close()
 
     def _channel_of(self, used: Credentials) -> grpc.aio.Channel:
-        options, where = [*self._options, *used.options], self._access.coordinator
+        options, where = [*self._options, *used.options], self._address
         if (secret := used.channel) is None:
             return grpc.aio.insecure_channel(where, options=options)
         return grpc.aio.secure_channel(where, secret, options=options)
@@ -188,8 +203,9 @@ def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
         if key == ERROR_KEY and isinstance(value, bytes):
             detail.ParseFromString(value)
     reason, refusal = error.details() or status, ""
+    is_silent = is_silence(reason)
     if detail.refusal and detail.refusal in common_pb2.Refusal.values():  # else of a later version
         refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
     if not refusal:
         reason = f"{status.lower().replace('_', ' ')}: {reason}"
-    return TransportError(reason, refusal)
+    return TransportError(reason, refusal, leader=detail.leader, is_silent=is_silent)

@@ -25,6 +25,7 @@ from agent.session.transport import Connect, Connection, Reports, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
 from agent.workers.failures.verdict import complete, is_to_be_completed, read_report
+from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
@@ -41,6 +42,8 @@ log = structlog.get_logger()
 
 # How long a coordinator may take to answer a hello, the network included.
 WELCOME_TIMEOUT_S = 15.0
+# Of one that follows, while the one that leads may be back at once: of two of them in turn.
+BRIEF_TIMEOUT_S = 0.15
 
 _OF_RUN: dict[str, type[SpecRefused | RunRefused]] = {
     "SPEC_MISMATCH": SpecRefused,
@@ -119,17 +122,19 @@ class Session:
     async def run(self, connect: Connect, spool: Spool) -> None:
         """Open the session after a random delay and hold it until it ends."""
         await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))  # noqa: S311 - jitter
-        connection, identity = connect(), self._identity
+        opening, identity = self._opening, self._identity
+        within_s = BRIEF_TIMEOUT_S if opening.is_brief else WELCOME_TIMEOUT_S
+        connection = connect(opening.address, opening.lost_term)
         try:
             if not identity.address:  # found once
                 identity.address = self._config.local_addr or await connection.address()
-            async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
+            async with asyncio.timeout(within_s) as limit:
                 await self._converse(connection, spool, limit)
             error = TransportError("the coordinator ended the session")
         except TransportError as raised:
             error = raised
         except TimeoutError:
-            error = TransportError(f"no answer within {WELCOME_TIMEOUT_S:g} s")
+            error = TransportError(f"no answer within {within_s:g} s")
         finally:
             self._said_all.set()
             await connection.close()
@@ -139,6 +144,8 @@ class Session:
             hint=error.hint,
             is_stale=error.refusal == "STALE_SESSION",
             refusal=self._final(error),
+            outcome=self._outcome(error),
+            leader=error.leader,
         )
         self._on_event(lost)
 
@@ -156,6 +163,15 @@ class Session:
         if refusal in _OF_RUN and not (refusal == "INVALID" and was_admitted):
             return _OF_RUN[refusal](self._config.run_id, error.reason)
         return None
+
+    def _outcome(self, error: TransportError) -> Outcome:
+        if error.refusal in ("NOT_LEADER", "DEPOSED"):
+            return Outcome.NOT_LEADER
+        if error.refusal and error.refusal not in _OF_CALLER:
+            return Outcome.REFUSED
+        if error.is_silent:
+            return Outcome.SILENT
+        return Outcome.BROKEN if self._welcomed.is_set() else Outcome.NO_ANSWER
 
     async def _converse(self, connection: Connection, spool: Spool, limit: asyncio.Timeout) -> None:
         async def deliver() -> None:
@@ -230,7 +246,7 @@ class Session:
         self._identity.term = term
         self._session_id = welcome.session_id
         pace = PACE.read(welcome.pace)
-        self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace))
+        self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace, term=term))
         self._welcomed.set()
 
     async def _requests(self) -> Reports:

@@ -22,14 +22,23 @@ class TransportError(Exception):
     """A call ended with an error. ``refusal`` is the name of a ``drumbeat.v1.Refusal`` or empty.
 
     ``is_final``: the next attempt ends as this one, unless something is changed by hand; ``hint``
-    says what.
+    says what. ``leader``: address of the coordinator that is named in place of the one that was
+    called. ``is_silent``: nothing was heard from the other side any more.
     """
 
     def __init__(
-        self, reason: str, refusal: str = "", *, hint: str = "", is_final: bool = False
+        self,
+        reason: str,
+        refusal: str = "",
+        *,
+        hint: str = "",
+        is_final: bool = False,
+        leader: str = "",
+        is_silent: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason, self.refusal, self.hint, self.is_final = reason, refusal, hint, is_final
+        self.leader, self.is_silent = leader, is_silent
 
 
 class Connection(Protocol):
@@ -63,5 +72,6 @@ class Connection(Protocol):
         """End whatever is under way."""
 
 
-Connect = Callable[[], Connection]
-"""Returns a new connection; it is made when first used."""
+Connect = Callable[[str, int], Connection]
+"""Returns a new connection to an address; it is made when first used. The other argument is the
+term of a coordinator that was lost, 0 if none was."""

@@ -63,7 +63,10 @@ class JobSettings(AccessSettings):
     """
 
     coordinator: str | None = _run(
-        None, settings.ADDRESS, "Where the coordinator listens; port 29400 if none is given."
+        None,
+        settings.ADDRESSES,
+        "Where the coordinator listens; port 29400 if none is given. Of a cluster all addresses: "
+        "the one that leads is found from any of them.",
     )
     use_proxy: bool = declare(settings.USE_PROXY._replace(section="Run"))
     run_id: str = _run(

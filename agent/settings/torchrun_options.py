@@ -10,7 +10,7 @@ import click
 
 from agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
-from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_host_port
+from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_addresses
 from drumbeat.durations import parse_duration
 
 _SAME = frozenset((
@@ -106,7 +106,7 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]
         problem = f"--rdzv-endpoint {endpoint} is that of etcd, which is not used here"
         raise UsageError(problem, hint)
     try:
-        address = str(parse_host_port(endpoint))
+        address = ",".join(parse_addresses(endpoint))
     except ValueError as error:
         raise UsageError(f"--rdzv-endpoint: {error}", hint) from None
     where = f"--coordinator {address}, where 'coordinator serve' has to run"

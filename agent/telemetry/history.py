@@ -4,7 +4,6 @@ It decides nothing: without it the agent does exactly the same.
 """
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,9 +12,11 @@ from msgspec import Struct, field
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.agent import AgentCore
+from agent.core.link import CoordinatorLink
 from agent.core.model import Assignment, DesiredState, Exit, Failure, GroupState, Standby, Stop
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
+from drumbeat.command.leader_search import NO_LEADER, short_reason
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
 
@@ -25,7 +26,6 @@ FAILURES_TOLD_MAX = 4  # of one host that fail together and get a line each; the
 TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
 SIGINT = 2
 
-_GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 _ENDS = "Ctrl-C ends this agent"
 _WAITS = {
     "GPU memory": "waiting for the GPU memory of the workers before",
@@ -70,6 +70,7 @@ class History:
         self._core, self._host, self._local_world_size = core, host, local_world_size
         self._now = self._began_at = self._away_since = now
         self._standing = self._read_standing()
+        self._leader = "", 0  # the last that let this agent in: its address, and its term
         # What is waited for, when that is to be said next and after that, and whether it was.
         self._awaited = ""
         self._wait_due_at: float | None = None
@@ -127,12 +128,23 @@ class History:
         if before.is_connected and not current.is_connected:
             self._away_since = self._now
         elif current.is_connected and not before.is_connected:
-            away = format_duration(self._now - self._away_since)
-            if before.was_connected:
-                self._say("coordinator back", f"the coordinator is back after {away}")
-            else:
-                level = "info" if self._has_told_wait else "debug"
-                self._say("coordinator answered", f"the coordinator answered after {away}", level)
+            self._on_connected(before, self._core.link)
+
+    def _on_connected(self, before: _Standing, link: CoordinatorLink) -> None:
+        away, where = format_duration(self._now - self._away_since), link.search.address
+        leader = where, link.term
+        former, self._leader = self._leader, leader
+        details = {"coordinator": where, "term": link.term or None}
+        if before.was_connected and link.search.has_others and leader != former:
+            leads = f"the coordinator at {where} leads now, in term {link.term}"
+            self._say("coordinator back", f"{leads}; found after {away}", "info", **details)
+        elif before.was_connected:
+            self._say("coordinator back", f"the coordinator is back after {away}")
+        else:
+            level = "info" if self._has_told_wait else "debug"
+            at = f" at {where}" if link.search.has_others else ""
+            text = f"the coordinator{at} answered after {away}"
+            self._say("coordinator answered", text, level, **details)
 
     def _on_desired(self, before: DesiredState, desired: DesiredState) -> None:
         reason = one_line(desired.reason)
@@ -315,12 +327,16 @@ class History:
 
     def _wait_for_coordinator(self) -> str:
         link = self._core.link
-        # What gRPC met last; before it stands text of its own, and the address once more.
-        reason = one_line(_GRPC.sub("", link.reason.rpartition("last error: ")[2]))
+        reason = one_line(short_reason(link.reason))
         text = f"waiting for the coordinator at {link.coordinator} ({reason})"
+        more = ", up to"
+        if link.search.has_others:
+            is_said = reason.startswith(NO_LEADER)
+            text = reason if is_said else f"looking for the coordinator that leads: {reason}"
+            more = "; waiting up to"
         if left := self._left(link.deadline):
             option = "--coordinator-grace" if link.was_open else "--join-timeout"
-            text += f", up to {left} more ({option})"
+            text += f"{more} {left} more ({option})"
         if not (alive := self._standing.workers_alive):
             return f"{text}; {_ENDS}"
         go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"

@@ -19,7 +19,7 @@ from coordinator.command.looking import screens  # noqa: E402
 from coordinator.command.looking.documents import event_document  # noqa: E402
 from coordinator.command.looking.following import Patience, follow  # noqa: E402
 from coordinator.command.looking.live import looks  # noqa: E402
-from coordinator.command.looking.reading import Reader, channel_of  # noqa: E402
+from coordinator.command.looking.reading import Reader, calls_of  # noqa: E402
 from coordinator.command.requests import ShowEvents, WatchRun  # noqa: E402
 
 
@@ -33,12 +33,12 @@ def watch(asked: dict[str, Any], seen: threading.Semaphore) -> None:
 def follow_events(asked: dict[str, Any], seen: threading.Semaphore) -> None:
     """Do as ``coordinator events --follow``."""
     wanted = ShowEvents(output="text", follow=True, **asked)
-    with channel_of(wanted) as (channel, metadata):
-        reader = Reader(channel, metadata)
-        run = reader.run(wanted.run_id)
-        known = reader.events(run)
+    calls = calls_of(wanted)
+    run = calls.ask(lambda *opened: Reader(*opened).run(wanted.run_id))
+    known = calls.ask(lambda *opened: Reader(*opened).events(run))
     seen.release()
-    for response in follow(wanted, run, known[-1].sequence if known else 0, Patience()):
+    after = known[-1].sequence if known else 0
+    for response in follow(calls, run, after, Patience(calls)):
         screens.text_of(screens.events_screen(event_document(event) for event in response.events))
 
 

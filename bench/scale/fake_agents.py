@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import random
 import resource
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc.aio
@@ -17,6 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from coordinator.access.caller import incarnation_of
 from drumbeat.access.client import Credentials, Metadata
+from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
 
@@ -46,7 +48,7 @@ STACKS = "\n".join(
 _RUNNER = asyncio.Runner()
 
 T = TypeVar("T")
-Connect = Callable[[], grpc.aio.Channel]
+Connect = Callable[[int], grpc.aio.Channel]
 Call = grpc.aio.StreamStreamCall[session_pb2.AgentReport, session_pb2.Directive]
 
 
@@ -69,7 +71,15 @@ class FakeAgent:
     Asked for stacks, it gives ``STACKS`` for each of its workers at once.
     """
 
-    def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0) -> None:
+    def __init__(
+        self,
+        index: int,
+        spec: common_pb2.RunSpec,
+        run_id: str,
+        workers: int = 0,
+        *,
+        is_with_others: bool = False,
+    ) -> None:
         self.beats = 0
         """Written after the hello, on all sessions."""
         self.lease_s = self.interval_s = 0.0
@@ -81,7 +91,9 @@ class FakeAgent:
         self.rounds: set[int] = set()
         """All it was assigned to."""
         self._sessions = 0
+        self._term = 0
         self._backoff_s, self._backoff_max_s = BACKOFF_FIRST_S, BACKOFF_MAX_S
+        self._is_with_others = is_with_others
         self._index = index
         self._spec = spec
         self._key = secrets.token_bytes(32)
@@ -107,18 +119,25 @@ class FakeAgent:
     async def live(
         self, connect: Connect, metadata: Metadata, connecting: asyncio.Semaphore
     ) -> None:
-        """Keep a session, and open a new one after each that ends, until cancelled."""
-        while True:
+        """Keep a session, and open a new one after each that ends, until cancelled.
+
+        Each goes to the next address.
+        """
+        for number in itertools.count():
+            known = self._sessions
+            lost = ((LOST_TERM_KEY, str(self._term)),) if self._term else ()
             try:
-                async with connect() as channel:
+                async with connect(number) as channel:
                     stub: AgentServiceAsyncStub = session_pb2_grpc.AgentServiceStub(channel)
-                    await self._hold_session(stub, metadata, connecting)
+                    await self._hold_session(stub, (*metadata, *lost), connecting)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 pass  # the call has ended
             except asyncio.CancelledError:
                 # A server that is overrun cancels calls, which grpc.aio raises like this.
                 if is_asked_to_end():
                     raise
+            if self._sessions > known and self._is_with_others:
+                continue  # there is another address that was not tried
             await asyncio.sleep(random.uniform(0, self._backoff_s))
             self._backoff_s = min(2 * self._backoff_s, self._backoff_max_s)
 
@@ -137,6 +156,7 @@ class FakeAgent:
                 incarnation_key=self._key,
                 beat=self._beat,
                 features=["stacks"],
+                term=self._term,
             )
             await call.write(session_pb2.AgentReport(fence=self._fence, hello=hello))
             first = await call.read()
@@ -157,7 +177,7 @@ class FakeAgent:
             await asyncio.gather(writer, return_exceptions=True)
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
-        self._fence.session_id = welcome.session_id
+        self._fence.session_id, self._term = welcome.session_id, welcome.term
         self._keep(welcome.pace)
         self._backoff_s = BACKOFF_FIRST_S
         self._sessions += 1
@@ -226,19 +246,20 @@ def progress(local_rank: int) -> failure_pb2.WorkerProgress:
 class Fleet:
     """All agents of one run; they leave without a word at the end.
 
-    ``workers`` of each tell where they stand.
+    ``workers`` of each tell where they stand. Of several addresses they take the first, and the
+    next one whenever a session ends.
     """
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         count: int,
         run_id: str = "bench",
         *,
         workers: int = 0,
         credentials: Credentials = PLAINTEXT,
     ) -> None:
-        self._address = address
+        self._addresses = [address] if isinstance(address, str) else list(address)
         self._credentials = credentials
         self._channel_credentials = credentials.channel
         self._options = (*CHANNEL_OPTIONS, *credentials.options)
@@ -255,7 +276,14 @@ class Fleet:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         spec = run_spec(self._count)
         self._agents = [
-            FakeAgent(index, spec, self._run_id, self._workers) for index in range(self._count)
+            FakeAgent(
+                index,
+                spec,
+                self._run_id,
+                self._workers,
+                is_with_others=len(self._addresses) > 1,
+            )
+            for index in range(self._count)
         ]
         connecting = asyncio.Semaphore(CONNECTING_MAX)
         self._began = time.monotonic()
@@ -271,11 +299,12 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def connect(self) -> grpc.aio.Channel:
+    def connect(self, number: int = 0) -> grpc.aio.Channel:
         """Open a connection, which costs the same on this side as on the coordinator's."""
+        address = self._addresses[number % len(self._addresses)]
         if self._channel_credentials is None:
-            return grpc.aio.insecure_channel(self._address, self._options)
-        return grpc.aio.secure_channel(self._address, self._channel_credentials, self._options)
+            return grpc.aio.insecure_channel(address, self._options)
+        return grpc.aio.secure_channel(address, self._channel_credentials, self._options)
 
     @property
     def beats(self) -> int:

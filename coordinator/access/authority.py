@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -43,33 +44,37 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PEM = serialization.Encoding.PEM
 
 
-class _Issuer(Struct, frozen=True):
-    """The key that signs, and the certificates from it to the oldest authority."""
+class Issuer(Struct, frozen=True):
+    """The key that signs, and the certificates from it to the oldest authority.
+
+    Its ``content`` is what is kept of it: the key, and whoever has it can pass for a coordinator.
+    """
 
     key: ec.EllipticCurvePrivateKey
     chain: tuple[x509.Certificate, ...]
 
     @classmethod
-    def new(cls, *, now: datetime) -> _Issuer:
+    def new(cls, *, now: datetime) -> Issuer:
+        """Make an authority."""
         key = ec.generate_private_key(certificates.CURVE)
         until = now + AUTHORITY_LIFETIME
         return cls(key, (certificates.ca_certificate(key.public_key(), key, until=until),))
 
-    def rotated(self, *, now: datetime) -> _Issuer:
+    def rotated(self, *, now: datetime) -> Issuer:
         """Return a new one that this one vouches for."""
         key = ec.generate_private_key(certificates.CURVE)
         until = now + AUTHORITY_LIFETIME
         crossed = certificates.ca_certificate(key.public_key(), self.key, until=until)
-        return _Issuer(key, (crossed, *self.chain))
+        return Issuer(key, (crossed, *self.chain))
 
-    def retired(self, *, now: datetime) -> _Issuer:
+    def retired(self, *, now: datetime) -> Issuer:
         """Return the same without those that vouch for it."""
         until = now + AUTHORITY_LIFETIME
         alone = certificates.ca_certificate(self.key.public_key(), self.key, until=until)
-        return _Issuer(self.key, (alone,))
+        return Issuer(self.key, (alone,))
 
     @classmethod
-    def parse(cls, content: bytes) -> _Issuer:
+    def parse(cls, content: bytes) -> Issuer:
         """Read what ``content`` wrote. Raises ``ValueError``, which says what is wrong."""
         try:
             key = serialization.load_pem_private_key(content, None)
@@ -88,6 +93,7 @@ class _Issuer(Struct, frozen=True):
         return cls(key, chain)
 
     def content(self) -> bytes:
+        """Return the key, and after it the certificates, in PEM."""
         return b"".join((_key_pem(self.key), *map(_pem, self.chain)))
 
     def keys(self) -> list[str]:
@@ -123,19 +129,18 @@ class _Issuer(Struct, frozen=True):
         return grpc.ssl_server_certificate_configuration([(_key_pem(key), chain)])
 
 
-class Authority(ServerIdentity):
-    """The authority in a state directory, which has to be locked; made at the first start.
+class OwnAuthority(ServerIdentity):
+    """An authority of a coordinator's own, wherever it is kept.
 
-    Raises ``AuthorityUnusable``. ``clock`` is the time of day, which certificates are about.
+    ``clock`` is the time of day, which certificates are about.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], datetime] = time_of_day) -> None:
+    def __init__(self, issuer: Issuer, clock: Callable[[], datetime]) -> None:
         super().__init__()
-        self._path = directory / FILE
         self._clock = clock
-        self._changing = threading.Lock()  # held while the file is written
+        self._changing = threading.Lock()  # held while it is replaced where it is kept
         self._lock = threading.Lock()  # of what follows; handshakes wait for it
-        self._issuer = self._read() or self._made()
+        self._issuer = issuer
         self._issued_at = clock()
         self._issued = self._issuer.issue(now=self._issued_at)
 
@@ -157,66 +162,92 @@ class Authority(ServerIdentity):
     def rotate(self) -> list[str]:
         """Have another authority, which the one before vouches for until it is retired."""
         with self._changing:
-            if len(self._issuer.chain) >= AUTHORITIES_MAX:
+            before = self._issuer
+            if len(before.chain) >= AUTHORITIES_MAX:
                 raise errors.LimitReached("authorities_max", AUTHORITIES_MAX)
-            return self._change(self._issuer.rotated(now=self._clock()))
+            return self._change(before, before.rotated(now=self._clock()))
 
     def retire(self) -> list[str]:
         """Serve the newest authority alone; harmless if repeated."""
         with self._changing:
-            if len(self._issuer.chain) == 1:
-                return self.keys
-            return self._change(self._issuer.retired(now=self._clock()))
+            before = self._issuer
+            if len(before.chain) == 1:
+                return before.keys()
+            return self._change(before, before.retired(now=self._clock()))
 
-    def _change(self, issuer: _Issuer) -> list[str]:
-        try:
-            self._write(issuer)
-        except errors.AuthorityUnusable as error:
-            raise errors.Unavailable(str(error)) from error
+    @abstractmethod
+    def _replace(self, before: Issuer, issuer: Issuer) -> None:
+        """Keep another one, then serve it. Blocks. Raises ``CoordinatorError``."""
+
+    def _change(self, before: Issuer, issuer: Issuer) -> list[str]:
+        self._replace(before, issuer)
+        return issuer.keys()
+
+    def _serve(self, issuer: Issuer) -> None:
+        """Have certificates of it shown from the next handshake on. For any thread."""
         with self._lock:
             self._issue(issuer, self._clock())
-        return self.keys
 
-    def _issue(self, issuer: _Issuer, now: datetime) -> None:
+    def _issue(self, issuer: Issuer, now: datetime) -> None:
         self._issued = issuer.issue(now=now)
         self._issuer, self._issued_at = issuer, now
 
-    def _made(self) -> _Issuer:
-        issuer = _Issuer.new(now=self._clock())
-        self._write(issuer)
-        log.info("certificate authority made", path=str(self._path))
+
+class Authority(OwnAuthority):
+    """The authority in a state directory, which has to be locked; made at the first start.
+
+    Raises ``AuthorityUnusable``.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], datetime] = time_of_day) -> None:
+        self._directory = directory
+        super().__init__(read_issuer(directory) or self._made(clock()), clock)
+
+    def _replace(self, before: Issuer, issuer: Issuer) -> None:  # noqa: ARG002
+        try:
+            write_issuer(self._directory, issuer)
+        except errors.AuthorityUnusable as error:
+            raise errors.Unavailable(str(error)) from error
+        self._serve(issuer)
+
+    def _made(self, now: datetime) -> Issuer:
+        issuer = Issuer.new(now=now)
+        write_issuer(self._directory, issuer)
+        log.info("certificate authority made", path=str(self._directory / FILE))
         return issuer
 
-    def _read(self) -> _Issuer | None:
-        """Return what the file holds, None if there is none."""
-        path = str(self._path)
-        if not os.path.lexists(path):
-            return None
-        try:
-            return _Issuer.parse(read_private(path, _WHAT, bytes_max=PEM_BYTES_MAX).encode())
-        except AccessProblem as problem:
-            raise errors.AuthorityUnusable(problem.text) from problem
-        except ValueError as error:
-            raise errors.AuthorityUnusable(f"the {_WHAT} {path}: {error}") from error
 
-    def _write(self, issuer: _Issuer) -> None:
-        """Replace the file, whole, safe against power loss."""
-        new = self._path.with_name(f"{FILE}.new")
-        try:
-            new.unlink(missing_ok=True)  # of a process that ended while it wrote
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
-                file.write(issuer.content())
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-            _sync_directory(self._path.parent)
-        except OSError as error:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-            hint = _ROOM if error.errno in _FULL else _WRITABLE
-            problem = f"the {_WHAT} {self._path} cannot be written: {error.strerror or error}"
-            raise errors.AuthorityUnusable(problem, hint) from error
+def read_issuer(directory: Path) -> Issuer | None:
+    """Return the authority in a state directory, if there is one. Raises ``AuthorityUnusable``."""
+    path = str(directory / FILE)
+    if not os.path.lexists(path):
+        return None
+    try:
+        return Issuer.parse(read_private(path, _WHAT, bytes_max=PEM_BYTES_MAX).encode())
+    except AccessProblem as problem:
+        raise errors.AuthorityUnusable(problem.text) from problem
+    except ValueError as error:
+        raise errors.AuthorityUnusable(f"the {_WHAT} {path}: {error}") from error
+
+
+def write_issuer(directory: Path, issuer: Issuer) -> None:
+    """Replace the file, whole, safe against power loss. Raises ``AuthorityUnusable``."""
+    path, new = directory / FILE, directory / f"{FILE}.new"
+    try:
+        new.unlink(missing_ok=True)  # of a process that ended while it wrote
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+            file.write(issuer.content())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_directory(directory)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        hint = _ROOM if error.errno in _FULL else _WRITABLE
+        problem = f"the {_WHAT} {path} cannot be written: {error.strerror or error}"
+        raise errors.AuthorityUnusable(problem, hint) from error
 
 
 _ROOM = "free some space there"

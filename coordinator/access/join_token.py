@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
-import socket
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from coordinator.core.events import TokenCreated
 from coordinator.errors import Unauthenticated
 from coordinator.shell.driver import Driver
 from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
-from drumbeat.command.settings import HostPort
 
 FILE = "join.token"  # in the state directory, for its user alone
 _REQUEST_ID = 0  # those of failure records are positive, those of operators negative
@@ -57,11 +55,8 @@ def pin(directory: Path, ca: str) -> Token | None:
     return token
 
 
-def how_to_join(where: HostPort, token: Token | None, directory: Path) -> str:
-    """Return what the operator is shown."""
-    host = where.host
-    if _is_unspecified(host):
-        host = socket.gethostname()
+def how_to_join(addresses: Sequence[str], token: Token | None, directory: Path) -> str:
+    """Return what the operator is shown; ``addresses`` are those of all coordinators there are."""
     if token is None:
         return "make a token for machines that join:\n  coordinator token create --role join"
     shown = f"--token {token.text()}"
@@ -69,8 +64,8 @@ def how_to_join(where: HostPort, token: Token | None, directory: Path) -> str:
         shown = f"--token-file {directory / FILE}"
     if token.ca == NO_CA:
         shown += " --tls-ca ca.crt"  # of the authority that the operator knows
-    address = HostPort(host, where.port)
-    return f"join a machine with:\n  agent join --coordinator {address} {shown} train.py"
+    where = ",".join(addresses)
+    return f"join a machine with:\n  agent join --coordinator {where} {shown} train.py"
 
 
 def _read(directory: Path) -> Token | None:
@@ -96,9 +91,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False  # what a name resolves to may change
-
-
-def _is_unspecified(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_unspecified
-    return False

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from coordinator.command.looking.reading import Reader, channel_of
+from coordinator.access.calls import error_detail
+from coordinator.command.looking.reading import Reader, calls_of
 from coordinator.command.requests import (
     CreateToken,
     DrainAgent,
     ForgetRun,
     ListDrains,
+    ListMembers,
     ListTokens,
     Request,
     ResetLimits,
@@ -26,6 +28,7 @@ from coordinator.command.requests import (
     RevokeToken,
     RotateAuthority,
     ShowAuthority,
+    StepDown,
     StopRun,
     UndrainAgent,
 )
@@ -33,11 +36,13 @@ from coordinator.errors import CallFailed
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.format import are, count, listed, printable
-from drumbeat.mapping import ERROR_KEY, duration, seconds_of
-from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc
+from drumbeat.mapping import duration, seconds_of
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, query_pb2_grpc
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+    from drumbeat.access.client import Metadata
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
@@ -61,19 +66,24 @@ _FULL_HINTS: dict[type[Request], str] = {
     RotateAuthority: "give all who have a token a new one, then `coordinator authority retire`",
 }
 
-Call = Callable[[str, "Message"], Any]  # a method of the control service, with its request
+Call = Callable[[str, "Message"], Any]  # a method of control or query, with its request
 
 
 def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
     """Ask for one thing; return what to print. Raises ``CallFailed``."""
+
+    def work(channel: grpc.Channel, metadata: Metadata) -> Done:
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        query = query_pb2_grpc.QueryServiceStub(channel)
+
+        def call(method: str, request: Message) -> Any:
+            stub = control if hasattr(control, method) else query
+            return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
+
+        return CALLS[type(asked)](asked, call)
+
     try:
-        with channel_of(asked) as (channel, metadata):
-            stub = control_pb2_grpc.ControlServiceStub(channel)
-
-            def call(method: str, request: Message) -> Any:
-                return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
-
-            done = CALLS[type(asked)](asked, call)
+        done = calls_of(asked).ask(work, is_repeatable=False)
     except grpc.RpcError as error:
         raise failure_of(asked, error) from error
     if done.note:
@@ -245,6 +255,40 @@ def _list_drains(_asked: ListDrains, call: Call) -> Done:
     return Done(table(("NAME", "RUN", "AGE", "BY", "REASON"), rows), {"drains": drains})
 
 
+def _list_members(_asked: ListMembers, call: Call) -> Done:
+    response = call("ListCoordinators", query_pb2.ListCoordinatorsRequest())
+    members = [
+        {
+            "address": each.address,
+            "is_leader": each.is_leader,
+            "is_this": each.is_this,
+            "version": each.version or None,
+        }
+        for each in response.coordinators
+    ]
+    rows = [
+        (
+            each["address"],
+            "leads" if each["is_leader"] else "follows",
+            each["version"] or "",
+            "yes" if each["is_this"] else "",
+        )
+        for each in members
+    ]
+    document = {
+        "coordinators": members,
+        "term": response.term or None,
+        "reason": response.reason or None,
+    }
+    nothing = f"nothing is decided: {response.reason}" if response.reason else ""
+    return Done(table(("ADDRESS", "ROLE", "VERSION", "ANSWERS"), rows), document, nothing)
+
+
+def _step_down(asked: StepDown, call: Call) -> Done:
+    leader = call("StepDown", control_pb2.StepDownRequest(reason=asked.reason or "")).leader
+    return Done(f"coordinator: {leader} leads", {"leader": leader})
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -259,6 +303,8 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     DrainAgent: _drain_agent,
     UndrainAgent: _undrain_agent,
     ListDrains: _list_drains,
+    ListMembers: _list_members,
+    StepDown: _step_down,
 }
 
 
@@ -308,18 +354,17 @@ def failure_of(asked: Request, error: grpc.RpcError) -> CallFailed:
         return CallFailed(_violation(error) or details, 2, hint)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and type(asked) in _FULL_HINTS:
         return CallFailed(details, 1, _FULL_HINTS[type(asked)])
-    at = f"the coordinator at {asked.coordinator}"
-    return CallFailed(f"{at} failed: {status.name}: {details}", 1)
+    at = "" if "," in asked.coordinator else f" at {asked.coordinator}"
+    return CallFailed(f"the coordinator{at} failed: {status.name}: {details}", 1)
 
 
 def _runs_hint(asked: Request, run_id: str) -> str:
     """Name the runs that there are, those like the one asked for first; empty if it is known."""
     try:
-        with channel_of(asked) as (channel, metadata):
-            names = list(dict.fromkeys(run.run_id for run in Reader(channel, metadata).runs()))
+        runs = calls_of(asked).ask(lambda *opened: Reader(*opened).runs())
     except (grpc.RpcError, CallFailed):
         return ""  # what was refused is said in any case
-    if run_id in names:
+    if run_id in (names := list(dict.fromkeys(run.run_id for run in runs))):
         return ""
     like = get_close_matches(run_id, names[:_COMPARED_MAX])
     return _there([*like, *names]) if names else "it has no run at present"
@@ -327,16 +372,19 @@ def _runs_hint(asked: Request, run_id: str) -> str:
 
 def _agents_like(asked: DrainAgent) -> str:
     """Ask whether another agent or host is meant; empty if none has a like name."""
-    names = set[str]()
-    with channel_of(asked) as (channel, metadata):
-        reader = Reader(channel, metadata)
-        for run in reader.runs():
-            if asked.run_id in (None, run.run_id) and len(names) < _COMPARED_MAX:
-                for agent in reader.agents(run):
-                    names |= {agent.name, agent.host}
+    names = calls_of(asked).ask(lambda *opened: _names(asked, Reader(*opened)))
     like = get_close_matches(asked.name, sorted(names)[:_COMPARED_MAX])
     undo = f"`coordinator undrain {asked.name}` takes this one back"
     return f"{_there(like)}; {undo}" if like else ""
+
+
+def _names(asked: DrainAgent, reader: Reader) -> set[str]:
+    names = set[str]()
+    for run in reader.runs():
+        if asked.run_id in (None, run.run_id) and len(names) < _COMPARED_MAX:
+            for agent in reader.agents(run):
+                names |= {agent.name, agent.host}
+    return names
 
 
 def _there(names: Iterable[str]) -> str:
@@ -347,9 +395,7 @@ def _there(names: Iterable[str]) -> str:
 
 def _violation(error: grpc.RpcError) -> str:
     """Name the option that the coordinator does not take, as its field is named there."""
-    metadata: Any = error.trailing_metadata() or ()
-    told = {key: value for key, value in metadata}  # noqa: C416 - it is of a type of its own
-    found = common_pb2.ErrorDetail.FromString(told.get(ERROR_KEY, b"")).violation
+    found = error_detail(error).violation
     if not found.field:
         return ""
     option = f"--{found.field.replace('_', '-')}"

@@ -10,6 +10,9 @@ from typing import Any
 import click
 
 from coordinator.command import operators
+from coordinator.command.archiving.commands import journal
+from coordinator.command.archiving.requests import JournalRequest
+from coordinator.command.declaration import EXIT_CODES
 from coordinator.command.requests import Looking, Request
 from coordinator.config import CoordinatorConfig, default_state_dir
 from coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
@@ -40,7 +43,7 @@ Examples:
   coordinator COMMAND --help
 
 All but serve take -o json.
-{operators.EXIT_CODES}"""
+{EXIT_CODES}"""
 
 
 @click.group(
@@ -86,6 +89,7 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
 
 coordinator.add_section("Serving", serve)
 operators.add_to(coordinator)
+coordinator.add_section("Journal", journal)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,15 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.run(coordinator, argv, _do, program="coordinator", errors=CommandFailed)
 
 
-def _do(asked: CoordinatorConfig | Request) -> int:
+def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
     # Imported late: neither --help nor a wrong command line needs grpc or a log.
     from drumbeat.command import loading  # noqa: PLC0415
 
     loading.load_grpc_quietly()
-    if isinstance(asked, Request):
+    if isinstance(asked, JournalRequest | Request):
         return _ask(asked)
     loading.load_structlog_alone()
-    from coordinator.shell.server import run  # noqa: PLC0415
+    from coordinator.command.serving.run import run  # noqa: PLC0415
     from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
     gc.freeze()  # what is loaded stays to the end: no collection looks at it again
@@ -110,10 +114,14 @@ def _do(asked: CoordinatorConfig | Request) -> int:
     return run(asked)
 
 
-def _ask(asked: Request) -> int:
-    """Ask a coordinator that runs, and print what it answers."""
+def _ask(asked: Request | JournalRequest) -> int:
+    """Ask a coordinator that runs, or look at a journal; print what comes of it."""
     try:
-        if isinstance(asked, Looking):
+        if isinstance(asked, JournalRequest):
+            from coordinator.command.archiving import verbs  # noqa: PLC0415
+
+            verbs.perform(asked, click.echo)
+        elif isinstance(asked, Looking):
             from coordinator.command.looking.verbs import show  # noqa: PLC0415
 
             show(asked)

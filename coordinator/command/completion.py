@@ -21,14 +21,16 @@ def run_ids(ctx: click.Context, _argument: click.Parameter, begun: str) -> list[
     load_grpc_quietly()
     import grpc  # noqa: PLC0415
 
-    from coordinator.command.looking.reading import Reader, channel_of  # noqa: PLC0415
+    from coordinator.command.looking.reading import Reader, calls_of  # noqa: PLC0415
     from coordinator.errors import CallFailed  # noqa: PLC0415
 
     params = {name: ctx.params[name] for name in requests.settings_of(requests.Request)}
     arguments.settle(ctx, params)
     try:
-        with channel_of(requests.Request(**params)) as (channel, metadata):
-            found = Reader(channel, metadata, timeout_s=TIMEOUT_S).runs()
+        calls = calls_of(requests.Request(**params))
+        found = calls.ask(
+            lambda *opened: Reader(*opened, timeout_s=TIMEOUT_S).runs(), is_patient=False
+        )
     except (grpc.RpcError, CallFailed):
         return []
     return [

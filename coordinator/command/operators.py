@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from coordinator.command import requests
-from coordinator.command.completion import run_ids
+from coordinator.command.declaration import EXIT_CODES, RUN, command, made
+from coordinator.command.looking.commands import LOOKING
 from coordinator.command.requests import Request
-from drumbeat.access import arguments
 from drumbeat.command import options
-
-EXIT_CODES = """
-\b
-Exit codes:
-  0  done
-  1  the coordinator failed at it
-  2  usage, or the coordinator refused
-  3  the coordinator could not be reached
-"""
-
-_RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 
 
 def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    root.add_section("Looking", status, watch, events, why, stacks, logs)
+    root.add_section("Looking", *LOOKING)
     root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
     root.add_section("Access", token, authority)
+    root.add_section("High availability", members, step_down)
 
 
-def _command(
-    group: click.Group | None, name: str, epilog: str, request: type[Request]
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """Declare a command that returns a request."""
-    params = options.options_of(requests.settings_of(request))
-    make = click.command if group is None else group.command
-    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{EXIT_CODES}", params=params)
-
-
-def _made(request: type[Request], ctx: click.Context, params: dict[str, Any]) -> Request:
-    arguments.settle(ctx, params)
-    return request(**params)
-
-
-@_command(
+@command(
     None,
     "reset-limits",
     """\b
@@ -63,10 +38,10 @@ def reset_limits(ctx: click.Context, /, **params: Any) -> Request:
     Sections and heartbeats whose timeout is "auto" have no limit from then on,
     until it is learned anew. For a change that makes a run slower.
     """
-    return _made(requests.ResetLimits, ctx, params)
+    return made(requests.ResetLimits, ctx, params)
 
 
-@_command(
+@command(
     None,
     "stop",
     """\b
@@ -76,7 +51,7 @@ Examples:
 """,
     requests.StopRun,
 )
-@_RUN
+@RUN
 @click.pass_context
 def stop(ctx: click.Context, /, **params: Any) -> Request:
     """End a run in order.
@@ -84,10 +59,10 @@ def stop(ctx: click.Context, /, **params: Any) -> Request:
     Training may save first; then its workers are stopped as at a restart. Its agents end with exit
     code 4, and say who stopped it and why. Harmless if repeated, and for a run that has ended.
     """
-    return _made(requests.StopRun, ctx, params)
+    return made(requests.StopRun, ctx, params)
 
 
-@_command(
+@command(
     None,
     "restart",
     """\b
@@ -97,7 +72,7 @@ Examples:
 """,
     requests.RestartRun,
 )
-@_RUN
+@RUN
 @click.pass_context
 def restart(ctx: click.Context, /, **params: Any) -> Request:
     """Begin another round of a run now, with the agents that are there.
@@ -105,10 +80,10 @@ def restart(ctx: click.Context, /, **params: Any) -> Request:
     Training may save first. Workers go on from their latest checkpoint. It is not charged to the
     restarts of --max-restarts.
     """
-    return _made(requests.RestartRun, ctx, params)
+    return made(requests.RestartRun, ctx, params)
 
 
-@_command(
+@command(
     None,
     "forget",
     """\b
@@ -117,17 +92,17 @@ Examples:
 """,
     requests.ForgetRun,
 )
-@_RUN
+@RUN
 @click.pass_context
 def forget(ctx: click.Context, /, **params: Any) -> Request:
     """Remove a run that has ended, and those before that had its name.
 
     Its verdict and its events are gone then. One that lives is refused: stop it first.
     """
-    return _made(requests.ForgetRun, ctx, params)
+    return made(requests.ForgetRun, ctx, params)
 
 
-@_command(
+@command(
     None,
     "drain",
     """\b
@@ -147,10 +122,10 @@ def drain(ctx: click.Context, /, **params: Any) -> Request:
     for others. The agents end with exit code 0. Those of that name or host that are started later
     stand by until `undrain`.
     """
-    return _made(requests.DrainAgent, ctx, params)
+    return made(requests.DrainAgent, ctx, params)
 
 
-@_command(
+@command(
     None,
     "undrain",
     """\b
@@ -166,10 +141,10 @@ def undrain(ctx: click.Context, /, **params: Any) -> Request:
 
     NAME and --run-id are those of the drain. Who stands by for it joins its run at once.
     """
-    return _made(requests.UndrainAgent, ctx, params)
+    return made(requests.UndrainAgent, ctx, params)
 
 
-@_command(
+@command(
     None,
     "drains",
     """\b
@@ -181,7 +156,7 @@ Examples:
 @click.pass_context
 def drains(ctx: click.Context, /, **params: Any) -> Request:
     """List who is kept out of rounds, since when, by whom and why."""
-    return _made(requests.ListDrains, ctx, params)
+    return made(requests.ListDrains, ctx, params)
 
 
 @click.group(
@@ -201,7 +176,7 @@ def token() -> None:
     """
 
 
-@_command(
+@command(
     token,
     "create",
     """\b
@@ -221,15 +196,14 @@ def create(ctx: click.Context, /, **params: Any) -> Request:
     which `token list` shows, is no secret. An agent that is training with a token that expires
     goes on, and may come back; one whose token is revoked ends.
     """
-    return _made(requests.CreateToken, ctx, params)
+    return made(requests.CreateToken, ctx, params)
 
 
-@_command(
+@command(
     token,
     "list",
     """\b
 Examples:
-  coordinator token list
   coordinator token list --coordinator head:29400 --token-file operator.token
 """,
     requests.ListTokens,
@@ -240,10 +214,10 @@ def list_tokens(ctx: click.Context, /, **params: Any) -> Request:
 
     Those that have lately expired or were revoked are among them. Secrets are not shown.
     """
-    return _made(requests.ListTokens, ctx, params)
+    return made(requests.ListTokens, ctx, params)
 
 
-@_command(
+@command(
     token,
     "revoke",
     """\b
@@ -260,7 +234,7 @@ def revoke(ctx: click.Context, /, **params: Any) -> Request:
     Agents that joined with it end, and so do their workers, unless their --token-file has another
     one by now. Harmless if repeated.
     """
-    return _made(requests.RevokeToken, ctx, params)
+    return made(requests.RevokeToken, ctx, params)
 
 
 @click.group(
@@ -279,7 +253,7 @@ def authority() -> None:
     """
 
 
-@_command(
+@command(
     authority,
     "show",
     """\b
@@ -294,10 +268,10 @@ def show(ctx: click.Context, /, **params: Any) -> Request:
 
     The newest comes first: new tokens pin it.
     """
-    return _made(requests.ShowAuthority, ctx, params)
+    return made(requests.ShowAuthority, ctx, params)
 
 
-@_command(
+@command(
     authority,
     "rotate",
     """\b
@@ -313,10 +287,10 @@ def rotate(ctx: click.Context, /, **params: Any) -> Request:
     No agent leaves its round: those that are connected are told of the new authority. Tokens that
     are made from now on pin it.
     """
-    return _made(requests.RotateAuthority, ctx, params)
+    return made(requests.RotateAuthority, ctx, params)
 
 
-@_command(
+@command(
     authority,
     "retire",
     """\b
@@ -332,133 +306,40 @@ def retire(ctx: click.Context, /, **params: Any) -> Request:
     Tokens of before it open nothing new then. What is connected stays connected, and agents that
     were connected since the authority was replaced may come back.
     """
-    return _made(requests.RetireAuthority, ctx, params)
+    return made(requests.RetireAuthority, ctx, params)
 
 
-@_command(
+@command(
     None,
-    "status",
+    "members",
     """\b
 Examples:
-  coordinator status
-  coordinator status mt5
-  coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'
+  coordinator members --coordinator head1,head2,head3
 """,
-    requests.ShowStatus,
+    requests.ListMembers,
 )
-@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
 @click.pass_context
-def status(ctx: click.Context, /, **params: Any) -> Request:
-    """Show all runs, or one of them.
+def members(ctx: click.Context, /, **params: Any) -> Request:
+    """List the coordinators of a cluster, and say which of them leads.
 
-    Of one run: what it does and why, its agents and workers, who is behind, and what was last
-    decided.
+    The first that answers is asked, whether it leads or not.
     """
-    return _made(requests.ShowStatus, ctx, params)
+    return made(requests.ListMembers, ctx, params)
 
 
-@_command(
+@command(
     None,
-    "events",
+    "step-down",
     """\b
 Examples:
-  coordinator events mt5
-  coordinator events mt5 --since 1h
-  coordinator events mt5 --follow -o json
+  coordinator step-down --reason "new kernel on head1"
 """,
-    requests.ShowEvents,
+    requests.StepDown,
 )
-@_RUN
 @click.pass_context
-def events(ctx: click.Context, /, **params: Any) -> Request:
-    """Show what was decided on a run, and why.
+def step_down(ctx: click.Context, /, **params: Any) -> Request:
+    """Have another coordinator of the cluster lead instead of the one that does.
 
-    The latest run that has this id is shown. With -o json each event is a line.
+    Workers go on, and agents follow at once. It is refused if there is no other one.
     """
-    return _made(requests.ShowEvents, ctx, params)
-
-
-@_command(
-    None,
-    "why",
-    """\b
-Examples:
-  coordinator why mt5
-""",
-    requests.ExplainRun,
-)
-@_RUN
-@click.pass_context
-def why(ctx: click.Context, /, **params: Any) -> Request:
-    """Say in sentences why a run is as it is.
-
-    What failed or is waited for, the root cause and what shows it, what was done, what it cost,
-    and what to try.
-    """
-    return _made(requests.ExplainRun, ctx, params)
-
-
-@_command(
-    None,
-    "watch",
-    """\b
-Examples:
-  coordinator watch mt5
-  coordinator watch mt5 -o json | jq -r .behind
-""",
-    requests.WatchRun,
-)
-@_RUN
-@click.pass_context
-def watch(ctx: click.Context, /, **params: Any) -> Request:
-    """Show one run as `status` does, live until it has ended.
-
-    It is shown anew when something is decided, at most once a second, and through a restart of the
-    coordinator.
-    """
-    return _made(requests.WatchRun, ctx, params)
-
-
-@_command(
-    None,
-    "stacks",
-    """\b
-Examples:
-  coordinator stacks mt5
-  coordinator stacks mt5 --rank 17
-  coordinator stacks mt5 -o json | jq '.groups[-1].ranks'
-""",
-    requests.ShowStacks,
-)
-@_RUN
-@click.pass_context
-def stacks(ctx: click.Context, /, **params: Any) -> Request:
-    """Show where the workers of a run are now: their Python stacks, grouped by equal ones.
-
-    Nothing is stopped. Workers have stacks to show once they have used the SDK, e.g. called
-    worker_sdk.heartbeat; those that can't answer are named with the reason.
-    """
-    return _made(requests.ShowStacks, ctx, params)
-
-
-@_command(
-    None,
-    "logs",
-    """\b
-Examples:
-  coordinator logs mt5
-  coordinator logs mt5 --rank 17 --tail 200
-  coordinator logs mt5 --follow
-  coordinator logs mt5 --follow -o json | jq -r 'select(.stream == "stderr") | .line'
-""",
-    requests.ShowLogs,
-)
-@_RUN
-@click.pass_context
-def logs(ctx: click.Context, /, **params: Any) -> Request:
-    """Show the output of a run's workers, from all hosts, as their agents have it.
-
-    Each line stands behind its rank. A reader that is too slow loses lines and is told how many;
-    no worker waits for it. Of ranks that have nothing to show the reason is told.
-    """
-    return _made(requests.ShowLogs, ctx, params)
+    return made(requests.StepDown, ctx, params)

@@ -102,9 +102,10 @@ class Request(AccessSettings):
 
     coordinator: str = setting(
         f"127.0.0.1:{PORT_DEFAULT}",
-        settings.ADDRESS,
+        settings.ADDRESSES,
         "Options",
-        "Where the coordinator listens; port 29400 if none is given.",
+        "Where the coordinator listens; port 29400 if none is given. Of a cluster all addresses: "
+        "the one that leads is found from any of them.",
     )
     use_proxy: bool = declare(settings.USE_PROXY)
     output: str = setting(
@@ -232,6 +233,18 @@ class RetireAuthority(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListMembers(Request):
+    """``coordinator members``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDown(Request):
+    """``coordinator step-down``."""
+
+    reason: str | None = declare(_REASON._replace(help="Why, for the logs of the coordinators."))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Looking(Request):
     """What the commands that show something are told."""
 
@@ -328,6 +341,13 @@ class ShowLogs(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowGoodput(Looking):
+    """``coordinator goodput``."""
+
+    run_id: str  # an argument
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -348,6 +368,9 @@ COMMANDS: dict[str, type[Request]] = {
     "watch": WatchRun,
     "stacks": ShowStacks,
     "logs": ShowLogs,
+    "members": ListMembers,
+    "step-down": StepDown,
+    "goodput": ShowGoodput,
 }
 
 

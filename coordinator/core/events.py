@@ -163,7 +163,10 @@ class DeadlineReached(Struct, frozen=True, kw_only=True):
 
 
 class OutageEnded(Struct, frozen=True, kw_only=True):
-    """The journal can be written again; meanwhile nothing was decided and no session opened."""
+    """The coordinator goes on, after a time in which agents could not open sessions.
+
+    The journal could not be written, or it stood still and agents went to look for another one.
+    """
 
 
 class RunRead(Struct, frozen=True, kw_only=True):

@@ -279,6 +279,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     restart_count: int
     round_id: int | None
     report: FailureReport | None = None
+    goodput: str = ""  # what its time went into, in a line
 
     @property
     def is_success(self) -> bool:

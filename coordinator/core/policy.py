@@ -50,6 +50,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     # The same for members a restarted coordinator remembers or whose token was revoked, and the
     # longest that missed agents delay a decision on a failed group.
     restart_grace_s: float = 15.0
+    # With several coordinators, whether agents look for another one if this one is silent for two
+    # seconds. Then one that notices a deadline so late gives them as long to come back as one
+    # that restarts, also those whose streams break a little later.
+    has_others: bool = False
+    deaf_s: float = 0.4
+    forgiving_s: float = 1.0
     # How much longer than the stop timeout a failed run waits for workers and records.
     report_wait_s: float = 10.0
     # How long a drain, a stop, a planned restart and a scale-up wait at most for training that

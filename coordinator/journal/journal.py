@@ -9,27 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from msgspec import Struct
 
 from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import FailuresCounted, RunCreated, RunEnded, weight
 from coordinator.core.run.state import RunState, key_of
+from coordinator.journal.changes import Change, Compact
 from coordinator.journal.watches import Watches
 
 # A run's records are replaced by one snapshot when this many have come since the
 # last one: replaying stays fast and the file stays small, however long a run lives.
 RECORDS_PER_SNAPSHOT = 5_000
-
-
-class Compact(Struct, frozen=True):
-    """Replace all records of a run by the state they fold into."""
-
-    state: RunState
-
-
-Change = fx.Kept | Compact
 
 
 class JournaledRuns:

@@ -27,10 +27,12 @@ from coordinator.core.effects import Effect, Forget, KeepDrain, KeepForgets, Kee
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
-from coordinator.journal.journal import Change, Compact, Journal, JournaledRuns
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.journal import Journal, JournaledRuns
 
 log = structlog.get_logger()
 
+FILE = "journal.sqlite3"
 SCHEMA_VERSION = 1
 
 # A snapshot is as large as its run; in rows of this size it passes no limit of SQLite.
@@ -100,7 +102,7 @@ class SqliteFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / "journal.sqlite3"
+        self._path = directory / FILE
         self._owner = uuid.uuid4().hex
         with ExitStack() as opened:
             opened.callback(os.close, lock_directory(directory))
@@ -121,10 +123,12 @@ class SqliteFile:
         runs = JournaledRuns()
         order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
         parts: dict[str, list[bytes]] = {}
-        query = "SELECT run_id, kind, body FROM records ORDER BY number"
+        query = "SELECT number, run_id, kind, body FROM records ORDER BY number"
+        where = ""
         try:
             with self._errors():
-                for key, kind, body in self._database.execute(query):
+                for number, key, kind, body in self._database.execute(query):
+                    where = f"record {number}, of run {key}: "
                     order.setdefault(key)
                     if kind == _SNAPSHOT_PART:
                         parts.setdefault(key, []).append(body)
@@ -136,7 +140,7 @@ class SqliteFile:
                         runs.take([Persist(run_id=key, record=record)])
         # What comes of reading and folding rows that this coordinator did not write.
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError, InvalidTransition) as error:
-            raise self._corrupt(f"{type(error).__name__}: {error}") from error
+            raise self._corrupt(f"{where}{type(error).__name__}: {error}") from error
         if parts:
             raise self._corrupt(f"snapshots without their end: {sorted(parts)}")
         runs.states = {key: runs.states[key] for key in order}
@@ -230,6 +234,39 @@ class SqliteFile:
             self._database.executemany(_REMEMBER, facts)
         return offset
 
+    def load_term(self) -> int:
+        """Return the term of all coordinators that use this journal. Raises ``CommandFailed``."""
+        query = "SELECT value FROM facts WHERE name = 'term'"
+        try:
+            with self._errors():
+                rows = self._database.execute(query).fetchall()
+            return int(rows[0][0]) if rows else Journal.term
+        except ValueError as error:
+            raise self._corrupt(f"its term is none: {error}") from error
+
+    def go_on(self, *, clock: float, term: int) -> None:
+        """Let the coordinator's clock show this now, in this term. Raises ``CommandFailed``."""
+        facts = {
+            "boot_id": _boot_id(),
+            "clock_offset": str(clock - time.monotonic()),
+            "clock": str(clock),
+            "term": str(term),
+        }
+        with self._transaction():
+            self._database.executemany(_REMEMBER, facts.items())
+
+    def count_records(self) -> int:
+        """Return how many records and parts of snapshots there are. Raises ``CommandFailed``."""
+        with self._errors():
+            count: int = self._database.execute("SELECT COUNT(*) FROM records").fetchone()[0]
+        return count
+
+    def size_bytes(self) -> int:
+        """Return the size of its files. Raises ``CommandFailed``."""
+        with self._errors():
+            log_file = self._path.with_name(f"{FILE}-wal")
+            return sum(each.stat().st_size for each in (self._path, log_file) if each.exists())
+
     def close(self) -> None:
         """Close the file and let another coordinator have the directory."""
         self._opened.close()
@@ -303,6 +340,7 @@ class SqliteJournal(Journal):
         self.tokens = await self._call(self._file.load_tokens)
         self.drains = await self._call(self._file.load_drains)
         self.forgets = await self._call(self._file.load_forgets)
+        self.term = await self._call(self._file.load_term)
         return await self._call(self._file.clock_offset)
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:

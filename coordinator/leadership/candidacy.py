@@ -55,7 +55,8 @@ class Candidacy:
         self._lease_until = -math.inf  # it lives until then for sure
         self._enrolled_at: int | None = None  # the revision since when it is a member
         self._leader: Leader | None = None  # as etcd said last, whoever it is
-        self._revision = 0  # when it said so
+        self.revision = 0  # when it said so
+        self._is_stale = False  # etcd has not said anything for as long as a lease
         self._given_up = 0  # the latest term that this one led, and will not again
         self._leave_by = math.inf  # end of a hand-over
         self._under_way: dict[Call, int] = {}  # with the leases that they are about
@@ -64,7 +65,7 @@ class Candidacy:
         self._trouble: dict[Call, str] = {}  # why a call failed, until one of its kind does not
         self._why_not = "it has just begun to ask"
         self._wish = ""  # why it is to step down
-        self._told: tuple[Leader | None, str] = (None, "")
+        self._told: tuple[Leader | None, str] = (None, self._why_not)
         self._effects: list[do.Effect] = []
 
     @property
@@ -76,7 +77,7 @@ class Candidacy:
     def leader(self) -> Leader | None:
         """Who leads and can be asked, as far as is known."""
         leader = self._leader
-        if leader is None or not leader.address:
+        if leader is None or not leader.address or self._is_stale:
             return None
         if leader.member.member_id == self.member.member_id:
             return leader if self.standing is Standing.LEADING else None
@@ -92,8 +93,10 @@ class Candidacy:
             return f"etcd does not do what it is asked for: {next(iter(self._trouble.values()))}"
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return f"{self.member.address} gave leadership away, and none has taken it yet"
-        if self._leader is not None:
-            return f"the lease of the one that led before at {self._leader.address} is not over yet"
+        is_known = self._leader is not None and not self._is_stale
+        if is_known and self._leader is not None and self._leader.member != self.member:
+            where = self._leader.address or "at an unknown address"
+            return f"the one that led before, {where}, has a lease that is not over yet"
         return self._why_not
 
     def is_leading(self, *, now: float) -> bool:
@@ -102,6 +105,8 @@ class Candidacy:
 
     def handle(self, event: do.Event, *, now: float) -> list[do.Effect]:
         """Take one event in."""
+        if self._lease is not None and now >= self._lease_until:
+            self._is_stale = True  # unless this event says otherwise
         self._take(event, now)
         self._check_lease(now)
         self._review(now)
@@ -117,7 +122,8 @@ class Candidacy:
         due = [at for at, call, *_ in self._wanted() if call not in self._under_way]
         if self._lease is not None:
             due.append(self._lease_until)
-        return min([*due, self._leave_by])
+        at = min([*due, self._leave_by])
+        return at if at < math.inf else None
 
     def check_invariants(self) -> None:
         """Assert what must hold between events."""
@@ -142,12 +148,11 @@ class Candidacy:
             case do.LeaseGranted():
                 self._on_granted(event)
             case do.Answered():
-                self._on_answered(event)
-                self._see(event.leader, event.revision)
+                self._on_answered(event, now)
             case do.Revoked():
                 self._answered(Call.REVOKE, event.lease_id)
                 if self._leader is not None and self._leader.lease_id == event.lease_id:
-                    self._see(None, self._revision)
+                    self._see(None, self.revision)
             case do.CallFailed():
                 self._on_failed(event, now)
             case do.WriteRefused():
@@ -168,11 +173,14 @@ class Candidacy:
         self.standing = Standing.FOLLOWING
         self._keep(event.asked_at, event.lease.ttl_s)
 
-    def _on_answered(self, event: do.Answered) -> None:
+    def _on_answered(self, event: do.Answered, now: float) -> None:
         is_current = self._under_way.get(event.call) == event.lease_id
         if is_current and event.call is Call.ENROL:
             self._enrolled_at = event.revision
         self._answered(event.call, event.lease_id)
+        self._see(event.leader, event.revision)
+        if event.call is Call.CAMPAIGN and self._leader is None:  # that one is gone already
+            self._not_before[Call.CAMPAIGN] = now + RETRY_FIRST_S
 
     def _on_seen(self, event: do.ClusterSeen) -> None:
         self.members = event.members
@@ -188,6 +196,7 @@ class Candidacy:
         self._answered(Call.KEEP_ALIVE, event.lease_id)
         if event.ttl_s > 0.0:
             self._keep(event.asked_at, event.ttl_s)
+            self._is_stale = False
         else:
             self._end_lease("its lease had ended in etcd", is_revoked=False)
 
@@ -216,13 +225,13 @@ class Candidacy:
 
     def _see(self, leader: Leader | None, revision: int) -> None:
         """Take in who led at a revision, unless more is known."""
-        if revision < self._revision:
+        if revision < self.revision:
             return
         if leader is not None:
             self._trouble.pop(Call.CAMPAIGN, None)
         elif self._leader is not None:
             self._why_not = f"{self._leader.address} has stopped leading"
-        self._leader, self._revision = leader, revision
+        self._leader, self.revision, self._is_stale = leader, revision, False
 
     def _on_step_down(self, event: do.StepDownAsked, now: float) -> None:
         others = [each for each in self.members if each.member_id != self.member.member_id]
@@ -243,8 +252,10 @@ class Candidacy:
     def _check_lease(self, now: float) -> None:
         if self._lease is not None and now >= self._lease_until:
             why = self._trouble.get(Call.KEEP_ALIVE, "this process stood still")
-            lasted = f"its lease of {self.ttl_s:g} s could not be kept alive"
-            self._end_lease(f"{lasted}: {why}", is_revoked=True)
+            lasted = f"its lease of {self.ttl_s:g} s in etcd could not be kept alive"
+            leader = self.leader
+            other = leader if leader is not None and leader.member != self.member else None
+            self._end_lease(f"{lasted}: {why}", is_revoked=True, leader=other)
 
     def _review(self, now: float) -> None:
         """Do what follows from who leads."""
@@ -343,7 +354,7 @@ class Candidacy:
             yield Call.KEEP_ALIVE, do.KeepAlive(lease_id), lease_id
             if self._enrolled_at is None:
                 yield Call.ENROL, do.Enrol(lease_id), lease_id
-        if self.standing is Standing.FOLLOWING and self._leader is None and self._revision:
+        if self.standing is Standing.FOLLOWING and self._leader is None and self.revision:
             yield Call.CAMPAIGN, do.Campaign(lease_id), lease_id
         if self.standing is Standing.RESIGNING:
             yield Call.RESIGN, do.Resign(lease_id, self.term), lease_id

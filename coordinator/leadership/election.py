@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any
 
 import structlog
 
-from coordinator.errors import CannotStepDown, CommandFailed, CoordinatorError, NotLeader
+from coordinator.errors import (
+    CannotStepDown,
+    CommandFailed,
+    CoordinatorError,
+    JournalUnusable,
+    NotLeader,
+)
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.model import Etcd
 from coordinator.leadership import model as do
@@ -22,8 +27,15 @@ from coordinator.leadership.model import Call, Leader, Member
 
 log = structlog.get_logger()
 
+# The longest wait for an answer, should the client of etcd, which has shorter ones, not end it.
+ANSWER_TIMEOUT_S = 10.0
 # How long ``close`` waits for etcd to take the lease back; without that it ends by itself.
 CLOSE_TIMEOUT_S = 1.0
+
+_SET_BACK = (
+    "it was emptied or restored from a copy, so that terms are no later than those agents know: "
+    "restore it with `etcdutl snapshot restore --bump-revision`, and start all coordinators anew"
+)
 
 
 class Election:
@@ -50,6 +62,7 @@ class Election:
         self._core = Candidacy(member, ttl_s=ttl_s)
         self._asked_ttl_s = ttl_s
         self._lease_id = 0
+        self._last_told = ""  # of why none leads
         self._events: deque[do.Event] = deque()
         self._is_handling = False
         self._due = asyncio.Event()
@@ -87,20 +100,31 @@ class Election:
 
     async def run(self) -> None:
         """Take part until cancelled. Etcd that does not answer, or refuses, is asked again."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._watch(), name="leader watch")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._watch(), name="leader watch")
+                try:
+                    await self._wake()
+                finally:
+                    self._tasks = None
+        except BaseExceptionGroup as group:
+            if (known := group.subgroup(CommandFailed)) is not None:
+                raise known.exceptions[0] from None
+            raise
+        finally:
+            self._settle(CannotStepDown("this coordinator stops"))
+
+    async def _wake(self) -> None:
+        """Tell the core of its deadlines."""
+        while True:
             self._take(do.DeadlineReached())
-            while True:
-                self._due.clear()
-                due = self._core.next_deadline()
+            self._due.clear()
+            while (due := self._core.next_deadline()) is None or due > time.monotonic():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(
-                        None if due is None else max(0.0, due - time.monotonic())
-                    ):
+                    async with asyncio.timeout(None if due is None else due - time.monotonic()):
                         await self._due.wait()
-                        continue
-                self._take(do.DeadlineReached())
+                self._due.clear()
 
     async def close(self) -> None:
         """Be no member any more, and lead no more, at once. Call it when ``run`` has ended."""
@@ -127,7 +151,7 @@ class Election:
         ``on_stop`` is called before. Raises ``NotLeader`` if this one does not lead, and
         ``CannotStepDown`` if it leads on, or tries to again because no other one did.
         """
-        if not self.is_leading and not self._leaving:
+        if self._tasks is None or not (self.is_leading or self._leaving):
             leader = self.leader
             raise NotLeader("" if leader is None else leader.address, self.reason)
         future: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
@@ -147,7 +171,7 @@ class Election:
     def _take(self, event: do.Event) -> None:
         """Hand an event over and carry out what follows, in order, also where that leads here."""
         self._events.append(event)
-        if self._is_handling:
+        if self._is_handling or self._tasks is None:  # what comes after its end changes nothing
             return
         self._is_handling = True
         try:
@@ -161,17 +185,17 @@ class Election:
     def _do(self, effect: do.Effect) -> None:
         match effect:
             case do.Grant(ttl_s):
-                self._call(Call.GRANT, 0, self._grant(ttl_s))
+                self._call(Call.GRANT, 0, lambda: self._grant(ttl_s))
             case do.KeepAlive(lease_id):
-                self._call(Call.KEEP_ALIVE, lease_id, self._keep_alive(lease_id))
+                self._call(Call.KEEP_ALIVE, lease_id, lambda: self._keep_alive(lease_id))
             case do.Enrol(lease_id):
-                self._call(Call.ENROL, lease_id, self._enrol(lease_id))
+                self._call(Call.ENROL, lease_id, lambda: self._enrol(lease_id))
             case do.Campaign(lease_id):
-                self._call(Call.CAMPAIGN, lease_id, self._campaign(lease_id))
+                self._call(Call.CAMPAIGN, lease_id, lambda: self._campaign(lease_id))
             case do.Resign(lease_id, term):
-                self._call(Call.RESIGN, lease_id, self._resign(lease_id, term))
+                self._call(Call.RESIGN, lease_id, lambda: self._resign(lease_id, term))
             case do.Revoke(lease_id):
-                self._call(Call.REVOKE, lease_id, self._revoke(lease_id))
+                self._call(Call.REVOKE, lease_id, lambda: self._revoke(lease_id))
             case do.Lead(term, reason):
                 log.info("leadership", message=f"leads, in term {term}", reason=reason)
                 self._on_lead(term)
@@ -183,7 +207,8 @@ class Election:
                 self._tell(leader, reason)
 
     def _stop(self, effect: do.StopLeading) -> None:
-        log.warning("leadership", message="leads no more", reason=effect.reason)
+        self._last_told = effect.reason
+        log.warning("leadership", message=f"leads no more: {effect.reason}", reason=effect.reason)
         address = "" if effect.leader is None else effect.leader.address
         self._on_stop(NotLeader(address, effect.reason))
         self._settle(effect.leader or CannotStepDown(effect.reason))
@@ -199,7 +224,9 @@ class Election:
 
     def _tell(self, leader: Leader | None, reason: str) -> None:
         if leader is None:
-            log.warning("leadership", message="none leads, as far as is known", reason=reason)
+            if reason != self._last_told:
+                log.warning("leadership", message=f"none leads: {reason}", reason=reason)
+            self._last_told = reason
         elif leader.member != self.member:
             log.info("leadership", message=f"{leader.address} leads, in term {leader.term}")
         self._told.set()
@@ -207,15 +234,25 @@ class Election:
 
     # Etcd.
 
-    def _call(self, call: Call, lease_id: int, asked: Coroutine[Any, Any, do.Event]) -> None:
+    def _call(self, call: Call, lease_id: int, ask: Callable[[], Awaitable[do.Event]]) -> None:
         assert self._tasks is not None, "it runs"
-        self._tasks.create_task(self._answered(call, lease_id, asked), name=call.value)
+        self._tasks.create_task(self._answered(call, lease_id, ask), name=call.value)
 
-    async def _answered(self, call: Call, lease_id: int, asked: Awaitable[do.Event]) -> None:
+    async def _answered(
+        self, call: Call, lease_id: int, ask: Callable[[], Awaitable[do.Event]]
+    ) -> None:
+        known = self._core.revision
         try:
-            event = await asked
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                event = await ask()
+        except TimeoutError:
+            event = do.CallFailed(call, lease_id, "it did not answer in time")
         except CommandFailed as error:
             event = do.CallFailed(call, lease_id, reason_of(error))
+        if isinstance(event, do.Answered) and event.revision < known:
+            problem = f"its revision went back from {known} to {event.revision}"
+            self._tasks = None  # nothing is asked any more
+            raise JournalUnusable("in etcd", problem, _SET_BACK)
         self._take(event)
 
     async def _grant(self, ttl_s: float) -> do.Event:

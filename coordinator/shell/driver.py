@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, get_args
 
 import structlog
@@ -121,6 +121,7 @@ class Driver:
         waiting_max = limits.failure_queue_bytes_max // limits.failure_record_bytes_max
         self._failure_room = asyncio.Semaphore(max(1, waiting_max))
         self._due = asyncio.Event()
+        self._turn = asyncio.Lock()  # held from a decision until it is told
         self._turns = Turns(
             registry,
             read_run=self._read_run,
@@ -132,6 +133,8 @@ class Driver:
         # Called with the id of a token once it is revoked: what it opened is to end.
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self._turns.on_revoked = self._revoked
+        # Called after each turn, with nothing to wait for.
+        self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
         self._outage: Outage | None = None
@@ -149,6 +152,11 @@ class Driver:
         """The drains that hold, as they are journaled."""
         return [drain for drain in self.journal.drains.values() if not drain.is_lifted]
 
+    @property
+    def outage(self) -> str:
+        """Why nothing is decided, empty if something is."""
+        return self._turns.outage
+
     def now(self) -> float:
         """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
         return time.monotonic() + self._clock_offset
@@ -159,8 +167,11 @@ class Driver:
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
         self.registry.forgets = self.journal.forgets
-        keys = self.journal.runs.states
-        states = [state for key in keys if (state := self._read_run(key)) is not None]
+        states: list[RunState] = []
+        for key in self.journal.runs.states:
+            if (state := self._read_run(key)) is not None:
+                states.append(state)
+            await asyncio.sleep(0)  # a lease is kept alive meanwhile, however much there is
         now = self.now()
         await self.journal.write(self.registry.restore(states, now=now), now=now)
         for state in states:
@@ -254,17 +265,32 @@ class Driver:
         self._turns.stop(error)
         self.journal.runs.watches.end(error)
 
+    @asynccontextmanager
+    async def paused(self, within_s: float) -> AsyncIterator[None]:
+        """Decide nothing in the context, and have all that was decided written and told before.
+
+        Raises ``TimeoutError`` if it can't be written within that time.
+        """
+        async with asyncio.timeout(within_s):
+            await self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
     async def run(self) -> None:
         """Handle events until cancelled. Raises what no write can heal, as ``LostLeadership``."""
         try:
             while True:
                 if self._turns.is_idle:
                     await self._wait_until_due()
-                now = self.now()
-                effects = self._turns.decide(now=now)
-                await self._write(effects, now)
-                self._turns.tell(effects)
-                self.journal.runs.watches.tell()
+                async with self._turn:
+                    now = self.now()
+                    effects = self._turns.decide(now=now)
+                    await self._write(effects, now)
+                    self._turns.tell(effects)
+                    self.journal.runs.watches.tell()
+                self.on_turn()
                 # The others have their turn, however much waits here.
                 await asyncio.sleep(0)
         finally:
@@ -285,7 +311,7 @@ class Driver:
             try:
                 done, _ = await asyncio.wait({write}, timeout=PATIENCE_S)
                 if not done:
-                    reason = f"the disk of the journal has not answered for {PATIENCE_S:g} s"
+                    reason = f"the journal has not answered for {PATIENCE_S:g} s"
                     await self._note_outage(reason)
                 await write
                 break

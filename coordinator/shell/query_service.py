@@ -22,6 +22,7 @@ from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
 from coordinator.shell.overviews import Overviews
 from coordinator.wire.failure import verdict_message
+from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
 from coordinator.wire.stacks import answer_message
@@ -159,6 +160,13 @@ class QueryService:
                 await asyncio.get_running_loop().create_future()
 
             await until_one_ends(self._write_logs(reader, state.key, context), end_with_run())
+
+    async def GetGoodput(
+        self, request: query_pb2.GetGoodputRequest, context: object = None
+    ) -> query_pb2.GetGoodputResponse:
+        """Return what the time of a run went into."""
+        state, run = self._find(request.run_id, request.generation)
+        return goodput_message(state, run, now=self._driver.now())
 
     async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
         """Write what comes, no faster than is allowed."""

@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from coordinator.access.audit import Audit
 from coordinator.access.server_identity import ServerIdentity
+from coordinator.errors import CoordinatorError
 from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver
 from coordinator.shell.query_service import QueryService
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.transport.interceptor import caller_of
-from coordinator.shell.transport.methods import Add, Context, Services
-from drumbeat.v1 import control_pb2_grpc as control
-from drumbeat.v1 import query_pb2_grpc as query
-from drumbeat.v1 import session_pb2_grpc as session
-
-_UNSERVED: tuple[Any, ...] = (
-    session.AgentServiceServicer,
-    query.QueryServiceServicer,
-    control.ControlServiceServicer,
-)
-
-
-def added(agents: Any, queries: Any, controls: Any) -> tuple[Add, ...]:
-    """Return what adds all methods that a term serves."""
-    return (
-        partial(session.add_AgentServiceServicer_to_server, agents),
-        partial(query.add_QueryServiceServicer_to_server, queries),
-        partial(control.add_ControlServiceServicer_to_server, controls),
-    )
-
-
-METHODS = added(*(each() for each in _UNSERVED))  # without what serves them
+from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, Services
 
 
 class Term:
     """A driver that is restored, and what can be asked of it."""
 
     def __init__(self, driver: Driver, identity: ServerIdentity | None, audit: Audit) -> None:
-        self.driver = driver
+        self.driver, self.number = driver, driver.journal.term
         self.control = ControlService(driver, identity, audit, caller_of)
-        self.services = Services(self._added(), driver.limits.hello_timeout_s)
+        self.services = Services(self._served(), driver.limits.hello_timeout_s)
         self._owner: asyncio.Task[None] | None = None
         if identity is not None and len(identity.keys) > 1:
             driver.announce(identity.keys)
@@ -58,26 +37,36 @@ class Term:
         self._owner = asyncio.create_task(self.driver.run(), name="driver")
         self._owner.add_done_callback(on_end)
 
-    async def end(self) -> None:
-        """Give the journal back. What was being written may be durable, and is told to no one."""
-        assert self._owner is not None, "it runs"
-        self._owner.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._owner
+    def stop(self, error: CoordinatorError) -> None:
+        """Decide and tell nothing any more, and end all calls with an error.
 
-    def _added(self) -> tuple[Add, ...]:
+        What is being written may be durable all the same; no one is told of it.
+        """
+        self.driver.stop(error)
+        self.services.calls.end(error)
+        if self._owner is not None:
+            self._owner.cancel()
+
+    async def ended(self) -> None:
+        """Wait until nothing is decided any more, and the journal is given back."""
+        assert self._owner is not None, "it ran"
+        self._owner.cancel()
+        await asyncio.wait({self._owner})  # what it raised was told by ``run``
+
+    def _served(self) -> dict[ServiceDescriptor, object]:
         sessions = Sessions(self.driver)
 
         async def report_stacks(request: Any, context: Context) -> Any:
             return await sessions.report_stacks(request, caller_of(context))
 
-        agents: Any = SimpleNamespace(
+        agents = SimpleNamespace(
             OpenSession=_stream(sessions.open),
             ReportFailures=_stream(sessions.report),
             ReportStacks=report_stacks,
             ReportLogs=_stream(sessions.report_logs),
         )
-        return added(agents, QueryService(self.driver, caller_of), self.control)
+        queries = QueryService(self.driver, caller_of)
+        return {AGENT: agents, QUERY: queries, CONTROL: self.control}
 
 
 def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -169,6 +169,8 @@ class Turns:
         """
         handle = self._registry.handle
         effects: list[fx.Effect] = []
+        if self._registry.was_deaf(now=now):
+            self._queue.append(ev.OutageEnded())
         for _ in range(min(len(self._queue), BATCH_MAX)):
             self._taken += 1
             item = self._queue.popleft()

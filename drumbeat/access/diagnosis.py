@@ -42,6 +42,9 @@ _ENDED_THERE = (
     "http1.x server",
 )
 
+# It was this side that ended a handshake, for nothing had come back in time.
+_GIVEN_UP = "Endpoint closing"
+
 # The client's connection preface, and a frame of settings without any (RFC 9113, 3.4).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
@@ -78,7 +81,7 @@ def is_worth_asking(details: str, *, is_known: bool) -> bool:
     themselves.
     """
     marks = _SEEN_HERE if is_known else (*_SEEN_HERE, *_ENDED_THERE)
-    return any(mark in details for mark in marks)
+    return any(mark in details for mark in marks) and _GIVEN_UP not in details
 
 
 def explain(coordinator: str, used: Credentials) -> AccessProblem | None:

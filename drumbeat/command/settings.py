@@ -20,6 +20,7 @@ _HOST_PORT = re.compile(
     r"(?:\[([^]]*)\]|([A-Za-z0-9_][A-Za-z0-9_.-]{0,252}))(?::([0-9]{1,5}))?", re.ASCII
 )
 _ADDRESS_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
+COORDINATORS_MAX = 16  # of one cluster; two or three are enough
 
 
 class Kind(NamedTuple):
@@ -268,12 +269,37 @@ def parse_host_port(given: str, port_default: int = PORT_DEFAULT) -> HostPort:
     return HostPort(host, port)
 
 
+def parse_addresses(given: str) -> tuple[str, ...]:
+    """Read addresses that stand between commas, as ``parse_host_port``, each as gRPC takes it."""
+    parts = [part.strip() for part in str.split(given, ",")]
+    if len(parts) > 1 and not all(parts):
+        raise ValueError(f"{given!r} has an empty address: give one between two commas")
+    found = [str(parse_host_port(part)) for part in parts]
+    if twice := [each for each in dict.fromkeys(found) if found.count(each) > 1]:
+        raise ValueError(f"{twice[0]} is given twice: give each address once")
+    if len(found) > COORDINATORS_MAX:
+        problem = f"{len(found)} addresses are given, allowed are up to {COORDINATORS_MAX}"
+        raise ValueError(f"{problem}: those of one cluster")
+    return tuple(found)
+
+
+def _addresses(given: str) -> str:
+    return ",".join(parse_addresses(given))
+
+
 def _address(given: str) -> str:
     return str(parse_host_port(given))
 
 
 ADDRESS = Kind(_ADDRESS_ALLOWED, _address, _address, metavar="HOST[:PORT]")
-"""Addresses of a coordinator, as ``HostPort`` writes them."""
+"""Addresses of one coordinator, as ``HostPort`` writes them."""
+ADDRESSES = Kind(
+    f"{_ADDRESS_ALLOWED}; of a cluster up to {COORDINATORS_MAX}, separated by commas, each once",
+    _addresses,
+    _addresses,
+    metavar="HOST[:PORT],...",
+)
+"""Addresses of a coordinator, or of all of a cluster, as ``HostPort`` writes them."""
 
 USE_PROXY = Setting(
     False,

@@ -690,3 +690,39 @@ class Drain(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["age", b"age", "caller", b"caller", "name", b"name", "reason", b"reason", "run_id", b"run_id"]) -> None: ...
 
 Global___Drain: typing_extensions.TypeAlias = Drain
+
+@typing.final
+class StepDownRequest(google.protobuf.message.Message):
+    """Asks the coordinator that leads to leave that to another one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """Why, in words; for logs."""
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+
+Global___StepDownRequest: typing_extensions.TypeAlias = StepDownRequest
+
+@typing.final
+class StepDownResponse(google.protobuf.message.Message):
+    """Another one leads."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEADER_FIELD_NUMBER: builtins.int
+    leader: builtins.str
+    """Its address, as `host:port`."""
+    def __init__(
+        self,
+        *,
+        leader: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leader", b"leader"]) -> None: ...
+
+Global___StepDownResponse: typing_extensions.TypeAlias = StepDownResponse

@@ -100,6 +100,11 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsResponse.FromString,
                 _registered_method=True)
+        self.StepDown = channel.unary_unary(
+                '/drumbeat.v1.ControlService/StepDown',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.StepDownRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.StepDownResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -216,6 +221,14 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StepDown(self, request, context):
+        """Has another coordinator of the cluster lead instead of this one. Answers once one does, with
+        its address. FAILED_PRECONDITION: there is no other one that could; this one leads on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -283,6 +296,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ListDrains,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.ListDrainsResponse.SerializeToString,
+            ),
+            'StepDown': grpc.unary_unary_rpc_method_handler(
+                    servicer.StepDown,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.StepDownRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.StepDownResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -637,6 +655,33 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/ListDrains',
             drumbeat_dot_v1_dot_control__pb2.ListDrainsRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.ListDrainsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepDown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/StepDown',
+            drumbeat_dot_v1_dot_control__pb2.StepDownRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.StepDownResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -233,7 +233,23 @@ _ControlServiceListDrainsType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType]):
+_ControlServiceStepDownType = typing_extensions.TypeVar(
+    '_ControlServiceStepDownType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StepDownRequest,
+        drumbeat.v1.control_pb2.StepDownResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StepDownRequest,
+        drumbeat.v1.control_pb2.StepDownResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StepDownRequest,
+        drumbeat.v1.control_pb2.StepDownResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType]):
     """What operators may change."""
 
     @typing.overload
@@ -290,6 +306,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
             drumbeat.v1.control_pb2.ListDrainsRequest,
             drumbeat.v1.control_pb2.ListDrainsResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.StepDownRequest,
+            drumbeat.v1.control_pb2.StepDownResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -345,6 +365,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.ListDrainsRequest,
             drumbeat.v1.control_pb2.ListDrainsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.StepDownRequest,
+            drumbeat.v1.control_pb2.StepDownResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -418,6 +442,11 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     ListDrains: _ControlServiceListDrainsType
     """Lists the drains that hold, oldest first."""
 
+    StepDown: _ControlServiceStepDownType
+    """Has another coordinator of the cluster lead instead of this one. Answers once one does, with
+    its address. FAILED_PRECONDITION: there is no other one that could; this one leads on.
+    """
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
@@ -470,6 +499,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ListDrainsRequest,
         drumbeat.v1.control_pb2.ListDrainsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.StepDownRequest,
+        drumbeat.v1.control_pb2.StepDownResponse,
     ],
 ]
 
@@ -610,5 +643,15 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.control_pb2.ListDrainsResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.ListDrainsResponse]]:
         """Lists the drains that hold, oldest first."""
+
+    @abc.abstractmethod
+    def StepDown(
+        self,
+        request: drumbeat.v1.control_pb2.StepDownRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.StepDownResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.StepDownResponse]]:
+        """Has another coordinator of the cluster lead instead of this one. Answers once one does, with
+        its address. FAILED_PRECONDITION: there is no other one that could; this one leads on.
+        """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

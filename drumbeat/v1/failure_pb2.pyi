@@ -466,6 +466,7 @@ class Verdict(google.protobuf.message.Message):
     RESTART_COUNT_FIELD_NUMBER: builtins.int
     ROUND_ID_FIELD_NUMBER: builtins.int
     REPORT_FIELD_NUMBER: builtins.int
+    GOODPUT_FIELD_NUMBER: builtins.int
     is_success: builtins.bool
     """Whether every worker of the last round exited with 0."""
     cause: Global___VerdictCause.ValueType
@@ -476,6 +477,8 @@ class Verdict(google.protobuf.message.Message):
     """Restarts after worker failures that were used."""
     round_id: builtins.int
     """The last round; unset if there was none."""
+    goodput: builtins.str
+    """What the time of the run went into, in a line; empty if that is not known."""
     @property
     def report(self) -> Global___FailureReport:
         """What failed; unset on success."""
@@ -489,9 +492,10 @@ class Verdict(google.protobuf.message.Message):
         restart_count: builtins.int = ...,
         round_id: builtins.int | None = ...,
         report: Global___FailureReport | None = ...,
+        goodput: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "report", b"report", "round_id", b"round_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "cause", b"cause", "is_success", b"is_success", "reason", b"reason", "report", b"report", "restart_count", b"restart_count", "round_id", b"round_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "cause", b"cause", "goodput", b"goodput", "is_success", b"is_success", "reason", b"reason", "report", b"report", "restart_count", b"restart_count", "round_id", b"round_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___Verdict: typing_extensions.TypeAlias = Verdict

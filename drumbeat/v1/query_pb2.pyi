@@ -179,6 +179,110 @@ RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41
 """All have saved, or nothing more is waited for."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
+class _PartKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PartKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PartKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PART_KIND_UNSPECIFIED: _PartKind.ValueType  # 0
+    """Of a later version."""
+    PART_KIND_WAITING: _PartKind.ValueType  # 1
+    """No round; too few agents, or none that may be left behind."""
+    PART_KIND_STARTING: _PartKind.ValueType  # 2
+    """From an assignment to the first progress of all ranks."""
+    PART_KIND_TRAINING: _PartKind.ValueType  # 3
+    """Trained what it had not trained before."""
+    PART_KIND_REPEATED: _PartKind.ValueType  # 4
+    """Did steps once more that were lost by a restart. Known where heartbeats name steps."""
+    PART_KIND_HANGING: _PartKind.ValueType  # 5
+    """From the last progress until it was found out that there is none."""
+    PART_KIND_INTERRUPTED: _PartKind.ValueType  # 6
+    """From the interruption of an iteration to the beginning of the next."""
+    PART_KIND_STOPPING: _PartKind.ValueType  # 7
+    """From the end of a round until its last worker had ended."""
+    PART_KIND_AWAY: _PartKind.ValueType  # 8
+    """Trained while the coordinator was not there to see it."""
+    PART_KIND_UNKNOWN: _PartKind.ValueType  # 9
+    """Before this was accounted for: by a coordinator of an earlier version."""
+
+class PartKind(_PartKind, metaclass=_PartKindEnumTypeWrapper):
+    """What a run did."""
+
+PART_KIND_UNSPECIFIED: PartKind.ValueType  # 0
+"""Of a later version."""
+PART_KIND_WAITING: PartKind.ValueType  # 1
+"""No round; too few agents, or none that may be left behind."""
+PART_KIND_STARTING: PartKind.ValueType  # 2
+"""From an assignment to the first progress of all ranks."""
+PART_KIND_TRAINING: PartKind.ValueType  # 3
+"""Trained what it had not trained before."""
+PART_KIND_REPEATED: PartKind.ValueType  # 4
+"""Did steps once more that were lost by a restart. Known where heartbeats name steps."""
+PART_KIND_HANGING: PartKind.ValueType  # 5
+"""From the last progress until it was found out that there is none."""
+PART_KIND_INTERRUPTED: PartKind.ValueType  # 6
+"""From the interruption of an iteration to the beginning of the next."""
+PART_KIND_STOPPING: PartKind.ValueType  # 7
+"""From the end of a round until its last worker had ended."""
+PART_KIND_AWAY: PartKind.ValueType  # 8
+"""Trained while the coordinator was not there to see it."""
+PART_KIND_UNKNOWN: PartKind.ValueType  # 9
+"""Before this was accounted for: by a coordinator of an earlier version."""
+Global___PartKind: typing_extensions.TypeAlias = PartKind
+
+class _LossCause:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _LossCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_LossCause.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LOSS_CAUSE_UNSPECIFIED: _LossCause.ValueType  # 0
+    """Of a later version."""
+    LOSS_CAUSE_START: _LossCause.ValueType  # 1
+    """The start of the run."""
+    LOSS_CAUSE_WORKER_FAILED: _LossCause.ValueType  # 2
+    """A worker failed."""
+    LOSS_CAUSE_HANG: _LossCause.ValueType  # 3
+    """A worker hung."""
+    LOSS_CAUSE_AGENT_LOST: _LossCause.ValueType  # 4
+    """An agent was lost, or left."""
+    LOSS_CAUSE_AGENT_JOINED: _LossCause.ValueType  # 5
+    """More agents came."""
+    LOSS_CAUSE_AGENT_DRAINED: _LossCause.ValueType  # 6
+    """An operator drained an agent."""
+    LOSS_CAUSE_RESTART_ASKED: _LossCause.ValueType  # 7
+    """An operator asked for another round."""
+    LOSS_CAUSE_STOPPED: _LossCause.ValueType  # 8
+    """An operator stopped the run."""
+    LOSS_CAUSE_INTERRUPTED: _LossCause.ValueType  # 9
+    """An iteration was interrupted, by no hang."""
+
+class LossCause(_LossCause, metaclass=_LossCauseEnumTypeWrapper):
+    """What time was lost for."""
+
+LOSS_CAUSE_UNSPECIFIED: LossCause.ValueType  # 0
+"""Of a later version."""
+LOSS_CAUSE_START: LossCause.ValueType  # 1
+"""The start of the run."""
+LOSS_CAUSE_WORKER_FAILED: LossCause.ValueType  # 2
+"""A worker failed."""
+LOSS_CAUSE_HANG: LossCause.ValueType  # 3
+"""A worker hung."""
+LOSS_CAUSE_AGENT_LOST: LossCause.ValueType  # 4
+"""An agent was lost, or left."""
+LOSS_CAUSE_AGENT_JOINED: LossCause.ValueType  # 5
+"""More agents came."""
+LOSS_CAUSE_AGENT_DRAINED: LossCause.ValueType  # 6
+"""An operator drained an agent."""
+LOSS_CAUSE_RESTART_ASKED: LossCause.ValueType  # 7
+"""An operator asked for another round."""
+LOSS_CAUSE_STOPPED: LossCause.ValueType  # 8
+"""An operator stopped the run."""
+LOSS_CAUSE_INTERRUPTED: LossCause.ValueType  # 9
+"""An iteration was interrupted, by no hang."""
+Global___LossCause: typing_extensions.TypeAlias = LossCause
+
 @typing.final
 class GetRunRequest(google.protobuf.message.Message):
     """Asks for one run."""
@@ -1072,3 +1176,248 @@ class WatchLogsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "name", b"name", "pieces", b"pieces", "since_round", b"since_round"]) -> None: ...
 
 Global___WatchLogsResponse: typing_extensions.TypeAlias = WatchLogsResponse
+
+@typing.final
+class ListCoordinatorsRequest(google.protobuf.message.Message):
+    """Asks for the coordinators of the cluster."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListCoordinatorsRequest: typing_extensions.TypeAlias = ListCoordinatorsRequest
+
+@typing.final
+class ListCoordinatorsResponse(google.protobuf.message.Message):
+    """The cluster as the coordinator that answers knows it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COORDINATORS_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    term: builtins.int
+    """The term of the one that leads; 0: none does."""
+    reason: builtins.str
+    """Why none leads, or why nothing is decided; empty: one does, and decides."""
+    @property
+    def coordinators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Coordinator]:
+        """Those that are there, ordered by address; one that is alone is the only one."""
+
+    def __init__(
+        self,
+        *,
+        coordinators: collections.abc.Iterable[Global___Coordinator] | None = ...,
+        term: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinators", b"coordinators", "reason", b"reason", "term", b"term"]) -> None: ...
+
+Global___ListCoordinatorsResponse: typing_extensions.TypeAlias = ListCoordinatorsResponse
+
+@typing.final
+class Coordinator(google.protobuf.message.Message):
+    """One coordinator of the cluster."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: builtins.int
+    IS_LEADER_FIELD_NUMBER: builtins.int
+    IS_THIS_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    address: builtins.str
+    """Where agents and operators reach it, as `host:port`."""
+    is_leader: builtins.bool
+    """Whether it leads."""
+    is_this: builtins.bool
+    """Whether it is the one that answers."""
+    version: builtins.str
+    """Version of this package that it has."""
+    def __init__(
+        self,
+        *,
+        address: builtins.str = ...,
+        is_leader: builtins.bool = ...,
+        is_this: builtins.bool = ...,
+        version: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "is_leader", b"is_leader", "is_this", b"is_this", "version", b"version"]) -> None: ...
+
+Global___Coordinator: typing_extensions.TypeAlias = Coordinator
+
+@typing.final
+class GetGoodputRequest(google.protobuf.message.Message):
+    """Asks what the time of a run went into."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id"]) -> None: ...
+
+Global___GetGoodputRequest: typing_extensions.TypeAlias = GetGoodputRequest
+
+@typing.final
+class GetGoodputResponse(google.protobuf.message.Message):
+    """What the time of a run went into, without gap or overlap."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHOLE_FIELD_NUMBER: builtins.int
+    EFFECTIVE_RATIO_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    CAUSES_FIELD_NUMBER: builtins.int
+    HOSTS_FIELD_NUMBER: builtins.int
+    FAILURES_COUNT_FIELD_NUMBER: builtins.int
+    MEAN_TIME_BETWEEN_FAILURES_FIELD_NUMBER: builtins.int
+    IS_RUNNING_FIELD_NUMBER: builtins.int
+    effective_ratio: builtins.float
+    """ETTR, the effective training time ratio: training and away, of all that is known. Unset:
+    nothing is known yet.
+    """
+    failures_count: builtins.int
+    """Failures that ended a round, or interrupted an iteration."""
+    is_running: builtins.bool
+    """Whether the run goes on, and its present stretch may still turn out to be another part."""
+    @property
+    def whole(self) -> google.protobuf.duration_pb2.Duration:
+        """All of it: from the first agent that came to the end of the run, or until now."""
+
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GoodputPart]:
+        """Its parts; they add up to the whole. Those of no length are left out."""
+
+    @property
+    def causes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LostTime]:
+        """What time was lost for; these add up to all parts but training, away and unknown."""
+
+    @property
+    def hosts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LostHost]:
+        """The hosts that were the cause of losses, as far as that is known, those with most first. At
+        most 256, and what the others lost as one without a name.
+        """
+
+    @property
+    def mean_time_between_failures(self) -> google.protobuf.duration_pb2.Duration:
+        """The whole, by failures; unset: there was none."""
+
+    def __init__(
+        self,
+        *,
+        whole: google.protobuf.duration_pb2.Duration | None = ...,
+        effective_ratio: builtins.float | None = ...,
+        parts: collections.abc.Iterable[Global___GoodputPart] | None = ...,
+        causes: collections.abc.Iterable[Global___LostTime] | None = ...,
+        hosts: collections.abc.Iterable[Global___LostHost] | None = ...,
+        failures_count: builtins.int = ...,
+        mean_time_between_failures: google.protobuf.duration_pb2.Duration | None = ...,
+        is_running: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "effective_ratio", b"effective_ratio", "mean_time_between_failures", b"mean_time_between_failures", "whole", b"whole"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "whole", b"whole"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
+
+Global___GetGoodputResponse: typing_extensions.TypeAlias = GetGoodputResponse
+
+@typing.final
+class GoodputPart(google.protobuf.message.Message):
+    """One part of a run's time."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    TIME_FIELD_NUMBER: builtins.int
+    HOST_SECONDS_FIELD_NUMBER: builtins.int
+    kind: Global___PartKind.ValueType
+    """Which."""
+    host_seconds: builtins.float
+    """The same for each of its hosts together, in seconds."""
+    @property
+    def time(self) -> google.protobuf.duration_pb2.Duration:
+        """Time of the run."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___PartKind.ValueType = ...,
+        time: google.protobuf.duration_pb2.Duration | None = ...,
+        host_seconds: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time", b"time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["host_seconds", b"host_seconds", "kind", b"kind", "time", b"time"]) -> None: ...
+
+Global___GoodputPart: typing_extensions.TypeAlias = GoodputPart
+
+@typing.final
+class LostTime(google.protobuf.message.Message):
+    """Time that was lost for one cause."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: builtins.int
+    TIME_FIELD_NUMBER: builtins.int
+    HOST_SECONDS_FIELD_NUMBER: builtins.int
+    RESTARTS_COUNT_FIELD_NUMBER: builtins.int
+    cause: Global___LossCause.ValueType
+    """Which."""
+    host_seconds: builtins.float
+    """The same for each of its hosts together, in seconds."""
+    restarts_count: builtins.int
+    """How often another round or iteration had to begin for it."""
+    @property
+    def time(self) -> google.protobuf.duration_pb2.Duration:
+        """Time of the run."""
+
+    def __init__(
+        self,
+        *,
+        cause: Global___LossCause.ValueType = ...,
+        time: google.protobuf.duration_pb2.Duration | None = ...,
+        host_seconds: builtins.float = ...,
+        restarts_count: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time", b"time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cause", b"cause", "host_seconds", b"host_seconds", "restarts_count", b"restarts_count", "time", b"time"]) -> None: ...
+
+Global___LostTime: typing_extensions.TypeAlias = LostTime
+
+@typing.final
+class LostHost(google.protobuf.message.Message):
+    """Time that was lost because of one host."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    TIME_FIELD_NUMBER: builtins.int
+    HOST_SECONDS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name of its agent."""
+    host_seconds: builtins.float
+    """The same for each host of the run together, in seconds."""
+    @property
+    def time(self) -> google.protobuf.duration_pb2.Duration:
+        """Time of the run."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        time: google.protobuf.duration_pb2.Duration | None = ...,
+        host_seconds: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time", b"time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["host_seconds", b"host_seconds", "name", b"name", "time", b"time"]) -> None: ...
+
+Global___LostHost: typing_extensions.TypeAlias = LostHost

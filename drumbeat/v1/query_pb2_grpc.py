@@ -85,6 +85,16 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.WatchLogsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.WatchLogsResponse.FromString,
                 _registered_method=True)
+        self.ListCoordinators = channel.unary_unary(
+                '/drumbeat.v1.QueryService/ListCoordinators',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.ListCoordinatorsRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.ListCoordinatorsResponse.FromString,
+                _registered_method=True)
+        self.GetGoodput = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetGoodput',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -177,6 +187,21 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListCoordinators(self, request, context):
+        """Lists the coordinators of the cluster, and says which of them leads. Each of them answers
+        it, whether it leads or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetGoodput(self, request, context):
+        """Returns what the time of a run went into, up to now or to its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -224,6 +249,16 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.WatchLogs,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.WatchLogsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.WatchLogsResponse.SerializeToString,
+            ),
+            'ListCoordinators': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCoordinators,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.ListCoordinatorsRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.ListCoordinatorsResponse.SerializeToString,
+            ),
+            'GetGoodput': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGoodput,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -475,6 +510,60 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/WatchLogs',
             drumbeat_dot_v1_dot_query__pb2.WatchLogsRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.WatchLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCoordinators(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/ListCoordinators',
+            drumbeat_dot_v1_dot_query__pb2.ListCoordinatorsRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.ListCoordinatorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGoodput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetGoodput',
+            drumbeat_dot_v1_dot_query__pb2.GetGoodputRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetGoodputResponse.FromString,
             options,
             channel_credentials,
             insecure,

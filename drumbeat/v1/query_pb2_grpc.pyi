@@ -169,7 +169,39 @@ _QueryServiceWatchLogsType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType]):
+_QueryServiceListCoordinatorsType = typing_extensions.TypeVar(
+    '_QueryServiceListCoordinatorsType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+        drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+        drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+        drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+    ],
+)
+
+_QueryServiceGetGoodputType = typing_extensions.TypeVar(
+    '_QueryServiceGetGoodputType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -216,6 +248,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.WatchLogsRequest,
             drumbeat.v1.query_pb2.WatchLogsResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+            drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetGoodputRequest,
+            drumbeat.v1.query_pb2.GetGoodputResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -255,6 +295,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.WatchLogsRequest,
             drumbeat.v1.query_pb2.WatchLogsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+            drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetGoodputRequest,
+            drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -310,6 +358,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     such calls are under way.
     """
 
+    ListCoordinators: _QueryServiceListCoordinatorsType
+    """Lists the coordinators of the cluster, and says which of them leads. Each of them answers
+    it, whether it leads or not.
+    """
+
+    GetGoodput: _QueryServiceGetGoodputType
+    """Returns what the time of a run went into, up to now or to its end."""
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -346,6 +402,14 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         drumbeat.v1.query_pb2.WatchLogsRequest,
         drumbeat.v1.query_pb2.WatchLogsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+        drumbeat.v1.query_pb2.ListCoordinatorsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetGoodputRequest,
+        drumbeat.v1.query_pb2.GetGoodputResponse,
     ],
 ]
 
@@ -454,5 +518,23 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         has no round yet. INVALID_ARGUMENT: the round has no such rank. RESOURCE_EXHAUSTED: too many
         such calls are under way.
         """
+
+    @abc.abstractmethod
+    def ListCoordinators(
+        self,
+        request: drumbeat.v1.query_pb2.ListCoordinatorsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.ListCoordinatorsResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.ListCoordinatorsResponse]]:
+        """Lists the coordinators of the cluster, and says which of them leads. Each of them answers
+        it, whether it leads or not.
+        """
+
+    @abc.abstractmethod
+    def GetGoodput(
+        self,
+        request: drumbeat.v1.query_pb2.GetGoodputRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetGoodputResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetGoodputResponse]]:
+        """Returns what the time of a run went into, up to now or to its end."""
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, cast
 
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from agent.core.events import (
 )
 from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
 from agent.watchdog.core.model import WorkerKey
+from drumbeat.command.leader_search import REDIRECTS_MAX, Outcome
 from drumbeat.inprocess import InterruptionKind
 from tests.support.agents import CONFIG, NOW, PACE, WORKERS, an_assignment, desired
 from tests.support.inprocess.values import (
@@ -46,13 +48,17 @@ if TYPE_CHECKING:
     from drumbeat.inprocess import InprocessDirective
 
 
+ADDRESSES = ("a:1", "b:1", "c:1")
+
+
 class AgentMachine(RuleBasedStateMachine):
     """A supervisor that does what it is told a little later, and a coordinator with moods."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = NOW
-        self.core = AgentCore(CONFIG)
+        self.core = AgentCore(dataclasses.replace(CONFIG, coordinator=",".join(ADDRESSES)))
+        self.at_once = 0  # attempts without a wait, or a welcome
         self.attempt = 0
         self.is_open = False
         self.round_id = -1
@@ -88,6 +94,8 @@ class AgentMachine(RuleBasedStateMachine):
             match effect:
                 case fx.OpenSession(attempt=attempt, beat=beat):
                     assert attempt > self.attempt, "an attempt twice"
+                    self.at_once = 0 if effect.delay_max_s else self.at_once + 1
+                    assert self.at_once <= len(ADDRESSES) + REDIRECTS_MAX, "a storm"
                     self.attempt, self.is_open = attempt, False
                     assert beat.failures_written == self.written
                 case fx.StartRound(assignment=assignment):
@@ -165,16 +173,23 @@ class AgentMachine(RuleBasedStateMachine):
     @rule()
     def welcome(self) -> None:
         if not self.is_ending:
-            self.is_open = True
+            self.is_open, self.at_once = True, 0
             self.deliver(SessionWelcomed(attempt=self.attempt, pace=PACE))
 
-    @rule(is_stale=st.booleans())
-    def lose_session(self, *, is_stale: bool) -> None:
-        if self.is_open:
+    @rule(outcome=st.sampled_from(Outcome), leader=st.sampled_from(("", *ADDRESSES, "d:1")))
+    def lose_session(self, outcome: Outcome, leader: str) -> None:
+        if self.is_open or self.finish is None:
             self.is_open = False
-            if is_stale:
-                self.wanted = None
-            self.deliver(SessionLost(attempt=self.attempt, reason="reset", is_stale=is_stale))
+            lost = SessionLost(attempt=self.attempt, reason="reset", outcome=outcome, leader=leader)
+            self.deliver(lost)
+
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def give_up(self) -> None:
+        self.is_open, self.wanted = False, None
+        refused = Outcome.REFUSED
+        lost = SessionLost(attempt=self.attempt, reason="late", is_stale=True, outcome=refused)
+        self.deliver(lost)
 
     @precondition(lambda self: self.is_open)
     @rule(is_same=st.booleans())

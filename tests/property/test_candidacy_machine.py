@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import Changed, Reading
 from coordinator.leadership import model as do
 from coordinator.leadership import requests
 from coordinator.leadership.candidacy import Candidacy, Standing
@@ -49,7 +48,7 @@ class Coordinator:
     address: str
     core: Candidacy
     requests: list[Request] = field(default_factory=list)
-    seen: int = 0  # the revision up to which its watch has told it
+    seen: int = 0  # of the pictures: up to which its watch has told it
     is_stopped: bool = False
     led: int = 0  # the term that it was told to lead, until it was told to stop
 
@@ -64,6 +63,7 @@ class CandidacyMachine(RuleBasedStateMachine):
         self.lives = 0
         self.terms = list[int]()
         self.has_intruder = False  # the operator deleted the key
+        self.pictures = [do.ClusterSeen(None, (), 0)]  # as etcd was, one after the other
         self.all = [Coordinator(f"head{n}:29400", self._new(n)) for n in range(COORDINATORS)]
         for each in self.all:
             self._take(each, do.DeadlineReached())
@@ -103,6 +103,7 @@ class CandidacyMachine(RuleBasedStateMachine):
             request.answer = self._carry_out(request)
         except Refused as error:
             request.answer = do.CallFailed(_call(request), _lease(request), str(error))
+        self._look()
 
     def _carry_out(self, request: Request) -> do.Event:
         member = request.member
@@ -135,16 +136,21 @@ class CandidacyMachine(RuleBasedStateMachine):
         if not request.is_given_up:
             self._take(each, request.answer)
 
-    def _see(self, each: Coordinator) -> None:
-        """Let the watch tell what it has, as it is now."""
-        changed = self.etcd.changes(*requests.range_of(KEYS), after=each.seen)
-        if changed is not None:
-            self._read(each, changed)
+    def _look(self) -> do.ClusterSeen:
+        """Return how it is in etcd; watches tell of it later."""
+        reading = self.etcd.read(*requests.range_of(KEYS))
+        picture = do.ClusterSeen(*requests.cluster(reading.found, KEYS), reading.revision)
+        latest = self.pictures[-1]
+        if (picture.leader, picture.members) != (latest.leader, latest.members):
+            self.pictures.append(picture)
+        return picture
 
-    def _read(self, each: Coordinator, at: Changed | Reading) -> None:
-        each.seen = at.revision
-        found = self.etcd.read(*requests.range_of(KEYS)).found
-        self._take(each, do.ClusterSeen(*requests.cluster(found, KEYS), at.revision))
+    def _see(self, each: Coordinator, *, most: int = 1_000) -> None:
+        """Let the watch tell of some changes, the oldest first."""
+        self._look()
+        for picture in self.pictures[each.seen + 1 :][:most]:
+            each.seen += 1
+            self._take(each, picture)
 
     def _tick(self, each: Coordinator) -> None:
         due = each.core.next_deadline()
@@ -191,10 +197,22 @@ class CandidacyMachine(RuleBasedStateMachine):
         if not each.is_stopped:
             self._see(each)
 
-    @rule(number=st.integers(0, 2))
-    def a_watch_tells(self, number: int) -> None:
+    @rule()
+    def all_goes_well_for_all(self) -> None:
+        for number in range(COORDINATORS):
+            self.all_goes_well_for_one(number)
+
+    @rule(number=st.integers(0, 2), most=st.integers(1, 2))
+    def a_watch_tells(self, number: int, most: int) -> None:
         if not self.all[number].is_stopped:
-            self._see(self.all[number])
+            self._see(self.all[number], most=most)
+
+    @rule(number=st.integers(0, 2))
+    def a_watch_breaks_and_all_is_read_anew(self, number: int) -> None:
+        if not (each := self.all[number]).is_stopped:
+            picture = self._look()
+            each.seen = len(self.pictures) - 1
+            self._take(each, picture)
 
     @rule(tenths=st.integers(1, 12))
     def time_passes(self, tenths: int) -> None:
@@ -206,6 +224,7 @@ class CandidacyMachine(RuleBasedStateMachine):
     @rule()
     def etcd_ends_what_is_over(self) -> None:
         self.etcd.expire(now=self.now)
+        self._look()
 
     @rule()
     def etcd_elects_a_leader_of_its_own(self) -> None:
@@ -238,17 +257,17 @@ class CandidacyMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2))
     def a_write_is_refused(self, number: int) -> None:
         each = self.all[number]
-        leader, _ = requests.cluster(self.etcd.read(*requests.range_of(KEYS)).found, KEYS)
+        leader = self._look().leader
         is_over = leader is None or leader.term != each.core.term
         if each.core.term and is_over and not each.is_stopped:
             self._take(each, do.WriteRefused(each.core.term))
 
     @rule()
     def the_operator_deletes_the_leader(self) -> None:
-        leader, _ = requests.cluster(self.etcd.read(*requests.range_of(KEYS)).found, KEYS)
-        if leader is not None:
+        if (leader := self._look().leader) is not None:
             self.has_intruder = True
             self.etcd.commit(requests.resign(KEYS, leader.term))
+            self._look()
 
     # What must hold.
 
@@ -263,8 +282,7 @@ class CandidacyMachine(RuleBasedStateMachine):
             leader = each.core.leader
             if each.core.is_leading(now=self.now) and not self.has_intruder:
                 assert leader is not None
-                found, _ = requests.cluster(self.etcd.read(*requests.range_of(KEYS)).found, KEYS)
-                assert found == leader, "etcd says so too"
+                assert self._look().leader == leader, "etcd says so too"
 
     @invariant()
     def none_leads_whom_etcd_ended(self) -> None:

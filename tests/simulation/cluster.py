@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.core.agent import AgentCore
 from agent.core.model import GroupState
@@ -39,13 +39,7 @@ class Cluster:
         self.clock = Clock(plan.seed)
         self.network = Network(self.clock, delay_max_s=plan.delay_max_s)
         self.checker = Checker()
-        self.head = HeadMachine(
-            self.clock,
-            self.network,
-            self.checker,
-            policy=plan.policy,
-            make_registry=make_registry,
-        )
+        self.head: Any = self.make_head(make_registry)
         self.hosts = [
             Host(
                 f"h{number}",
@@ -61,6 +55,24 @@ class Cluster:
         self._healed_at = 0.0
         self._random = self.clock.random("cluster")
 
+    def make_head(self, make_registry: Callable[..., Registry]) -> Any:
+        """Return the coordinator."""
+        return HeadMachine(
+            self.clock,
+            self.network,
+            self.checker,
+            policy=self.plan.policy,
+            make_registry=make_registry,
+        )
+
+    def schedule(self) -> None:
+        """Put all faults on the clock."""
+        faults.schedule(self, self.clock.random("faults"))
+        faults.schedule_blackouts(self, self.clock.random("blackouts"))
+        faults.schedule_outages(self, self.clock.random("outages"))
+        strangers.schedule(self, self.clock.random("strangers"))
+        steering.schedule(self, self.clock.random("operator"))
+
     def run(self) -> None:
         """Live the whole life of this world."""
         self.clock.note("world", "PLAN", self.plan)
@@ -73,11 +85,7 @@ class Cluster:
             delay = self._random.uniform(0.0, 20.0 if is_late else 1.0)
             self.clock.after(delay, None, host.start_agent)
         self.head.start()
-        faults.schedule(self, self.clock.random("faults"))
-        faults.schedule_blackouts(self, self.clock.random("blackouts"))
-        faults.schedule_outages(self, self.clock.random("outages"))
-        strangers.schedule(self, self.clock.random("strangers"))
-        steering.schedule(self, self.clock.random("operator"))
+        self.schedule()
         self.clock.run(until=self.clock.now + self.plan.chaos_s)
         self._heal()
         self._calm(lambda: self.checker.is_ended or self.is_training, "train on")
@@ -93,10 +101,7 @@ class Cluster:
     def _heal(self) -> None:
         self.clock.note("world", "HEALS")
         self.is_healed = True
-        self.head.disk.slow_until = self.head.disk.full_until = 0.0
-        self.head.disk.is_lost = False
-        self.head.start()
-        self.head.resume()
+        self.heal_head()
         for host in self.hosts:
             while self.network.is_blocked(host.name):
                 self.network.unblock(host.name)
@@ -108,6 +113,13 @@ class Cluster:
         self._healed_at = self.clock.now
         if self.plan.kind is not Kind.COORDINATOR:
             steering.lift_all(self)
+
+    def heal_head(self) -> None:
+        """Let the coordinator be well again."""
+        self.head.disk.slow_until = self.head.disk.full_until = 0.0
+        self.head.disk.is_lost = False
+        self.head.start()
+        self.head.resume()
 
     def _calm(self, is_done: Callable[[], bool], what: str) -> None:
         """Run until it is done; agents that have ended are started again while the run lives."""

@@ -1,4 +1,4 @@
-"""The option that replays one world."""
+"""The options that replay one world."""
 
 from __future__ import annotations
 
@@ -11,4 +11,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=None,
         help="replay this world of tests/simulation and print what happens in it",
+    )
+    parser.addoption(
+        "--failover-seed",
+        type=int,
+        default=None,
+        help="the same, of a world with several coordinators",
     )

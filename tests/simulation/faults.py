@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.plan import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from tests.simulation.cluster import Cluster
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 SIGINT, SIGTERM = 2, 15
 
 
-def schedule(cluster: Cluster, random: Random) -> None:
+def schedule(cluster: Cluster, random: Random, all_faults: Sequence[Fault] | None = None) -> None:
     """Put this world's faults on its clock."""
     kind, clock = cluster.plan.kind, cluster.clock
     if kind is Kind.WORKERS:
         return
-    faults = COORDINATOR_FAULTS if kind is Kind.COORDINATOR else ALL_FAULTS
+    faults = COORDINATOR_FAULTS if kind is Kind.COORDINATOR else [*(all_faults or ALL_FAULTS)]
     if cluster.plan.conduct is not None and kind is not Kind.COORDINATOR:
         faults = [*faults, stall_worker, stall_worker]
     chosen = random.sample(faults, k=random.randint(1, len(faults)))
@@ -220,8 +220,7 @@ def slow_disk(cluster: Cluster, random: Random) -> None:
 
 
 COORDINATOR_FAULTS: list[Fault] = [crash_head, stall_head, slow_disk]
-ALL_FAULTS: list[Fault] = [
-    *COORDINATOR_FAULTS,
+AGENT_FAULTS: list[Fault] = [
     cut_stream,
     partition,
     swizzle_clog,
@@ -233,3 +232,4 @@ ALL_FAULTS: list[Fault] = [
     break_records,
     kill_worker,
 ]
+ALL_FAULTS: list[Fault] = [*COORDINATOR_FAULTS, *AGENT_FAULTS]

@@ -49,6 +49,7 @@ def world(seed: int) -> Cluster:
 
 def live(seed: int, make: Callable[[int], Cluster] = world, *, verbose: bool = False) -> None:
     """Live one world; a failure brings its story."""
+    option = "--seed" if make is world else "--failover-seed"
     cluster = make(seed)
     try:
         cluster.run()
@@ -56,7 +57,7 @@ def live(seed: int, make: Callable[[int], Cluster] = world, *, verbose: bool = F
         story = readable(cluster.clock)
         pytest.fail(
             f"{story}\n\nseed {seed}: {type(error).__name__}: {error}\n"
-            f"replay: pytest tests/simulation --seed {seed}",
+            f"replay: pytest tests/simulation {option} {seed}",
             pytrace=verbose,
         )
     if verbose:

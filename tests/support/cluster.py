@@ -62,13 +62,20 @@ LOGGED = ("--log-format", "json", "--log-level", "debug")
 class Coordinator:
     """``coordinator serve`` on a fixed port and state directory, over any number of lives."""
 
-    def __init__(self, cluster: Cluster, name: str, *options: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        *options: str,
+        port: int = 0,
+        is_awaited: bool = True,
+    ) -> None:
         self.name = name
         self.options = options
         self.state_dir = cluster.directory / name
-        self.port = 0
+        self.port = port
         self._cluster = cluster
-        self.process = self._start()
+        self.process = self._start() if is_awaited else self._begin()
 
     @property
     def address(self) -> str:
@@ -81,19 +88,25 @@ class Coordinator:
         return self.process.pid
 
     def _start(self) -> Process:
-        process = self._cluster.process(
-            self.name,
-            *("coordinator", "serve", "--port", str(self.port)),
-            *("--state-dir", str(self.state_dir), "--log-format", "json", *self.options),
-        )
+        process = self._begin()
         ready = process.wait_for_line(r"coordinator ready at \S+:(\d+)$")
         self.port = int(ready[1])
         return process
 
-    def restart(self) -> None:
-        """Start another life on the same port and state directory; the last one has ended."""
+    def _begin(self) -> Process:
+        return self._cluster.process(
+            self.name,
+            *("coordinator", "serve", "--port", str(self.port)),
+            *("--state-dir", str(self.state_dir), "--log-format", "json", *self.options),
+        )
+
+    def restart(self, *, is_awaited: bool = True) -> None:
+        """Start another life on the same port and state directory; the last one has ended.
+
+        Returns when it is ready, unless that is not to be awaited.
+        """
         assert not self.process.is_running, "end it first"
-        self.process = self._start()
+        self.process = self._start() if is_awaited else self._begin()
 
     def kill(self) -> None:
         """End it with SIGKILL, and return when it has ended."""
@@ -281,9 +294,13 @@ class Cluster:
         """Return one without options that is shared, else start one on a free port."""
         return self._shared if self._shared and not options else self.own_coordinator(*options)
 
-    def own_coordinator(self, *options: str) -> Coordinator:
-        """Start a coordinator on a free port; returns when it is ready."""
-        return Coordinator(self, f"coordinator-{next(self._names)}", *options)
+    def own_coordinator(self, *options: str, port: int = 0, is_awaited: bool = True) -> Coordinator:
+        """Start a coordinator, by default on a free port; returns when it is ready.
+
+        On a given port that need not be awaited.
+        """
+        name = f"coordinator-{next(self._names)}"
+        return Coordinator(self, name, *options, port=port, is_awaited=is_awaited)
 
     def worker_server(self) -> WorkerServer:
         """Open a place for the workers of one run."""

@@ -13,7 +13,7 @@ from coordinator.errors import JournalOutage
 from tests.support.etcd_state import TTL_MIN_S, Compacted, EtcdState, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
 
@@ -124,6 +124,10 @@ class EtcdClientModel:
         """Let the next calls of a method meet a fault."""
         self._faults.setdefault(method, deque()).extend([fault] * times)
 
+    def recover(self) -> None:
+        """Let all calls that follow meet no fault."""
+        self._faults.clear()
+
     def release(self) -> None:
         """Let go what is held."""
         self._released.set()
@@ -171,7 +175,7 @@ class EtcdClientModel:
         """Forget history."""
         await self._ask("compact", lambda: self.model.state.compact(revision))
 
-    async def watch(self, key: str, end: str, *, after: int) -> AsyncIterator[Changed]:
+    async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
         """Yield changes of a range."""
         watch = self._watches
         self.requests.append("watch")

@@ -1,7 +1,7 @@
 """The state of a cluster of etcd 3.5, as far as coordinators use it: requests in, answers out.
 
 No I/O and no clock: the simulation runs it in virtual time, ``EtcdModel`` behind the interface that
-coordinators know. ``tests/property/test_etcd.py`` proves it equal to the real one.
+coordinators know. ``tests/integration/coordinator/test_etcd_model.py`` compares it with a real one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coordinator.errors import CommandFailed
+from coordinator.errors import JournalUnusable
 from coordinator.journal.etcd.model import (
     Changed,
     Delete,
@@ -35,10 +35,11 @@ TTL_MIN_S = 2
 EXPIRY_LAG_MAX_S = 0.5
 
 
-class Refused(CommandFailed):
-    """A request that etcd will never do."""
+class Refused(JournalUnusable):
+    """A request that etcd will never do, in its own words."""
 
-    text = "etcd refuses the request: {0}"
+    def __init__(self, words: str) -> None:
+        super().__init__("on etcd", words, "")
 
 
 class Compacted(Exception):

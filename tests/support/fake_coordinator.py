@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from coordinator.errors import NotLeader
+from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
 from tests.support.waiting import MS
 
@@ -39,10 +41,12 @@ class Refused(NamedTuple):
     status: grpc.StatusCode
     refusal: common_pb2.Refusal.ValueType
     text: str
+    leader: str = ""
 
     async def abort(self, context: Context) -> None:
         """End a call so."""
-        detail = common_pb2.ErrorDetail(refusal=self.refusal).SerializeToString()
+        told = common_pb2.ErrorDetail(refusal=self.refusal, leader=self.leader)
+        detail = told.SerializeToString()
         await context.abort(self.status, self.text, (("drumbeat-error-bin", detail),))
 
 
@@ -58,15 +62,22 @@ FORBIDDEN = Refused(
 )
 
 
+def not_leading(leader: str = "", reason: str = "it starts") -> Refused:
+    """Return what a coordinator says that does not lead."""
+    text = str(NotLeader(leader, reason))
+    unavailable, refusal = grpc.StatusCode.UNAVAILABLE, common_pb2.REFUSAL_NOT_LEADER
+    return Refused(unavailable, refusal, text, leader)
+
+
 class Session:
     """One session of an agent, from its hello on."""
 
-    def __init__(self, hello: session_pb2.Hello) -> None:
+    def __init__(self, hello: session_pb2.Hello, term: int = 0) -> None:
         self.hello = hello
         self.beat = hello.beat
         self._heard: asyncio.Queue[session_pb2.Beat] = asyncio.Queue()
         self._unsent: asyncio.Queue[session_pb2.Directive | Refused | None] = asyncio.Queue()
-        self.say(welcome=session_pb2.Welcome(session_id="s", pace=PACE))
+        self.say(welcome=session_pb2.Welcome(session_id="s", pace=PACE, term=term))
 
     def say(self, **response: Any) -> None:
         """Say something."""
@@ -125,14 +136,29 @@ class Session:
 
 
 class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
-    """Serves one agent; if it has ``tokens``, one that shows any of them."""
+    """Serves one agent; if it has ``tokens``, one that shows any of them.
+
+    With ``answer`` it leads no more: it refuses each session so, once it ``is_free`` to answer.
+    """
 
     def __init__(self) -> None:
         self.tokens: set[Token] = set()
+        self.term = 0
+        self.answer: Refused | None = None
+        self.is_free = asyncio.Event()  # to answer
+        self.is_free.set()
+        self.is_deaf = False  # to failure records
+        self.lost_terms: list[int] = []  # with which it was called
         self.refused = 0
+        self.is_asked = asyncio.Event()
         self.sessions: asyncio.Queue[Session] = asyncio.Queue()
         self.records: asyncio.Queue[failure_pb2.FailureRecord] = asyncio.Queue()
         self.port = 0
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
 
     async def session(self) -> Session:
         """Return the next session."""
@@ -150,7 +176,13 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
         request = await context.read()
         await self._check(context)
         assert isinstance(request, session_pb2.AgentReport)
-        session = Session(request.hello)
+        metadata = dict(context.invocation_metadata() or ())
+        self.lost_terms.append(int(metadata.get(LOST_TERM_KEY, 0)))
+        self.is_asked.set()
+        await self.is_free.wait()
+        if self.answer is not None:
+            await self.answer.abort(context)
+        session = Session(request.hello, self.term)
         self.sessions.put_nowait(session)
         await session.converse(context)
 
@@ -160,6 +192,8 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
         await self._check(context)
         while isinstance(request := await context.read(), session_pb2.ReportFailuresRequest):
             record = request.record
+            if self.is_deaf:
+                continue
             self.records.put_nowait(record)
             answer = session_pb2.ReportFailuresResponse(
                 incarnation=record.fence.incarnation, sequence=record.sequence, kept=True

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from bench.strangers import http2
 from coordinator.access.caller import incarnation_of
-from coordinator.shell.server import SERVICES
+from coordinator.shell.transport.methods import SERVICES
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.wire import OPEN, spec

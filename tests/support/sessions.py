@@ -54,13 +54,17 @@ class Lone:
         self.config = AgentConfig(run_id="r", program=Program("program", "true"), **access)
         assert self.config.validate() == []
         self.access = Access(self.config, files)
+        self.address: str = access["coordinator"]
         self.spool, self._identity = spool, identity
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def connect(self) -> None:
         """Open another session."""
-        opening = OpenSession(attempt=1, delay_max_s=0.0, beat=_BEAT)
+        self.open(OpenSession(attempt=1, delay_max_s=0.0, beat=_BEAT, address=self.address))
+
+    def open(self, opening: OpenSession) -> None:
+        """Open a session as it is told."""
         watchdog = cast("Watchdog", _NoWatchdog())
         logs = LogAnswers("r", self._identity, KeptOutput(), str)
         session = Session(

@@ -80,6 +80,7 @@ class FailureReport(Struct, frozen=True, kw_only=True):
     positions: tuple[Position, ...] = ()
     positions_count: int = 0
     more: str = ""  # where the rest is, if the report was cut
+    goodput: str = ""  # what the time of the run went into
 
 
 def render_report(report: FailureReport, name: str) -> str:
@@ -87,6 +88,8 @@ def render_report(report: FailureReport, name: str) -> str:
     head = [_line(f"{name} FAILED"), _line(report.reason)]
     if report.earlier:
         head += ["before that:", *(f"  {_line(reason)}" for reason in report.earlier)]
+    if report.goodput:
+        head.append(_line(f"goodput: {report.goodput}"))
     sections: list[Iterable[str]] = [head]
     if report.root_causes or report.victims_count or report.positions:
         sections.append(_causes(report.root_causes))

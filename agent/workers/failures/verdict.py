@@ -41,6 +41,7 @@ def read_report(message: session_pb2.Exit) -> FailureReport:
         positions=tuple(map(_position, report.progress)),
         positions_count=report.progress_count,
         more=more,
+        goodput=message.verdict.goodput,
     )
 
 

@@ -92,7 +92,36 @@ def verdict_document(verdict: failure_pb2.Verdict) -> Document:
         "earlier": list(verdict.report.earlier),
         "root_causes": [_failure(record) for record in verdict.report.root_causes],
         "step": max(steps, default=None),
+        "goodput": verdict.goodput or None,
     }
+
+
+def goodput_document(run_id: str, found: query_pb2.GetGoodputResponse) -> Document:
+    """Return what the time of a run went into."""
+    return {
+        "run_id": run_id,
+        "is_running": found.is_running,
+        "whole_s": seconds_of(found.whole),
+        "effective_ratio": _optional(found, "effective_ratio"),
+        "parts": [
+            {"part": _word(query_pb2.PartKind, part.kind), **_times(part)} for part in found.parts
+        ],
+        "causes": [
+            {
+                "cause": _word(query_pb2.LossCause, lost.cause),
+                **_times(lost),
+                "restarts": lost.restarts_count,
+            }
+            for lost in found.causes
+        ],
+        "hosts": [{"name": lost.name or None, **_times(lost)} for lost in found.hosts],
+        "failures_count": found.failures_count,
+        "mean_time_between_failures_s": _seconds(found, "mean_time_between_failures"),
+    }
+
+
+def _times(of: Any) -> Document:
+    return {"time_s": seconds_of(of.time), "host_s": of.host_seconds}
 
 
 def _failure(record: failure_pb2.FailureRecord) -> Document:

@@ -170,6 +170,8 @@ def _cost(status: Document, verdict: Document | None) -> Iterator[str]:
     if status["restarts_in_process"]:
         used += f", {status['restarts_in_process']} more in process"
     yield f"{used}."
+    if verdict is not None and verdict["goodput"]:
+        yield f"Goodput: {verdict['goodput']}."
     steps = [event for event in status["events"] if event["kind"] in ("round_ended", _STARTED)]
     pauses = [
         before["age_s"] - after["age_s"]

@@ -11,7 +11,7 @@ import grpc
 
 from coordinator.command.looking.documents import overview_document, status_document
 from coordinator.command.looking.following import Patience
-from coordinator.command.looking.reading import Reader, channel_of
+from coordinator.command.looking.reading import Reader, calls_of
 from coordinator.errors import CallFailed
 from drumbeat.mapping import seconds_of
 
@@ -52,11 +52,12 @@ def look(reader: Reader, asked: ShowStatus | WatchRun, *, is_repeated: bool = Fa
 
 def looks(asked: WatchRun) -> Iterator[Document]:
     """Yield the status of a run at each event, and in between, until the run has ended."""
-    patience = Patience()
+    calls = calls_of(asked)
+    patience = Patience(calls)
     has_ended = False
     while not has_ended:
         try:
-            with channel_of(asked) as (channel, metadata):
+            with calls.channel() as (channel, metadata):
                 yield from _looks(Reader(channel, metadata), asked, patience)
             has_ended = True
         except CallFailed as error:

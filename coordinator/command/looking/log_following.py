@@ -13,7 +13,7 @@ import grpc
 from coordinator.command.calls import failure_of
 from coordinator.command.looking import logs
 from coordinator.command.looking.following import Patience
-from coordinator.command.looking.reading import Reader, channel_of, watch_logs
+from coordinator.command.looking.reading import Reader, calls_of, watch_logs
 from coordinator.errors import CallFailed
 from drumbeat.format import one_line
 from drumbeat.v1 import query_pb2 as pb
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def show_logs(asked: ShowLogs, write: Callable[[str], None]) -> None:
     """Show it until all that was asked for is shown. Raises ``grpc.RpcError`` or ``CallFailed``."""
-    with channel_of(asked) as (channel, metadata):
-        run = Reader(channel, metadata).run(asked.run_id)
+    calls = calls_of(asked)
+    run = calls.ask(lambda *opened: Reader(*opened).run(asked.run_id))
     if run.phase == pb.RUN_PHASE_ENDED:
         why = f"run {asked.run_id} has ended, and its agents with it: {run.reason}"
         raise CallFailed(why, 2, "what its workers wrote is where its agents wrote it")
@@ -38,12 +38,12 @@ def show_logs(asked: ShowLogs, write: Callable[[str], None]) -> None:
         tail=asked.tail,
         follow=asked.follow,
     )
-    patience, cursors, is_silent = Patience(), logs.Cursors(), True
+    patience, cursors, is_silent = Patience(calls), logs.Cursors(), True
     prefix = partial(_prefix, is_coloured=asked.output == "text" and _has_colours())
     while True:
         try:
             # Anew each time: a restarted coordinator may let this user in by another token.
-            with channel_of(asked) as (channel, metadata):
+            with calls.channel() as (channel, metadata):
                 for response in watch_logs(channel, metadata, request):
                     patience.reached()
                     request.since_round = response.since_round
@@ -52,8 +52,8 @@ def show_logs(asked: ShowLogs, write: Callable[[str], None]) -> None:
                     cursors.move(response)
         except (CallFailed, grpc.RpcError) as error:
             failure = error if isinstance(error, CallFailed) else failure_of(asked, error)
-            if not asked.follow:
-                raise failure from error
+            if not (asked.follow or calls.goes_on):
+                raise calls.failure(failure) from error
             patience.wait(failure)
             del request.cursors[:]
             for incarnation, places in cursors:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.access.calls import call_channel
+from coordinator.access.calls import CoordinatorCalls
 from coordinator.command.looking.stacks import Worker
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     import grpc
 
@@ -43,6 +42,13 @@ class Reader:
             found += page.runs
             if not (token := page.next_page_token):
                 return found
+
+    def trouble(self) -> str:
+        """Return why nothing is decided, empty if something is."""
+        cluster: pb.ListCoordinatorsResponse = self._call(
+            "ListCoordinators", pb.ListCoordinatorsRequest()
+        )
+        return cluster.reason
 
     def run(self, run_id: str) -> pb.Run:
         """Return the latest run of this id, with everything."""
@@ -90,6 +96,12 @@ class Reader:
                 return found
             after = found[-1].sequence
 
+    def goodput(self, run_id: str) -> pb.GetGoodputResponse:
+        """Return what the time of the latest run of this id went into."""
+        request = pb.GetGoodputRequest(run_id=run_id)
+        found: pb.GetGoodputResponse = self._call("GetGoodput", request)
+        return found
+
     def watch(self, run: pb.Run, after: int) -> Any:
         """Return the stream of what is decided on a run after that."""
         request = pb.WatchEventsRequest(
@@ -129,6 +141,6 @@ def read_stacks(
     return sorted(found, key=lambda each: each.rank)
 
 
-def channel_of(asked: Request) -> AbstractContextManager[tuple[grpc.Channel, Metadata]]:
-    """Open a channel as a command was told; as ``call_channel``."""
-    return call_channel(asked, asked.coordinator, use_proxy=asked.use_proxy)
+def calls_of(asked: Request) -> CoordinatorCalls:
+    """Return the way to the coordinator that a command was told of."""
+    return CoordinatorCalls(asked, asked.coordinator, use_proxy=asked.use_proxy)

@@ -33,9 +33,14 @@ _NARROWED = frozenset({"RUN", "AGENT", "HOST", "BY"})
 _HOST = 2  # its column among those of workers
 _WAITING_SHOWN = 8  # reasons of agents without a place
 _NOTHING = "-"
+_HOSTS_SHOWN = 10  # of those that time was lost for
+_BAR, _BAR_CELLS = "\u2588", 30
 _STYLES = {
     "running": "green",
     "gathering": "yellow",
+    "training": "green",
+    "away": "green",
+    "hanging": "red",
     "ending": "red",
     "ended": "bold",
     "failed": "red",
@@ -149,6 +154,42 @@ def explanation_screen(explanation: Document) -> RenderableType:
     return Group(*parts)
 
 
+def goodput_screen(goodput: Document) -> RenderableType:
+    """Show what the time of a run went into, from a ``goodput_document``."""
+    whole_s, ratio = goodput["whole_s"], goodput["effective_ratio"]
+    first = Text("run ")
+    first.append(_line(goodput["run_id"]), style="bold")
+    trained = "nothing is known yet" if ratio is None else f"trained {100 * ratio:.1f}%"
+    first.append(f" {trained} of {_ago(whole_s)}{' so far' if goodput['is_running'] else ''}")
+    mean_s = goodput["mean_time_between_failures_s"]
+    failures = count(goodput["failures_count"], "failure")
+    between = f", one in {_ago(mean_s)} on average" if mean_s is not None else ""
+    parts: list[RenderableType] = [first, Text(f"{failures}{between}"), Text()]
+    heads = ("PART", "TIME", "SHARE", "HOST TIME", "")
+    parts.append(_table(heads, [_shares(row["part"], row, whole_s) for row in goodput["parts"]]))
+    if goodput["causes"]:
+        heads = ("LOST FOR", "TIME", "SHARE", "HOST TIME", "RESTARTS")
+        rows = [
+            (*_shares(row["cause"], row, whole_s)[:-1], str(row["restarts"]))
+            for row in goodput["causes"]
+        ]
+        parts += [Text(), _table(heads, rows)]
+    if goodput["hosts"]:
+        heads = ("HOST", "TIME", "SHARE", "HOST TIME", "")
+        rows = [
+            _shares(row["name"] or "others", row, whole_s)
+            for row in goodput["hosts"][:_HOSTS_SHOWN]
+        ]
+        parts += [Text(), _table(heads, rows)]
+    return Group(*parts)
+
+
+def _shares(name: str, row: Document, whole_s: float) -> tuple[str, str, str, str, str]:
+    share = row["time_s"] / whole_s if whole_s else 0.0
+    bar = _BAR * round(_BAR_CELLS * share)
+    return name, _ago(row["time_s"]), f"{100 * share:.1f}%", _ago(row["host_s"]), bar
+
+
 def _head(status: Document) -> list[Text]:
     first = Text("run ")
     first.append(_line(_run_name(status)), style="bold")
@@ -220,7 +261,7 @@ def _table(
     heads: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    styled: int,
+    styled: int = 0,
     has_heads: bool = True,
     widths: Sequence[int] = (),
 ) -> RenderableType:

@@ -14,6 +14,7 @@ from coordinator.command.calls import failure_of
 from coordinator.command.looking import stacks
 from coordinator.command.looking.documents import (
     event_document,
+    goodput_document,
     overview_document,
     run_document,
     status_document,
@@ -23,11 +24,12 @@ from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
 from coordinator.command.looking.live import look, looks
 from coordinator.command.looking.log_following import show_logs
-from coordinator.command.looking.reading import Reader, channel_of, read_stacks
+from coordinator.command.looking.reading import Reader, calls_of, read_stacks
 from coordinator.command.requests import (
     ExplainRun,
     Looking,
     ShowEvents,
+    ShowGoodput,
     ShowLogs,
     ShowStacks,
     ShowStatus,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coordinator.command.looking.documents import Document
+    from drumbeat.access.client import Metadata
 
 
 def show(asked: Looking) -> None:
@@ -53,36 +56,43 @@ def show(asked: Looking) -> None:
 
 
 def _status(asked: ShowStatus) -> None:
-    with channel_of(asked) as (channel, metadata):
-        reader = Reader(channel, metadata)
+    def work(*opened: Any) -> tuple[Document, str]:
+        reader = Reader(*opened)
         if asked.run_id is None:
-            runs = [run_document(run) for run in reader.runs()]
-        else:
-            status = look(reader, asked).status
+            return {"runs": [run_document(run) for run in reader.runs()]}, reader.trouble()
+        return look(reader, asked).status, reader.trouble()
+
+    found, trouble = calls_of(asked).ask(work)
+    if trouble:
+        print(f"coordinator: nothing is decided: {trouble}", file=sys.stderr)
     if asked.output == "json":
-        write_json({"runs": runs} if asked.run_id is None else status)
+        write_json(found)
         return
     from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
-    screen = screens.runs_screen(runs) if asked.run_id is None else screens.status_screen(status)
+    is_list = asked.run_id is None
+    screen = screens.runs_screen(found["runs"]) if is_list else screens.status_screen(found)
     write(screens.text_of(screen))
 
 
 def _events(asked: ShowEvents) -> None:
-    with channel_of(asked) as (channel, metadata):
-        reader = Reader(channel, metadata)
+    def work(*opened: Any) -> tuple[query_pb2.Run, list[query_pb2.RunEvent]]:
+        reader = Reader(*opened)
         run = reader.run(asked.run_id)
-        known = reader.events(run)
+        return run, reader.events(run)
+
+    calls = calls_of(asked)
+    run, known = calls.ask(work)
     within_s = math.inf if asked.since is None else asked.since
     _write_events(
         asked, [event for event in known if seconds_of(event.age) <= within_s], has_heads=True
     )
     if not asked.follow:
         return
-    patience = Patience()
+    patience = Patience(calls)
     patience.reached()
     after = known[-1].sequence if known else 0
-    for response in follow(asked, run, after, patience):
+    for response in follow(calls, run, after, patience):
         if response.missed:
             told = f"{count(response.missed, 'event')} not shown: they came too fast"
             print(f"coordinator: {told}", file=sys.stderr)
@@ -102,12 +112,14 @@ def _write_events(
 
 
 def _why(asked: ExplainRun) -> None:
-    with channel_of(asked) as (channel, metadata):
-        reader = Reader(channel, metadata)
+    def work(*opened: Any) -> tuple[query_pb2.GetOverviewResponse, Document]:
+        reader = Reader(*opened)
         overview = reader.overview(asked.run_id)
-        run = overview.run
-        agents = reader.agents(run, query_pb2.VIEW_BASIC)
-        status = status_document(overview, agents, reader.events(run))
+        agents = reader.agents(overview.run, query_pb2.VIEW_BASIC)
+        return overview, status_document(overview, agents, reader.events(overview.run))
+
+    overview, status = calls_of(asked).ask(work)
+    run = overview.run
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
     shown = overview_document(overview)["agents"]
     found = explanation(status, verdict, [each for agent in shown for each in agent["workers"]])
@@ -147,12 +159,27 @@ def write(text: str) -> None:
 
 
 def _stacks(asked: ShowStacks) -> None:
-    with channel_of(asked) as (channel, metadata):
-        answers = read_stacks(channel, metadata, asked.run_id, asked.rank)
+    def work(channel: grpc.Channel, metadata: Metadata) -> list[stacks.Worker]:
+        return read_stacks(channel, metadata, asked.run_id, asked.rank)
+
+    answers = calls_of(asked).ask(work)
     if asked.output == "json":
         write_json(stacks.document(asked.run_id, answers))
     else:
         write(stacks.text(answers))
+
+
+def _goodput(asked: ShowGoodput) -> None:
+    def work(*opened: Any) -> query_pb2.GetGoodputResponse:
+        return Reader(*opened).goodput(asked.run_id)
+
+    found = goodput_document(asked.run_id, calls_of(asked).ask(work))
+    if asked.output == "json":
+        write_json(found)
+        return
+    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(screens.goodput_screen(found)))
 
 
 def _logs(asked: ShowLogs) -> None:
@@ -166,4 +193,5 @@ VERBS: dict[type[Looking], Callable[[Any], None]] = {
     WatchRun: _watch,
     ShowStacks: _stacks,
     ShowLogs: _logs,
+    ShowGoodput: _goodput,
 }

@@ -131,6 +131,14 @@ class Iterations:
         is_over = entry.is_deserted and not self.roster.live
         return bool(is_in_call or is_over or entry.early or self._give_up)
 
+    @property
+    def culprit(self) -> tuple[str, InterruptionKind] | None:
+        """The agent and kind of the first fault that is known of the present iteration."""
+        if not self._faults:
+            return None
+        worker, fault = next(iter(self._faults.items()))
+        return self.roster.host_of(worker).agent.name, fault.kind
+
     def decide(
         self, find_address: FindAddress, *, now: float
     ) -> rec.IterationRecord | GiveUp | Wait | None:

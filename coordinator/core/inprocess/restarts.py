@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from coordinator.core.effects import Instruct
 from coordinator.core.inprocess.iterations import Address, Iterations
-from coordinator.core.inprocess.records import InprocessReport, IterationBegan, IterationPhase, told
+from coordinator.core.inprocess.records import (
+    InprocessReport,
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationPhase,
+    IterationRecord,
+    told,
+)
 from coordinator.core.model import Round
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
+from coordinator.core.progress.goodput import Cause, Found
+from drumbeat.inprocess import InterruptionKind
+
+# Workers that did nothing wrong but to make no progress.
+_HANGS = frozenset(
+    {
+        InterruptionKind.SOFT_TIMEOUT,
+        InterruptionKind.HARD_TIMEOUT,
+        InterruptionKind.UNRESPONSIVE,
+    }
+)
 
 
 class InProcessRestarts:
@@ -66,6 +85,8 @@ class InProcessRestarts:
                 else:
                     wait = decision
                 break
+            if not isinstance(decision, IterationCompleted):
+                self._run.close_stretch(self._found(iterations, decision), now=now)
             self._run.commit(decision)
             self._run.log(*told(decision))
             iterations.noted(decision, now=now)
@@ -107,6 +128,17 @@ class InProcessRestarts:
         if self._iterations is not None:
             assert self._iterations.state is self._run.state.iterations, "of another round"
             self._iterations.check_invariants()
+
+    def _found(self, iterations: Iterations, decision: IterationRecord) -> Found | None:
+        """Return what interrupts an iteration that runs."""
+        culprit = iterations.culprit
+        is_running = iterations.state.phase is IterationPhase.RUNNING
+        if culprit is None or not is_running or not isinstance(decision, IterationInterrupted):
+            return None
+        host, kind = culprit
+        if kind not in _HANGS:
+            return Found(cause=Cause.INTERRUPTED, host=host)
+        return Found(cause=Cause.HANG, host=host, since=self._run.members.meter.progress)
 
     def _begin(self, now: float) -> Iterations:
         """Watch the iterations of the round. Linear in workers."""

@@ -12,6 +12,7 @@ from coordinator.core.effects import Direct
 from coordinator.core.events import BeatReceived
 from coordinator.core.model import Beat, FailureRecord, GroupState
 from coordinator.core.policy import Policy
+from coordinator.core.progress.meter import Meter
 from coordinator.core.progress.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 
@@ -83,6 +84,7 @@ class Membership:
         self._stretch = 1
         self._set_pace()
         self.follow(agents)
+        self.meter = Meter()  # sees what members say of their workers
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
@@ -113,6 +115,11 @@ class Membership:
     def present_count(self) -> int:
         """How many members can be seated now."""
         return len(self.connected) - len(self.suspects)
+
+    @property
+    def met_count(self) -> int:
+        """How many members had a session in this life of the coordinator. Linear in members."""
+        return sum(presence.silent_since > 0.0 for presence in self.presences.values())
 
     def is_present(self, incarnation: str) -> bool:
         """Return whether a member can be seated now: connected, and heard of late."""
@@ -148,7 +155,9 @@ class Membership:
         presence = self.presences.get(incarnation)
         return presence if presence is not None and presence.session_id == session_id else None
 
-    def heard(self, incarnation: str, beat: Beat, *, now: float) -> Presence:
+    def heard(
+        self, incarnation: str, beat: Beat, *, now: float, sent_at: float | None = None
+    ) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat = now, beat
@@ -157,6 +166,7 @@ class Membership:
         if beat.pids:
             presence.whereabouts.take_pids(beat.round_id, beat.pids)
         self._restart_lease(incarnation, presence, now)
+        self.meter.heard(incarnation, beat, sent_at=now if sent_at is None else sent_at, now=now)
         return presence
 
     def take_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
@@ -167,10 +177,10 @@ class Membership:
         presence = self.current(event.incarnation, event.session_id)
         if presence is None or event.incarnation in self.suspects or event.incarnation in awaited:
             return False
-        if not event.beat.repeats(presence.beat):
+        if not event.beat.repeats(presence.beat) or self.meter.is_due(now):
             return False
-        self.sent_at(event.incarnation, event.uptime_s, now=now)
-        self.heard(event.incarnation, event.beat, now=now)
+        sent_at = self.sent_at(event.incarnation, event.uptime_s, now=now)
+        self.heard(event.incarnation, event.beat, sent_at=sent_at, now=now)
         return True
 
     def sent_at(self, incarnation: str, uptime_s: float | None, *, now: float) -> float:

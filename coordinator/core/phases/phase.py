@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from coordinator.core import effects as fx
 from coordinator.core import model
 from coordinator.core.failures.verdict import SilentAtFailure, make_verdict
@@ -12,6 +14,7 @@ from coordinator.core.membership.leases import Membership
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Learning
+from coordinator.core.progress.goodput import MEASURED, Found, Stretch
 from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
 from coordinator.core.run.state import Phase, RunState
@@ -35,12 +38,57 @@ class RunContext:
 
     def commit(self, record: Record) -> None:
         """Fold a record in, and journal it."""
+        before = self.state.goodput.stretch
         self.state.apply(record)
         self.effects.append(fx.Persist(run_id=self.state.key, record=record))
+        self._follow_account(before)
 
     def decide(self, record: Record) -> None:
         """Commit a record that the history calls a decision, and log that."""
+        before = self.state.goodput.stretch
         self.effects += decided(self.state, record)
+        self._follow_account(before)
+
+    def note_progress(self, *, now: float, found: Found | None = None) -> None:
+        """Journal what was seen of the present stretch of the account, and what ends it now."""
+        if self.state.goodput.stretch in MEASURED:
+            self.commit(self.members.meter.note(now=now, found=found))
+
+    def close_stretch(self, found: Found | None, *, now: float) -> None:
+        """Have all noted that was seen of a stretch that ends now, and what ends it."""
+        if found is not None or self.members.meter.marks() != self.state.goodput.marks:
+            self.note_progress(now=now, found=found)
+
+    def resume_account(self, *, now: float) -> None:
+        """Go on with the account of an earlier life. Linear in members."""
+        members = list(self.state.members)
+        ledger = self.state.goodput
+        if ledger.stretch is not None:
+            self.members.meter.resume(ledger, *self._seated(), members, now=now)
+
+    def _follow_account(self, before: Stretch | None) -> None:
+        """Let what agents say count for another stretch of the account, if one has begun."""
+        ledger, meter = self.state.goodput, self.members.meter
+        if ledger.number == meter.number:
+            return  # as after most records
+        presences = self.members.presences
+        alive = (
+            incarnation
+            for incarnation in self.state.members
+            if (presence := presences.get(incarnation)) is None
+            or presence.heard_at is None
+            or presence.beat.workers_alive
+        )
+        is_again = before is Stretch.INTERRUPTED
+        meter.enter(ledger, *self._seated(), alive, is_again=is_again)
+
+    def _seated(self) -> tuple[int | None, dict[str, int]]:
+        """Return the round that runs, with the sizes of its groups."""
+        state = self.state
+        if state.phase is not Phase.RUNNING or state.round is None:
+            return None, {}
+        seats = state.seats.items()
+        return state.round_id, {i: seat.agent.local_world_size for i, seat in seats}
 
     def log(self, decision: str, reason: str) -> None:
         """Have a decision logged."""
@@ -51,7 +99,8 @@ class RunContext:
     def ended(self, cause: model.VerdictCause, reason: str, *, now: float) -> RunEnded:
         """Return the end of the run, with the report on its last round if that failed."""
         verdict = make_verdict(self.state, self.members, self.done, cause=cause, reason=reason)
-        return RunEnded(verdict=verdict, at_s=now)
+        account = self.state.goodput.as_of(now, self.members.meter.marks())
+        return RunEnded(verdict=replace(verdict, goodput=account.line()), at_s=now)
 
     def port_of(self, incarnation: str) -> int:
         """Return the port this agent holds for a round it leads; 0 if none, or a used one."""
@@ -185,6 +234,10 @@ class RunPhase(ABC):
         ``was_silent``: it had not been heard since before the latest failure.
         """
         return False
+
+    def found(self, transition: Transition) -> Found | None:
+        """Return what of its end the account is told; ``None``: what the transition says."""
+        return None
 
     def instructions(self) -> list[fx.Instruct]:
         """Return what to tell workers that restart in process, once."""

@@ -12,6 +12,7 @@ from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
 from coordinator.core.phases.notices import Notices
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
+from coordinator.core.progress.goodput import Cause, Found, nanoseconds
 from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.progress.worker_progress import Standing, Standings, most_telling
 from coordinator.core.run import reasons
@@ -90,6 +91,37 @@ class Running(RunPhase):
         if self.state.is_awaited(incarnation) and not is_excused:
             self._lost.add(incarnation)
         return is_excused
+
+    def found(self, transition: Transition) -> Found | None:
+        if isinstance(transition, RoundEnded) and transition.cause is RoundEnd.AGENT_LOST:
+            return self._found_lost()
+        is_failure = isinstance(transition, EndingStarted) or (
+            isinstance(transition, RoundEnded) and transition.cause is RoundEnd.WORKER_FAILED
+        )
+        if not is_failure or self.state.stop_reason:
+            return None
+        progress = self.members.meter.progress
+        if not (causes := self._causes()):  # no word of it came: it was after the last progress
+            failed = sorted(self._failed, key=lambda i: self._round.seats[i].group_rank)
+            host = self._round.seats[failed[0]].agent.name if failed else ""
+            return Found(cause=Cause.WORKER_FAILED, host=host, since=progress)
+        first, since = causes[0], nanoseconds(causes[0].happened_at)
+        if (hang := first.hang) is not None:
+            since = since - nanoseconds(hang.elapsed_s) if progress is None else progress
+            return Found(cause=Cause.HANG, host=first.agent, since=since)
+        since = since if progress is None else max(since, progress)
+        return Found(cause=Cause.WORKER_FAILED, host=first.agent, since=since)
+
+    def _found_lost(self) -> Found | None:
+        """Return since when the first that was lost is silent, unless all progressed after it."""
+        meter, seats = self.members.meter, self._round.seats
+        if not (lost := sorted(self._lost, key=lambda i: (meter.gone.get(i, 0), i))):
+            return None
+        host = seats[lost[0]].agent.name
+        if self._lost <= self.state.drained.keys():
+            return Found(cause=Cause.AGENT_DRAINED, host=host)
+        instants = [at for at in (meter.gone.get(lost[0]), meter.progress) if at is not None]
+        return Found(cause=Cause.AGENT_LOST, host=host, since=max(instants, default=None))
 
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()

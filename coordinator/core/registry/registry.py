@@ -101,10 +101,31 @@ class Registry:
         agents = (agent for state in of_run for agent in state.members.values())
         return sum(name in (agent.name, agent.host) for agent in agents)
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether two agents or more had a session here, are counted on, and none is present.
+
+        That they have all gone in one moment is less likely than that none can reach this
+        coordinator. Linear in members while none is present.
+        """
+        met_count = 0
+        for run in self.runs.values():
+            if run.state.phase is Phase.ENDED:
+                continue
+            if run.members.present_count:
+                return False
+            met_count += run.members.met_count
+        return met_count > 1
+
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
         instants = (self._deadlines.next(), self.tokens.deadline)
         return min((at for at in instants if at is not None), default=None)
+
+    def was_deaf(self, *, now: float) -> bool:
+        """Return whether agents may have gone to look for another coordinator meanwhile."""
+        due, policy = self.next_deadline(), self._policy
+        return policy.has_others and due is not None and now - due > policy.deaf_s
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""

@@ -11,6 +11,7 @@ from coordinator.core.failures.root_cause import NO_LIMIT
 from coordinator.core.inprocess.records import IterationRecord
 from coordinator.core.model import AgentIdentity, FailureRecord, RunSpec, Verdict, VerdictCause
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.goodput import ProgressNoted
 from coordinator.core.progress.notice import NoticeRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 
@@ -173,6 +174,7 @@ Record = (
     | MembersForgotten
     | IterationRecord
     | NoticeRecord
+    | ProgressNoted
 )
 
 # What a usual record takes in a journal; larger ones count as several.

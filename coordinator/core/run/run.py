@@ -54,11 +54,13 @@ class Run(RunContext):
         self._draining: dict[str, None] = {}
         if state.verdict is None and self.drains.kept:
             self._draining = dict.fromkeys(self._find_drained())
+        self._forgiving_until = -math.inf  # streams break that agents gave up during an outage
         self._is_dismissed = False  # whether they have heard how the run ended
         self._names = {member.name for member in state.members.values()}  # no two alike
         self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
             members.expect(state.members, until=now + policy.return_grace_s(members.pace))
+        self.resume_account(now=now)
         self._phase = PHASES[state.phase](self, now=now)
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
@@ -79,6 +81,8 @@ class Run(RunContext):
                 self._follow(transition, now)
             if not self._let_go_drained(now) and transition is None:
                 break
+        if self.members.meter.is_due(now):
+            self.note_progress(now=now)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
@@ -144,8 +148,7 @@ class Run(RunContext):
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                until = now + self.policy.return_grace_s(self.members.pace)
-                self.members.expect(list(self.members.missed), until=until)
+                self._on_outage_ended(now)
             case _:
                 assert_never(event)
 
@@ -333,10 +336,17 @@ class Run(RunContext):
         if self._is_outside(event):
             return
         grace_s = self.policy.reconnect_grace_s
-        if event.is_revoked:  # perhaps all agents come back at once, as after a restart
+        # Perhaps all agents come back at once, as after a restart, or by way of others.
+        if event.is_revoked or now < self._forgiving_until:
             grace_s = self.policy.return_grace_s(self.members.pace)
         if self.members.detach(event.incarnation, event.session_id, until=now + grace_s):
             self._phase.disconnected(event.incarnation, now=now)
+
+    def _on_outage_ended(self, now: float) -> None:
+        if self.policy.has_others:
+            self._forgiving_until = now + self.policy.forgiving_s
+        until = now + self.policy.return_grace_s(self.members.pace)
+        self.members.expect(list(self.members.missed), until=until)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
@@ -382,7 +392,7 @@ class Run(RunContext):
     ) -> None:
         beat = event.beat
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
-        presence = self.members.heard(incarnation, beat, now=now)
+        presence = self.members.heard(incarnation, beat, sent_at=sent_at, now=now)
         self.silent.heard(incarnation)
         if beat.master_port and not self.port_of(incarnation):
             presence.master_port_spent = beat.master_port
@@ -396,6 +406,9 @@ class Run(RunContext):
         if (agent := self.state.members.get(incarnation)) is not None:
             self._names.discard(agent.name)
             self._workers -= agent.local_world_size
+        presence = self.members.presences.get(incarnation)
+        silent_since = now if presence is None else presence.silent_since
+        self.members.meter.lost(incarnation, silent_since=silent_since, now=now)
         self.members.forget(incarnation)
         self._draining.pop(incarnation, None)
         if self.state.phase is Phase.ENDED:
@@ -415,6 +428,7 @@ class Run(RunContext):
 
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
+        self.close_stretch(self._phase.found(transition), now=now)
         self.decide(transition)
         self.learning.due_at = None  # what was learned is told while a round runs, or as it ends
         if isinstance(transition, rec.RoundStarted):

@@ -24,6 +24,7 @@ from coordinator.core.model import (
 )
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.goodput import Cause, Ledger, ProgressNoted, Stretch
 from coordinator.core.progress.notice import (
     NoticeEnded,
     NoticeGiven,
@@ -135,6 +136,7 @@ class RunState:
     drained: dict[str, str] = field(default_factory=dict)  # incarnations that shall leave, why
     stop_reason: str = ""  # why it shall end; empty: nobody asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
+    goodput: Ledger = field(default_factory=Ledger)  # what its time went into
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -201,6 +203,7 @@ class RunState:
         held = sum(record.size_bytes for record in self.failures)
         assert self.failures_bytes == held, "failure records are not weighed right"
         assert (self.ended_at is not None) == (self.phase is Phase.ENDED), self.ended_at
+        self.goodput.check_invariants()
         if self.phase is not Phase.RUNNING:
             return
         assert current is not None, "running without a round"
@@ -216,8 +219,52 @@ class RunState:
             rank += seat.agent.local_world_size
         assert rank == current.world_size, "world size is not the sum"
 
-    def apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
+    def apply(self, record: rec.Record) -> None:
         """Fold one record in. The only way this state ever changes."""
+        if isinstance(record, ProgressNoted):
+            self.goodput.note(record)
+            return
+        self._apply(record)
+        self._account(record)
+
+    def stretch(self) -> Stretch | None:
+        """Return what the decisions so far tell of the time from here on."""
+        match self.phase:
+            case Phase.GATHERING:
+                return Stretch.FORMING if self.round is None else Stretch.GATHERING
+            case Phase.RUNNING:
+                iterations = self.iterations
+                is_held_up = (
+                    iterations is not None and iterations.phase is its.IterationPhase.INTERRUPTED
+                )
+                return Stretch.INTERRUPTED if is_held_up else Stretch.ROUND
+            case Phase.ENDING:
+                return Stretch.ENDING
+        return None
+
+    def _account(self, record: rec.Record) -> None:
+        """Have the time since the last decision accounted for. Journals of before have none."""
+        at_s: float = getattr(record, "at_s", 0.0)
+        if not at_s:
+            return
+        current = self.round
+        is_seated = current is not None and self.phase is not Phase.GATHERING
+        hosts = current.group_world_size if current and is_seated else len(self.members)
+        cause: Cause | None = None
+        match record:
+            case rec.RoundEnded():
+                cause = Cause(record.cause)
+            case rec.EndingStarted():
+                is_stopped = record.cause is VerdictCause.STOPPED
+                cause = Cause.STOPPED if is_stopped else Cause.WORKER_FAILED
+            case its.IterationInterrupted():
+                cause = Cause.INTERRUPTED
+        known_since_s = self.history[0].at_s if self.history else 0.0
+        self.goodput.follow(
+            at_s, self.stretch(), hosts=hosts, cause=cause, known_since_s=known_since_s
+        )
+
+    def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
         match record:
             case rec.AgentAdmitted(agent=agent):
                 self.members[agent.incarnation] = agent

@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-import structlog
-
 from coordinator import errors
 from coordinator.journal.etcd import messages
 from coordinator.journal.etcd.address import EtcdAddress
@@ -23,8 +21,6 @@ from coordinator.journal.etcd.model import Changed, KeyValue, Lease, Outcome, Re
 from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 from drumbeat.access.problem import AccessProblem
 
-log = structlog.get_logger()
-
 # How long etcd may take for one call. Well below the least lease, so that a member that is dead
 # or cut off costs no leadership; well above what a slow disk takes.
 CALL_TIMEOUT_S = 1.0
@@ -32,8 +28,8 @@ CALL_TIMEOUT_S = 1.0
 WRITE_BYTES_PER_S_MIN = 1024 * 1024
 # Of a page: it changes nothing, so waiting does no harm, and it can be large.
 READ_TIMEOUT_S = 5.0
-# Keys that are read at once. With values as large as a journal makes them it is 140 MB.
-PAGE_KEYS = 128
+# Keys that are read at once: for each page etcd counts all that there are.
+PAGE_KEYS = 1_000
 
 Result = TypeVar("Result")
 
@@ -155,7 +151,6 @@ class EtcdClient:
                 except AccessProblem as problem:
                     problems.append((endpoint, _refusal(problem)))
                 else:
-                    log.debug("etcd answers", member=str(endpoint))
                     return self._link
                 self._at = (self._at + 1) % len(self.address.endpoints)
             raise self._no_member(problems)

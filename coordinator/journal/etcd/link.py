@@ -26,8 +26,9 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 6_000),  # etcd ends connections that ask every 5 s or more often
     ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", 512 * 1024 * 1024),  # a page of the largest values
-    ("grpc.max_send_message_length", -1),  # etcd's limit counts
+    # A page is a part of a journal, all of which is in memory; of what is sent etcd's limit counts.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),

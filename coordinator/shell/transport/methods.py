@@ -3,100 +3,129 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from inspect import isasyncgenfunction
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from coordinator.errors import CoordinatorError, InvalidRequest
+from drumbeat.v1 import (
+    control_pb2,
+    control_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
-# Generated code, with what it is to add: it takes a server, or here what stands for one.
-Add = Callable[[Any], None]
+
+AGENT, QUERY, CONTROL = (
+    file.DESCRIPTOR.services_by_name[f"{name}Service"]
+    for name, file in (("Agent", session_pb2), ("Query", query_pb2), ("Control", control_pb2))
+)
+SERVICES = tuple(service.full_name for service in (AGENT, QUERY, CONTROL))
 
 
-class Services:
-    """What is served in one term, and the calls of it that are under way."""
+class Calls:
+    """Calls that are under way, which can be ended together."""
 
-    def __init__(self, added: Iterable[Add], within_s: float) -> None:
-        handlers = _handlers(added)
-        self._behaviours = {name: behaviour_of(each, within_s) for name, each in handlers.items()}
-        self._calls = set[asyncio.Task[Any]]()
+    def __init__(self) -> None:
+        self._tasks = set[asyncio.Task[Any]]()
         self._error: CoordinatorError | None = None
 
-    async def serve(self, method: str, request: Any, context: Context) -> Any:
-        """Serve a call. Raises what ``end`` was told, also in the midst of it."""
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Count the call of this task among them. Raises what ``end`` is told."""
         task = asyncio.current_task()
         assert task is not None, "a call has one"
         if self._error is not None:
             raise self._error
-        self._calls.add(task)
+        self._tasks.add(task)
         try:
-            return await self._behaviours[method](request, context)
+            yield
         except asyncio.CancelledError:
             if self._error is None:
                 raise
             task.uncancel()
             raise self._error from None
         finally:
-            self._calls.discard(task)
+            self._tasks.discard(task)
 
     def end(self, error: CoordinatorError) -> None:
-        """End all calls, and those that come."""
+        """End all of them, and those that come."""
         self._error = error
-        for task in self._calls:
+        for task in self._tasks:
             task.cancel()
 
 
-class Find(Protocol):
-    """Finds what serves a call, which may have to wait. Raises ``CoordinatorError``."""
+class Services:
+    """Methods of services that are served for a time, of each service by an object."""
 
-    async def __call__(self, method: str, context: Context) -> Services:
-        """Do so."""
-        ...
+    def __init__(self, served: Mapping[ServiceDescriptor, object], within_s: float) -> None:
+        self.calls = Calls()
+        self._behaviours = {
+            f"/{service.full_name}/{method.name}": _behaviour(
+                getattr(each, method.name), within_s, is_stream=method.client_streaming
+            )
+            for service, each in served.items()
+            for method in service.methods
+            if hasattr(each, method.name)
+        }
 
+    def __contains__(self, method: str) -> bool:
+        return method in self._behaviours
 
-def add_methods(server: grpc.aio.Server, added: Iterable[Add], find: Find) -> None:
-    """Have a server take the calls of services, and look for what serves each as it comes."""
-    services: dict[str, dict[str, Any]] = {}
-    for name, handler in _handlers(added).items():
-        service, _, method = name[1:].rpartition("/")
-        codecs = (handler.request_deserializer, handler.response_serializer)
-        found = grpc.stream_stream_rpc_method_handler(partial(_serve, find, name), *codecs)
-        services.setdefault(service, {})[method] = found
-    for service, methods in services.items():  # both, as generated code does it
-        generic = grpc.method_handlers_generic_handler(service, methods)
-        server.add_generic_rpc_handlers((generic,))
-        server.add_registered_method_handlers(service, methods)
-
-
-async def _serve(find: Find, method: str, request: Any, context: Context) -> Any:
-    return await (await find(method, context)).serve(method, request, context)
+    async def serve(self, method: str, request: Any, context: Context) -> Any:
+        """Serve a call. Raises ``CoordinatorError``."""
+        with self.calls.held():
+            return await self._behaviours[method](request, context)
 
 
-class _Registry:
-    """Takes the place of a server for generated code."""
+# Finds what serves a call of a method, which may have to wait. Raises ``CoordinatorError``.
+Find = Callable[[str, Context], Awaitable[Services]]
 
-    def __init__(self) -> None:
-        self.handlers: dict[str, Any] = {}
 
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Do nothing: all methods are registered by their names, too."""
+def add_methods(server: grpc.aio.Server, find: Find) -> None:
+    """Have a server take the calls of all our services, and look for what serves each."""
+    unserved: tuple[Any, ...] = (
+        session_pb2_grpc.AgentServiceServicer,
+        query_pb2_grpc.QueryServiceServicer,
+        control_pb2_grpc.ControlServiceServicer,
+    )
+    stand_in: Any = _StandIn(server, find)
+    agents, queries, controls = (each() for each in unserved)
+    session_pb2_grpc.add_AgentServiceServicer_to_server(agents, stand_in)
+    query_pb2_grpc.add_QueryServiceServicer_to_server(queries, stand_in)
+    control_pb2_grpc.add_ControlServiceServicer_to_server(controls, stand_in)
+
+
+class _StandIn:
+    """What generated code takes for a server: adds the same methods to it, served as found."""
+
+    def __init__(self, server: grpc.aio.Server, find: Find) -> None:
+        self._server, self._find = server, find
+
+    def add_generic_rpc_handlers(self, _: object) -> None:
+        """Do nothing: all methods come by their names, too."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Take the methods of a service in."""
-        self.handlers |= {f"/{service}/{name}": each for name, each in handlers.items()}
+        """Add the methods of a service."""
+        found = {name: self._found(f"/{service}/{name}", each) for name, each in handlers.items()}
+        generic = grpc.method_handlers_generic_handler(service, found)
+        self._server.add_generic_rpc_handlers((generic,))  # both, as generated code does it
+        self._server.add_registered_method_handlers(service, found)
 
+    def _found(self, method: str, handler: Any) -> Any:
+        async def serve(request: Any, context: Context) -> Any:
+            return await (await self._find(method, context)).serve(method, request, context)
 
-def _handlers(added: Iterable[Add]) -> dict[str, Any]:
-    registry = _Registry()
-    for add in added:
-        add(registry)
-    return registry.handlers
+        codecs = (handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(serve, *codecs)
 
 
 def behaviour_of(handler: Any, within_s: float) -> Behaviour:
@@ -104,9 +133,16 @@ def behaviour_of(handler: Any, within_s: float) -> Behaviour:
 
     gRPC would wait for it for ever, uncounted.
     """
-    behaviour: Behaviour | None = handler.stream_stream or handler.stream_unary
-    if behaviour is None:
-        return _reading(handler.unary_unary or handler.unary_stream, within_s)
+    of_one, of_stream = (
+        handler.unary_unary or handler.unary_stream,
+        handler.stream_stream or handler.stream_unary,
+    )
+    return _behaviour(of_one or of_stream, within_s, is_stream=of_one is None)
+
+
+def _behaviour(behaviour: Any, within_s: float, *, is_stream: bool) -> Behaviour:
+    if not is_stream:
+        return _reading(behaviour, within_s)
     return _writing(behaviour) if isasyncgenfunction(behaviour) else behaviour
 
 

@@ -204,7 +204,7 @@ async def test_an_authority_that_is_told_is_trusted_by_the_next_connection(
                 session.refuse(ABORTED)
                 await lone.event(SessionLost)
                 async with fake_coordinator(other_ca.issue()) as successor:
-                    lone.access.coordinator = at(successor)
+                    lone.address = at(successor)
                     await lone.connected(SessionWelcomed if is_told else SessionLost)
 
 
@@ -225,11 +225,11 @@ async def test_another_one_in_the_place_of_the_coordinator_is_refused_with_a_sen
         with a_lone_agent(coordinator=at(stranger), token=ca.token()) as lone:
             async with lone:
                 first = await lone.connected(SessionLost)
-                lone.access.coordinator = at(head)
+                lone.address = at(head)
                 await lone.connected(SessionWelcomed)
                 (await head.session()).cut()
                 await lone.event(SessionLost)
-                lone.access.coordinator = at(stranger)
+                lone.address = at(stranger)
                 later = await lone.connected(SessionLost)
     assert isinstance(first.refusal, AccessRefused)
     assert first.refusal.exit_code == 2

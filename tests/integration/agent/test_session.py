@@ -85,7 +85,7 @@ class Scene:
         self.watched = Watched()
         config = config_for(f"127.0.0.1:{port}")
         identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
-        opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT)
+        opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT, address=f"127.0.0.1:{port}")
         watchdog = cast("Watchdog", self.watched)
         logs = LogAnswers("r", identity, KeptOutput(), str)
         self.session = Session(opening, config, identity, self.events.put_nowait, watchdog, logs)
@@ -241,9 +241,10 @@ async def test_a_proxy_of_the_environment_is_ignored_unless_asked_for() -> None:
     async with fake_coordinator() as head:
         with closing(FileThread()) as files:
             access = Access(config_for(f"127.0.0.1:{head.port}"), files)
-            assert await answers(GrpcConnection(access)) == ["welcome"]
+            where = f"127.0.0.1:{head.port}", 0
+            assert await answers(GrpcConnection(access, *where)) == ["welcome"]
             with pytest.raises(TransportError, match="unavailable"):
-                await answers(GrpcConnection(access, is_proxied=True))
+                await answers(GrpcConnection(access, *where, is_proxied=True))
 
 
 @pytest.mark.usefixtures("dead_proxy")

@@ -77,7 +77,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = lines[-1]
             return lines[-1]
 
-        for verb in ("status", "events", "why", "stacks", "logs", "restart"):
+        for verb in ("status", "events", "why", "stacks", "logs", "goodput", "restart"):
             await document(verb, "run")
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
         token = await document("token create", "--role view --ttl 1h")
@@ -96,12 +96,19 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         assert (await document("stop", "run"))["is_new"] is False
         assert (await document("watch", "run"))["phase"] == "ended"
         assert (await document("forget", "run"))["run_id"] == "run"
+        assert (await document("members"))["term"] == 1
     for name, request in requests.COMMANDS.items():
         if (response := AUTHORITY.get(request)) is not None:
             with answering(None, response(keys=KEYS)) as address:
                 asked = request(coordinator=address, insecure=True, output="json")
                 found[name] = json.loads(calls.perform(asked))
             assert [each["key"] for each in found[name]["authorities"]] == KEYS
+
+    stepped_down = control_pb2.StepDownResponse(leader="head2:29400")
+    with answering(None, stepped_down) as address:
+        down = requests.StepDown(coordinator=address, insecure=True, output="json")
+        found["step-down"] = json.loads(calls.perform(down))
+    assert found["step-down"] == {"leader": "head2:29400"}
 
     assert sorted(found) == sorted(requests.COMMANDS)
     page = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)

@@ -25,6 +25,7 @@ from coordinator.core.model import (
     WorkerRanks,
 )
 from coordinator.core.policy import Policy
+from coordinator.core.progress.goodput import ProgressNoted
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.records import (
     AgentAdmitted,
@@ -36,7 +37,8 @@ from coordinator.core.run.records import (
 )
 from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, Journal
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
@@ -175,7 +177,8 @@ async def test_nothing_leaves_before_it_is_written() -> None:
         assert isinstance(welcome, fx.Welcome)
         assert isinstance(desired, fx.Direct)
         assert isinstance(desired.state, Assignment)
-        assert kinds(scene.journal.writes[0]) == [RunCreated, AgentAdmitted, RoundStarted]
+        started = [RunCreated, AgentAdmitted, RoundStarted, ProgressNoted]
+        assert kinds(scene.journal.writes[0]) == started
 
 
 async def test_agents_are_told_before_those_who_watch() -> None:
@@ -269,8 +272,10 @@ async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
         assert isinstance(desired, fx.Direct)
         assert isinstance(desired.state, Assignment)
         first = kinds(scene.journal.writes[written])
-        assert first[:2] == [RoundEnded, RoundStarted]
-        assert len(first) <= 2 + FAILURES_MAX
+        decided = [kind for kind in first if kind not in (FailureRecorded, ProgressNoted)]
+        assert decided == [RoundEnded, RoundStarted]
+        assert first.index(RoundStarted) < 4
+        assert len(first) <= 5 + FAILURES_MAX
 
 
 async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None:

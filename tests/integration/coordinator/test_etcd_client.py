@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from coordinator.errors import JournalOutage, JournalUnusable
+from coordinator.errors import JournalFull, JournalOutage, JournalUnusable
 from coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.model import (
@@ -171,6 +171,40 @@ async def test_another_member_is_asked_after_one_has_died() -> None:
             for link in route.links:
                 link.restore()
             await client.commit(put(keys.leader))
+
+
+async def test_a_member_that_has_lost_its_peers_is_left() -> None:
+    with EtcdCluster(3, can_be_cut=True) as cluster:
+        address = parse_etcd_address(cluster.url("x"))
+        async with connected(address) as client:
+            await client.commit(put("x/head"))
+            cut_off = cluster.members[0]
+            async with aclosing(client.watch(*Keys("x").all, after=0)) as watch:
+                await anext(watch)
+                cut_off.cut()
+                # Without a request: the member itself says that it follows none any more.
+                with pytest.raises(JournalOutage):
+                    await anext(watch)
+            await client.commit(put("x/head"))
+            with pytest.raises(JournalOutage):
+                async with connected(replace(address, endpoints=address.endpoints[:1])) as lost:
+                    await lost.commit(put("x/head"))
+
+
+async def fill(client: EtcdClient) -> None:
+    for number in range(20):
+        await client.commit(put(f"x/{number}", bytes(1_000_000)))
+
+
+async def test_a_full_etcd_says_so() -> None:
+    cluster = EtcdCluster()
+    cluster.options += ["--quota-backend-bytes", str(4 * 1024 * 1024)]
+    with cluster:
+        async with connected(parse_etcd_address(cluster.url("x"))) as client:
+            with pytest.raises(JournalFull, match="database space exceeded") as full:
+                await fill(client)
+            assert "etcdctl alarm disarm" in full.value.hint
+            assert (await client.read(*Keys("x").all)).found
 
 
 # The way in.

@@ -52,7 +52,7 @@ from coordinator.core.run.records import (
 from coordinator.core.run.state import RunState
 from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
 from coordinator.journal import sqlite as journal_module
-from coordinator.journal.journal import Change, Compact
+from coordinator.journal.changes import Change, Compact
 from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
 from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.rules import active_max, group_sizes

@@ -25,7 +25,7 @@ from coordinator.errors import (
     StateDirectoryUnusable,
 )
 from coordinator.journal import sqlite as journal_module
-from coordinator.journal.journal import Compact
+from coordinator.journal.changes import Compact
 from coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
 

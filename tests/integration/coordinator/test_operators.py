@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -14,11 +15,15 @@ import pytest
 from coordinator import errors
 from coordinator.command import calls, cli, requests
 from coordinator.core.policy import Policy
+from coordinator.shell.cluster.service import version
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role, parse_token
 from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2, control_pb2_grpc
-from tests.support.wire import coordinator
+from tests.support.coordinators import coordinator_of
+from tests.support.etcd_model import EtcdModel
+from tests.support.waiting import wait_until
+from tests.support.wire import DEADLINE_S, coordinator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -217,3 +222,47 @@ def test_a_token_of_a_later_version_is_listed() -> None:
         asked = requests.ListTokens(coordinator=address, insecure=True)
         row = calls.perform(asked).splitlines()[1]
     assert row.split() == ["t1", "9", "-", "0s", "-", "expired", "-"]
+
+
+async def test_a_coordinator_on_its_own_is_its_only_member_and_does_not_step_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path) as client:
+        operator, where = Operator(client.port, capsys), f"127.0.0.1:{client.port}"
+        code, (heads, only), err = await operator("members")
+        assert (code, heads.split(), err) == (0, ["ADDRESS", "ROLE", "VERSION", "ANSWERS"], [])
+        assert only.split() == [where, "leads", version(), "yes"]
+        listed = await operator("members -o json")
+        assert json.loads(listed.out[0]) == {
+            "coordinators": [
+                {"address": where, "is_leader": True, "is_this": True, "version": version()}
+            ],
+            "term": 1,
+            "reason": None,
+        }
+        code, out, err = await operator("step-down --reason kernel")
+        assert (code, out) == (2, [])
+        assert err == [
+            (
+                "coordinator: error: leadership is not handed over: there is no other coordinator; "
+                "--journal etcd://... has several"
+            )
+        ]
+
+
+async def test_members_are_listed_by_any_and_leadership_is_handed_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = EtcdModel(ttl_min_s=1)
+    async with coordinator_of(model) as first:
+        await first.leads()
+        async with coordinator_of(model) as second:
+            await second.follows(first)
+            await wait_until(lambda: len([*first.membership.members]) == 2, DEADLINE_S)
+            operator = Operator(second.port, capsys)
+            roles = {line.split()[0]: line.split()[1] for line in (await operator("members")).out}
+            assert (roles[first.address], roles[second.address]) == ("leads", "follows")
+            # It is found from the one that follows.
+            done = await operator("step-down -o json")
+            assert json.loads(done.out[-1]) == {"leader": second.address}
+            await second.leads()

@@ -32,7 +32,7 @@ from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell import driver as driver_module
 from coordinator.shell.driver import Driver
-from coordinator.shell.server import _crash_if_failed
+from coordinator.shell.server import crash_if_failed
 from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
@@ -236,6 +236,34 @@ async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -
         assert isinstance(welcome, fx.Welcome)
 
 
+async def test_nothing_is_decided_in_a_pause_and_all_before_is_written() -> None:
+    async with running() as scene:
+        scene.journal.gate.clear()
+        tries = scene.journal.tries
+        scene.driver.submit(failed("a"))
+        await scene.journal.wait_for_tries(tries + 1)
+        asyncio.get_running_loop().call_soon(scene.journal.gate.set)
+        async with scene.driver.paused(DEADLINE_S):
+            kept = scene.journal.runs.find("r")
+            assert kept is not None
+            assert kept.restart_count == 1
+            scene.driver.submit(beat("b", GroupState.FAILED, "q"))
+            await turns()
+            assert scene.journal.tries == tries + 1
+        await scene.journal.wait_for_tries(tries + 2)
+
+
+async def test_a_pause_waits_no_longer_for_the_journal_than_it_may() -> None:
+    async with running() as scene:
+        await scene.fill()
+        with pytest.raises(TimeoutError):
+            async with scene.driver.paused(10 * MS):
+                pytest.fail("what was decided is not written")
+        scene.clear()
+        async with scene.driver.paused(DEADLINE_S):
+            assert not scene.driver.outage
+
+
 async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
     async with running() as scene:
         await scene.fill()
@@ -309,7 +337,7 @@ async def test_a_disk_that_does_not_answer_is_an_outage_until_it_does(
         scene.journal.gate.clear()
         scene.driver.submit(failed("a"))
         await wait_until(lambda: scene.serving == [False], DEADLINE_S)
-        with pytest.raises(Unavailable, match="the disk of the journal has not answered"):
+        with pytest.raises(Unavailable, match="the journal has not answered"):
             scene.driver.submit(hello("c"))
         scene.journal.gate.set()
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
@@ -360,7 +388,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
     task = asyncio.create_task(owner())
     await asyncio.wait({task})
     with capture_logs() as lines:
-        _crash_if_failed(task)
+        crash_if_failed(task)
     assert ended == [1]
     (line,) = lines
     assert line["reason"] == "the state directory /x is in use by another coordinator"
@@ -459,7 +487,8 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert sizes == [6, 10, 4, 8], "two records of the first round, and four in each life"
+    # Three records of the first round; in each life four, and after the first what was seen.
+    assert sizes == [7, 2, 7, 2]
 
 
 def open_session(driver: Driver) -> Outbox:

@@ -51,7 +51,7 @@ async def test_bash_completes_commands_options_words_and_runs(tmp_path: Path) ->
             out, err = await bash.communicate()
     assert err == b""
     assert out.decode().splitlines() == [
-        "coordinator st: stacks status stop",
+        "coordinator st: stacks status step-down stop",
         "coordinator token cr: create",
         "coordinator drain --rea: --reason",
         "coordinator status -o j: json",

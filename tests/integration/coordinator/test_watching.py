@@ -24,6 +24,7 @@ from coordinator.journal.sqlite import SqliteJournal
 from coordinator.journal.watches import Watches
 from coordinator.limits import Limits
 from coordinator.shell.server import serving
+from drumbeat.access.settings import AccessSettings
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.proxy import Proxy
 from tests.support.status import kind
@@ -198,7 +199,8 @@ async def test_a_status_is_shown_until_the_run_has_ended(
 
 def test_who_was_never_reached_is_not_waited_for() -> None:
     slept: list[float] = []
-    patience = Patience(slept.append)
+    way = calls.CoordinatorCalls(AccessSettings(), "head:1", use_proxy=False)
+    patience = Patience(way, slept.append)
     away, refusal = CallFailed("away", 3), CallFailed("no", 2)
     with pytest.raises(CallFailed):
         patience.wait(away)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.inprocess import InprocessStep
-from tests.simulation.machines.head import HeadLife
+from tests.simulation.machines.head import Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -187,12 +187,12 @@ def connect_once(original: Callable[..., None]) -> Callable[..., None]:
 def speaks_before_it_writes(patch: pytest.MonkeyPatch) -> None:
     """Effects leave before the journal has their records; a crash takes the records."""
 
-    def perform(self: HeadLife, effects: Sequence[Effect]) -> None:
+    def perform(self: Life[Any], effects: Sequence[Effect]) -> None:
         self.turns.tell(effects)
         original(self, [effect for effect in effects if isinstance(effect, Kept)])
 
-    original = HeadLife._perform
-    patch.setattr(HeadLife, "_perform", perform)
+    original = Life._perform
+    patch.setattr(Life, "_perform", perform)
 
 
 def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from coordinator.core.inprocess.records import (
     IterationCompleted,
     IterationInterrupted,
 )
+from coordinator.core.model import Assignment as CoordinatorAssignment
 from coordinator.core.model import Exit as CoordinatorExit
 from coordinator.core.model import Release, Verdict
 from coordinator.core.progress.notice import NoticeGiven
@@ -37,6 +38,7 @@ from tests.simulation.checks.iterations import IterationChecker
 if TYPE_CHECKING:
     from agent.core.events import Event
     from coordinator.core.model import Round
+    from drumbeat.v1 import failure_pb2
     from tests.simulation.machines.host import Agent, Host
     from tests.simulation.machines.processes import Process
 
@@ -192,6 +194,11 @@ class Checker:
                 code = self.exit_codes.get((incarnation, current.round_id, local_rank))
                 assert code == 0, f"success, but rank {local_rank} of {incarnation}: {code}"
 
+    def on_acknowledged(self, record: failure_pb2.FailureRecord, *, is_kept: bool) -> None:
+        """An agent is told that it need not send a record again."""
+        key = record.fence.incarnation, record.sequence
+        assert not is_kept or key in self.counted, f"record {key} is acknowledged, and nowhere"
+
     def on_sent(self, effect: fx.Effect) -> None:
         """An effect leaves the coordinator."""
         if not isinstance(effect, fx.Direct):
@@ -201,6 +208,8 @@ class Checker:
             case CoordinatorExit(verdict=verdict):
                 assert self.shadow is not None
                 assert verdict == self.shadow.verdict, "a verdict was guessed"
+            case CoordinatorAssignment(round_id=round_id):
+                assert round_id in self.rounds, f"round {round_id} is told before it was journaled"
             case Release(is_drained=True):
                 assert self.shadow is not None
                 assert self.shadow.drained, "made to leave before it was journaled"

@@ -9,13 +9,15 @@ import msgspec
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.state import RunState
-from coordinator.journal.journal import Change, Compact, JournaledRuns
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.journal import JournaledRuns
 from tests.support.journal import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
+    from coordinator.core.run.records import Record
     from tests.simulation.clock import Clock
 
 
@@ -75,6 +77,10 @@ class Disk:
 def _read_back(change: Change) -> Change:
     if not isinstance(change, fx.Persist):
         return change
+    return fx.Persist(run_id=change.run_id, record=read_record(change))
+
+
+def read_record(change: fx.Persist) -> Record:
+    """Return its record as it is read from JSON."""
     body = msgspec.json.encode(change.record)
-    record = msgspec.json.decode(body, type=KINDS[type(change.record).__name__])
-    return fx.Persist(run_id=change.run_id, record=record)
+    return msgspec.json.decode(body, type=KINDS[type(change.record).__name__])

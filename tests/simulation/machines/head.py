@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, Deposed, NotLeader
 from coordinator.limits import Limits
 from coordinator.shell.driver import Outbox
 from coordinator.shell.turns import Turns
@@ -20,19 +20,27 @@ from drumbeat.v1 import session_pb2
 from drumbeat.violation import InvalidField
 from tests.simulation.clock import Actor, Clock
 from tests.simulation.machines.disk import Disk
-from tests.simulation.machines.network import End
+from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer, unknown
 from tests.simulation.plan import RUN
 from tests.support import breaks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from coordinator.journal.journal import Change
+    from coordinator.core.model import KeptDrain
+    from coordinator.core.run.state import RunState
+    from coordinator.journal.changes import Change
+    from coordinator.journal.journal import JournaledRuns
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
 
 STRANGER = "stranger"
+
+
+def _end_of(error: CoordinatorError) -> End:
+    leader = error.leader if isinstance(error, NotLeader) else ""
+    return End(str(error), error.refusal, leader)
 
 
 def _pass_over(_problem: InvalidField) -> None:
@@ -42,7 +50,7 @@ def _pass_over(_problem: InvalidField) -> None:
 class Session:
     """The coordinator's end of one stream, as ``coordinator.shell.sessions`` holds it."""
 
-    def __init__(self, life: HeadLife, link: Link, session_id: str) -> None:
+    def __init__(self, life: Life[Any], link: Link, session_id: str) -> None:
         self.session_id = session_id
         self._life, self._link = life, link
         self._opened: SessionOpened | None = None
@@ -66,6 +74,8 @@ class Session:
         try:
             if self._opened is None:
                 opened = convert.session_opened(message, session_id=self.session_id)
+                if message.hello.term > life.term:
+                    raise Deposed(message.hello.term)
                 turns.open(opened, self.put, now=life.clock.now)
                 self._opened = opened
             else:
@@ -74,7 +84,7 @@ class Session:
                     return
                 turns.submit(event, now=life.clock.now)
         except CoordinatorError as error:
-            self._end(End(str(error), error.refusal))
+            self._end(_end_of(error))
             return
         if message.WhichOneof("kind") == "goodbye":
             life.after(self._random.uniform(0, 0.002), self._close)
@@ -89,11 +99,13 @@ class Session:
             if isinstance(effect.result, CoordinatorError):
                 link.acks.send(End("the record was refused", "UNAVAILABLE"))
                 return
+            is_kept = bool(effect.result)
+            self._life.machine.checker.on_acknowledged(record, is_kept=is_kept)
             link.acks.send(
                 session_pb2.ReportFailuresResponse(
                     incarnation=record.fence.incarnation,
                     sequence=record.sequence,
-                    kept=bool(effect.result),
+                    kept=is_kept,
                 )
             )
 
@@ -106,7 +118,7 @@ class Session:
         self._life.machine.checker.on_sent(effect)
         self._outbox.put(effect)
         if self._outbox.error is not None:
-            self._end(End(str(self._outbox.error), self._outbox.error.refusal))
+            self._end(_end_of(self._outbox.error))
         elif not self._is_flush_due:
             self._is_flush_due = True
             self._life.after(self._random.uniform(0, 0.001), self._flush)
@@ -125,48 +137,62 @@ class Session:
     def _flush(self) -> None:
         self._is_flush_due = False
         while not self._is_over and (effect := self._outbox.take()) is not None:
-            message = convert.directive_message(effect, run_id=RUN, term=1)
+            message = convert.directive_message(effect, run_id=RUN, term=self._life.term)
             if self._life.is_newer:
                 self._link.down.send(unknown())
                 message = newer(message)
             self._link.down.send(message)
 
 
-class HeadLife:
-    """One life of the coordinator's process: its driver and server, in virtual time."""
+class Machine(Protocol):
+    """Where a coordinator lives."""
 
-    def __init__(self, machine: HeadMachine, number: int) -> None:
+    name: str
+    clock: Clock
+    checker: Checker
+    policy: Policy
+    make_registry: Callable[[Policy], Registry]
+    is_break_due: bool
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Life(Generic[M]):
+    """One life of a coordinator's core: its driver and sessions, in virtual time."""
+
+    def __init__(self, machine: M, name: str, runs: JournaledRuns, term: int) -> None:
         self.clock = machine.clock
-        self.actor = Actor(f"head.{number}")
+        self.actor = Actor(name)
         self.machine = machine
         self.registry = machine.make_registry(machine.policy)
-        self.runs = machine.disk.read()
+        self.runs, self.term = runs, term
         self.turns = Turns(
             self.registry,
-            read_run=self.runs.copy,
+            read_run=self._read_run,
             log=lambda _effect: None,
             wake=self.wake,
             queue_max=100_000,
             failure_taken=lambda: None,
         )
-        self.writing: list[Change] = []
         self._random = machine.clock.random(self.actor.name)
         self.is_newer = machine.clock.random(f"version of {self.actor.name}").random() < 0.2
         self._is_busy = False
         self._timer: float | None = None
         self._requests = 0
 
-    def restore(self) -> None:
-        """Take over the journal, as it is read back from the disk."""
+    def restore(self, drains: Iterable[KeptDrain]) -> None:
+        """Take over the journal, as it was read back."""
         handle = self.registry.handle
         self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
-        shadow = self.machine.checker.shadow
-        assert self.runs.find(RUN) == shadow, "what was read back is not what was written"
-        self.registry.drains.restore(self.machine.disk.drains.values())
+        self.registry.drains.restore(drains)
         states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
         self._perform(self.registry.restore(states, now=self.clock.now))
 
-    def open(self, link: Link) -> None:
+    def _read_run(self, key: str) -> RunState | None:
+        return self.runs.copy(key)
+
+    def open(self, link: Link, _lost_term: int = 0) -> None:
         """Serve a new stream."""
         Session(self, link, f"s{link.name}")
 
@@ -214,27 +240,16 @@ class HeadLife:
         return effects
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
-        """Journal first; effects leave when the disk has it. It is tried until it has."""
+        """Journal first; effects leave when the journal has them. It is tried until it has."""
         self._is_busy = True
-        drains = [effect for effect in effects if isinstance(effect, fx.KeepDrain)]
-        changes = [*self.runs.changes(effects), *drains]
-        if changes and self.clock.now < self.machine.disk.full_until:
-            self.turns.outage = "its disk is full"
-            self.after(self._random.uniform(0.05, 2.0), lambda: self._perform(effects))
-            return
-        if changes and self.machine.disk.is_lost:
-            self.clock.note(self.actor.name, "LOST LEADERSHIP")
-            self.machine.crash()  # as a process does whose journal is another's now
-            self.clock.after(1.0, None, self.machine.start)
-            return
-        self.writing = changes
-        duration = self.machine.disk.write_s(self._random) if changes else 0.0
-        self.after(duration, lambda: self.written(effects))
+        self.write(effects)
 
-    def written(self, effects: Sequence[fx.Effect]) -> None:
-        """The journal has what is to be kept of these effects: tell them."""
-        changes, self.writing = self.writing, []
-        self.runs.take(self.machine.commit(changes))
+    def write(self, effects: Sequence[fx.Effect]) -> None:
+        """Have the journal keep what is to be kept of these, and call ``tell`` then."""
+        raise NotImplementedError
+
+    def tell(self, effects: Sequence[fx.Effect]) -> None:
+        """The journal has what is to be kept of these effects: let them leave."""
         self.turns.tell(effects)
         self._is_busy = False
         if not self.turns.is_idle:
@@ -255,8 +270,40 @@ class HeadLife:
             self.wake()
 
 
+class HeadLife(Life["HeadMachine"]):
+    """One life of the process of a coordinator that is alone, with its journal on a disk."""
+
+    def __init__(self, machine: HeadMachine, number: int) -> None:
+        super().__init__(machine, f"head.{number}", machine.disk.read(), 1)
+        self.writing: list[Change] = []
+
+    def write(self, effects: Sequence[fx.Effect]) -> None:
+        """Put it on the disk."""
+        drains = [effect for effect in effects if isinstance(effect, fx.KeepDrain)]
+        changes = [*self.runs.changes(effects), *drains]
+        if changes and self.clock.now < self.machine.disk.full_until:
+            self.turns.outage = "its disk is full"
+            self.after(self._random.uniform(0.05, 2.0), lambda: self.write(effects))
+            return
+        if changes and self.machine.disk.is_lost:
+            self.clock.note(self.actor.name, "LOST LEADERSHIP")
+            self.machine.crash()  # as a process does whose journal is another's now
+            self.clock.after(1.0, None, self.machine.start)
+            return
+        self.writing = changes
+        duration = self.machine.disk.write_s(self._random) if changes else 0.0
+        self.after(duration, lambda: self._written(effects))
+
+    def _written(self, effects: Sequence[fx.Effect]) -> None:
+        changes, self.writing = self.writing, []
+        self.runs.take(self.machine.commit(changes))
+        self.tell(effects)
+
+
 class HeadMachine:
     """The machine of the coordinator: its disk, and the life it has now, if any."""
+
+    name = "head"
 
     def __init__(
         self,
@@ -288,6 +335,15 @@ class HeadMachine:
                 self.checker.on_journaled(change.record)
         return read
 
+    def at(self, _address: str) -> HeadMachine:
+        """Return the coordinator of an address: there is one."""
+        return self
+
+    @property
+    def process(self) -> HeadLife | None:
+        """What takes streams."""
+        return self.life
+
     def start(self) -> None:
         """Begin a new life from what is on the disk."""
         if self.life is not None:
@@ -298,8 +354,10 @@ class HeadMachine:
         self.disk.is_lost = False
         self._lives += 1
         self.clock.note("head", "STARTS", f"life {self._lives}")
-        self.life = HeadLife(self, self._lives)
-        self.life.restore()
+        life = self.life = HeadLife(self, self._lives)
+        shadow = self.checker.shadow
+        assert life.runs.find(RUN) == shadow, "what was read back is not what was written"
+        life.restore(self.disk.drains.values())
 
     def crash(self, *, is_silent: bool = False) -> None:
         """End the life at once; a batch that was being written is on the disk in part."""
@@ -329,7 +387,7 @@ class HeadMachine:
 
         def notice(link: Link) -> None:
             if life.actor.is_stalled and self._stalls == number:
-                link.down.inject(End("no answer to keepalive pings"))
+                link.down.inject(End(SILENT))
 
         for link in self.network.links:
             if link.life is life and not link.is_cut:

@@ -135,6 +135,7 @@ class Agent:
         config = host.config
         self.core = host.make_core(config, is_gpu_memory_awaited=host.awaits_gpu_memory)
         self.session: SimSession | None = None
+        self.term = 0  # of the coordinator that let it in last
         self.supervisor: Supervisor | None = None
         self.finish: fx.Finish | None = None
         self.pending: list[Spooled] = []

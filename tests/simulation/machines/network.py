@@ -17,22 +17,29 @@ if TYPE_CHECKING:
 KEEPALIVE_MIN_S, KEEPALIVE_MAX_S = 5.0, 15.0
 
 
-class End:
-    """The last message of a direction: the other side has closed it, with this error if any."""
+# What a transport says then.
+SILENT = "no answer to keepalive pings"
 
-    def __init__(self, reason: str, refusal: str = "") -> None:
-        self.reason, self.refusal = reason, refusal
+
+class End:
+    """The last message of a direction: the other side has closed it, with this error if any.
+
+    ``leader``: the address of the coordinator that leads, if the one that says so does not.
+    """
+
+    def __init__(self, reason: str, refusal: str = "", leader: str = "") -> None:
+        self.reason, self.refusal, self.leader = reason, refusal, leader
 
     def __str__(self) -> str:
         return f"end of stream: {self.reason} {self.refusal}".rstrip()
 
 
 class Pipe:
-    """One direction of a stream, from or to ``host``."""
+    """One direction of a stream between two ends, a host and a coordinator."""
 
-    def __init__(self, network: Network, host: str, name: str) -> None:
+    def __init__(self, network: Network, ends: tuple[str, str], name: str) -> None:
         self.name = name
-        self._network, self._host = network, host
+        self._network, self._ends = network, ends
         self._random = network.clock.random(name)
         self._latest = 0.0
         self._epoch = 0
@@ -77,7 +84,7 @@ class Pipe:
         """Let the oldest message out, whichever it was that travelled."""
         if epoch != self._epoch or self._actor is None:
             return
-        if self._network.is_blocked(self._host):
+        if self._network.is_blocked(*self._ends):
             self._held += 1
             return
         sink, message = self._sink, self._queue.popleft()
@@ -90,10 +97,11 @@ class Link:
     def __init__(self, network: Network, host: str, life: HeadLife, number: int) -> None:
         name = f"{host}#{number}"
         self.name, self.host, self.life = name, host, life
+        self.ends = ends = host, life.machine.name
         self.is_cut = False
-        self.up, self.down = Pipe(network, host, f"{name} up"), Pipe(network, host, f"{name} down")
-        self.records = Pipe(network, host, f"{name} records")
-        self.acks = Pipe(network, host, f"{name} acks")
+        self.up, self.down = Pipe(network, ends, f"{name} up"), Pipe(network, ends, f"{name} down")
+        self.records = Pipe(network, ends, f"{name} records")
+        self.acks = Pipe(network, ends, f"{name} acks")
 
     @property
     def pipes(self) -> tuple[Pipe, ...]:
@@ -123,10 +131,20 @@ class Link:
 
 
 class Network:
-    """Who reaches whom, and how fast."""
+    """Who reaches whom, and how fast.
 
-    def __init__(self, clock: Clock, *, delay_max_s: float) -> None:
+    What is parted is the name of one end, which then reaches no other, or ``"HOST COORDINATOR"``.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        delay_max_s: float,
+        keepalive_s: tuple[float, float] = (KEEPALIVE_MIN_S, KEEPALIVE_MAX_S),
+    ) -> None:
         self.clock = clock
+        self.keepalive_s = keepalive_s
         self.links: list[Link] = []
         self._delay_max_s = delay_max_s
         self._blocks: dict[str, int] = {}
@@ -138,9 +156,11 @@ class Network:
             return random.uniform(0.0001, 0.005)
         return random.uniform(0.0001, self._delay_max_s)
 
-    def is_blocked(self, host: str) -> bool:
-        """Return whether nothing passes between the host and the coordinator."""
-        return self._blocks.get(host, 0) > 0
+    def is_blocked(self, host: str, head: str = "") -> bool:
+        """Return whether nothing passes between a host and a coordinator."""
+        if not head:
+            return self._blocks.get(host, 0) > 0
+        return any(self._blocks.get(where, 0) for where in (host, head, f"{host} {head}"))
 
     def connect(self, host: str, life: HeadLife) -> Link:
         """Open a connection."""
@@ -148,32 +168,38 @@ class Network:
         self.links.append(link)
         return link
 
-    def block(self, host: str) -> None:
-        """Part a host from the coordinator, silently; partitions may overlap."""
-        self._blocks[host] = self._blocks.get(host, 0) + 1
-        self._episodes[host] = episode = self._episodes.get(host, 0) + 1
-        self.clock.note("network", "PARTED", host)
-        random = self.clock.random(f"keepalive {host} {episode}")
+    def block(self, where: str) -> None:
+        """Part what this names, silently; partitions may overlap."""
+        self._blocks[where] = self._blocks.get(where, 0) + 1
+        self._episodes[where] = episode = self._episodes.get(where, 0) + 1
+        self.clock.note("network", "PARTED", where)
+        random = self.clock.random(f"keepalive {where} {episode}")
         for link in self.links:
-            if link.host == host and not link.is_cut:
-                delay = random.uniform(KEEPALIVE_MIN_S, KEEPALIVE_MAX_S)
-                self.clock.after(delay, None, partial(self._keepalive, link, episode))
+            if _is_part(link, where) and not link.is_cut:
+                delay = random.uniform(*self.keepalive_s)
+                self.clock.after(delay, None, partial(self._keepalive, link, where, episode))
 
-    def unblock(self, host: str) -> None:
+    def unblock(self, where: str) -> None:
         """Take one partition back, if there is one."""
-        if not self.is_blocked(host):
+        if not self.is_blocked(where):
             return
-        self._blocks[host] -= 1
-        if self._blocks[host] == 0:
-            self._episodes[host] += 1
-            self.clock.note("network", "HEALED", host)
+        self._blocks[where] -= 1
+        if self._blocks[where] == 0:
+            self._episodes[where] += 1
+            self.clock.note("network", "HEALED", where)
             for link in self.links:
-                if link.host == host:
+                if _is_part(link, where):
                     for pipe in link.pipes:
                         pipe.release()
 
-    def _keepalive(self, link: Link, episode: int) -> None:
-        if self._episodes[link.host] == episode and self.is_blocked(link.host):
+    def heal(self) -> None:
+        """Take all partitions back."""
+        for where in list(self._blocks):
+            while self.is_blocked(where):
+                self.unblock(where)
+
+    def _keepalive(self, link: Link, where: str, episode: int) -> None:
+        if self._episodes[where] == episode and self.is_blocked(where):
             self.lose_silently(link)
 
     def lose_silently(self, link: Link) -> None:
@@ -182,4 +208,8 @@ class Network:
             link.down.lose_all()
             link.acks.lose_all()
             # Heard on the host itself: no partition holds this back.
-            link.down.inject(End("no answer to keepalive pings"))
+            link.down.inject(End(SILENT))
+
+
+def _is_part(link: Link, where: str) -> bool:
+    return where in link.ends or where == " ".join(link.ends)

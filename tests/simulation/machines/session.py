@@ -15,15 +15,17 @@ from agent.core.events import (
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session import convert
 from agent.session.session import (
+    BRIEF_TIMEOUT_S,
     PACE,
     WELCOME_TIMEOUT_S,
     desired_from,
     directive_from,
     notice_from,
 )
+from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from tests.simulation.machines.network import End
+from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer
 
 if TYPE_CHECKING:
@@ -54,11 +56,13 @@ class SimSession:
     """One attempt. Its end is told once."""
 
     def __init__(self, agent: Agent, opened: fx.OpenSession) -> None:
-        self._agent, self._attempt, self._beat = agent, opened.attempt, opened.beat
+        self._agent, self._opened = agent, opened
+        self._attempt, self._beat = opened.attempt, opened.beat
         self._clock = agent.clock
         self._random = agent.clock.random(f"{agent.name} session {opened.attempt}")
         self._link: Link | None = None
         self._session_id = ""
+        self._term = 0
         self._goodbye: str | None = None
         self._has_left = False
         self._is_over = False
@@ -75,24 +79,28 @@ class SimSession:
         self._clock.after(delay_s, self._agent.actor, act)
 
     def _connect(self) -> None:
-        host, head = self._agent.host, self._agent.host.head
-        self._after(WELCOME_TIMEOUT_S, self._on_timeout)
-        if head.network.is_blocked(host.name):
+        host, network = self._agent.host, self._agent.host.head.network
+        head = self._agent.host.head.at(self._opened.address)
+        within_s = BRIEF_TIMEOUT_S if self._opened.is_brief else WELCOME_TIMEOUT_S
+        self._after(within_s, self._on_timeout)
+        if network.is_blocked(host.name, head.name):
             return  # nothing ever answers
-        if head.life is None:
+        if (process := head.process) is None:
             self._after(self._random.uniform(0.0005, 0.01), lambda: self._lost("refused"))
             return
-        self._link = head.network.connect(host.name, head.life)
+        self._link = network.connect(host.name, process)
         self._link.down.into(self._agent.actor, self._on_down)
         self._link.acks.into(self._agent.actor, self._on_ack)
-        head.life.open(self._link)
+        process.open(self._link, self._opened.lost_term)
         self._send(self.hello())
         self._say()
 
     def hello(self) -> session_pb2.AgentReport:
         """Return its first message."""
         host = self._agent.host
-        identity = convert.Identity(incarnation="", host=host.name, address=host.address)
+        identity = convert.Identity(
+            incarnation="", host=host.name, address=host.address, term=self._agent.term
+        )
         hello = convert.hello_message(host.config, identity, self._beat_message())
         return session_pb2.AgentReport(fence=self._fence(), hello=hello)
 
@@ -129,25 +137,31 @@ class SimSession:
 
     def _on_timeout(self) -> None:
         if not self._session_id:
-            self._lost(f"no answer within {WELCOME_TIMEOUT_S:g} s")
+            self._lost("no answer in time")
 
     def _on_down(self, message: session_pb2.Directive | End) -> None:
         if self._is_over:
             return
         if isinstance(message, End):
-            self._lost(message.reason, message.refusal)
+            self._lost(message.reason, message.refusal, message.leader)
             return
         agent = self._agent
         match message.WhichOneof("kind"):
             case "welcome":
+                self._term = term = message.welcome.term
+                if term < agent.term:
+                    self._lost(f"of term {term}, after one of term {agent.term}", "DEPOSED")
+                    return
+                agent.term = term
                 self._session_id = message.welcome.session_id
                 pace = PACE.read(message.welcome.pace)
-                agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
+                agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace, term=term))
                 self.send_records()
             case "desired":
                 desired, spent = message.desired, message.desired.master_port_spent
                 state = desired_from(desired)
                 assert state is not None, message
+                assert self._term == agent.term, "a directive of an older term"
                 agent.submit(
                     DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
                 )
@@ -162,7 +176,8 @@ class SimSession:
                 pace = PACE.read(message.pace)
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
 
-    def _lost(self, reason: str, refusal: str = "") -> None:
+    def _lost(self, reason: str, refusal: str = "", leader: str = "") -> None:
+        is_welcomed = bool(self._session_id)
         self.close(is_lossy=self._random.random() < 0.5)
         self._agent.submit(
             SessionLost(
@@ -170,6 +185,8 @@ class SimSession:
                 reason=reason,
                 is_stale=refusal == "STALE_SESSION",
                 refusal=_final(refusal, reason),
+                outcome=_outcome(reason, refusal, is_welcomed=is_welcomed),
+                leader=leader,
             )
         )
 
@@ -227,6 +244,14 @@ class SimSession:
             return
         key = (message.incarnation, message.sequence)
         self._agent.pending = [kept for kept in self._agent.pending if kept.key != key]
+
+
+def _outcome(reason: str, refusal: str, *, is_welcomed: bool) -> Outcome:
+    if refusal in {"NOT_LEADER", "DEPOSED"}:
+        return Outcome.NOT_LEADER
+    if refusal:
+        return Outcome.REFUSED
+    return Outcome.BROKEN if is_welcomed and reason != SILENT else Outcome.NO_ANSWER
 
 
 def _final(refusal: str, reason: str) -> AgentError | None:

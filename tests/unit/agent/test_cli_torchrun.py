@@ -78,6 +78,7 @@ def test_the_endpoint_is_where_the_coordinator_is_expected() -> None:
     assert (config.coordinator, config.run_id) == ("head:29400", "r7")
     assert "--rdzv-endpoint is taken for --coordinator head:29400" in config.notes[1]
     assert join(*argv, "--rdzv-endpoint", "[::1]:7").coordinator == "[::1]:7"
+    assert join(*argv, "--rdzv-endpoint", "a,b:7").coordinator == "a:29400,b:7"
     ours = join(*argv, "--rdzv-endpoint", "head", "--coordinator", "other:1")
     assert ours.coordinator == "other:1"
     assert "--rdzv-endpoint is not needed beside --coordinator" in ours.notes

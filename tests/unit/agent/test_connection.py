@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
-from agent.core.agent import DELAY_FIRST_S, CoordinatorLink
-from agent.errors import CoordinatorLost, CoordinatorUnreachable
-from tests.support.agents import CONFIG, PACE
+from agent.core.events import SessionLost, SessionWelcomed
+from agent.core.link import DELAY_FIRST_S, CoordinatorLink
+from agent.errors import AccessRefused, CoordinatorLost, CoordinatorUnreachable, RunRefused
+from drumbeat.command.leader_search import Outcome
+from tests.support.agents import CONFIG, PACE, a_beat
+
+WELCOMED = SessionWelcomed(attempt=1, pace=PACE)
+
+
+def lost(reason: str, **more: Any) -> SessionLost:
+    return SessionLost(attempt=1, reason=reason, **more)
 
 
 def a_connection() -> CoordinatorLink:
@@ -22,7 +33,7 @@ def test_the_first_attempt_is_made_at_once() -> None:
 def test_delays_double_up_to_what_the_coordinator_allows() -> None:
     connection = a_connection()
     connection.begin(now=0.0)
-    delays = [connection.lost("refused", now=1.0) for _ in range(30)]
+    delays = [connection.lost(lost("refused"), now=1.0) for _ in range(30)]
     doubled = [DELAY_FIRST_S * 2**failures for failures in range(30)]
     assert delays == [min(delay, PACE.reconnect_delay_max_s) for delay in doubled]
     assert connection.attempt == 31
@@ -32,16 +43,16 @@ def test_a_welcome_makes_the_next_delay_short_again() -> None:
     connection = a_connection()
     connection.begin(now=0.0)
     for _ in range(5):
-        connection.lost("refused", now=1.0)
-    connection.welcomed(PACE)
+        connection.lost(lost("refused"), now=1.0)
+    connection.welcomed(WELCOMED)
     assert (connection.is_open, connection.deadline) == (True, None)
-    assert connection.lost("reset", now=2.0) == DELAY_FIRST_S
+    assert connection.lost(lost("reset"), now=2.0) == DELAY_FIRST_S
 
 
 def test_the_join_timeout_counts_from_the_first_attempt() -> None:
     connection = a_connection()
     connection.begin(now=10.0)
-    connection.lost("refused", now=500.0)
+    connection.lost(lost("refused"), now=500.0)
     assert connection.given_up(now=609.9) is None
     error = connection.given_up(now=610.0)
     assert isinstance(error, CoordinatorUnreachable)
@@ -52,7 +63,7 @@ def test_the_join_timeout_counts_from_the_first_attempt() -> None:
 def test_what_to_do_about_the_latest_reason_is_the_hint() -> None:
     connection = a_connection()
     connection.begin(now=0.0)
-    connection.lost("its certificate has expired", "renew it", now=1.0)
+    connection.lost(lost("its certificate has expired", hint="renew it"), now=1.0)
     error = connection.given_up(now=600.0)
     assert error is not None
     assert error.hint == "renew it"
@@ -61,10 +72,10 @@ def test_what_to_do_about_the_latest_reason_is_the_hint() -> None:
 def test_the_grace_counts_from_the_loss() -> None:
     connection = a_connection()
     connection.begin(now=0.0)
-    connection.welcomed(PACE)
+    connection.welcomed(WELCOMED)
     assert connection.given_up(now=10_000.0) is None
-    connection.lost("reset", now=1000.0)
-    connection.lost("refused", now=1050.0)
+    connection.lost(lost("reset"), now=1000.0)
+    connection.lost(lost("refused"), now=1050.0)
     assert connection.deadline == 1060.0
     assert connection.given_up(now=1059.9) is None
     error = connection.given_up(now=1060.0)
@@ -77,9 +88,75 @@ def test_nothing_is_awaited_after_the_end(is_open: bool) -> None:
     connection = a_connection()
     connection.begin(now=0.0)
     if is_open:
-        connection.welcomed(PACE)
+        connection.welcomed(WELCOMED)
     attempt = connection.attempt
     connection.end()
     assert (connection.is_open, connection.deadline) == (False, None)
     assert connection.attempt > attempt, "late events belong to nobody"
     assert connection.given_up(now=1e9) is None
+
+
+def several() -> CoordinatorLink:
+    link = CoordinatorLink(dataclasses.replace(CONFIG, coordinator="a:1,b:1,c:1"))
+    link.begin(now=0.0)
+    return link
+
+
+def opened(link: CoordinatorLink, delay_s: float) -> tuple[str, int, float]:
+    opening = link.opening(delay_s, a_beat())
+    return opening.address, opening.lost_term, opening.delay_max_s
+
+
+def test_of_several_coordinators_each_is_asked_at_once_before_it_waits() -> None:
+    link = several()
+    asked = [opened(link, link.lost(lost("away"), now=1.0)) for _ in range(6)]
+    assert asked == [
+        *(("b:1", 0, 0.0), ("c:1", 0, 0.0), ("a:1", 0, DELAY_FIRST_S)),
+        *(("b:1", 0, 0.0), ("c:1", 0, 0.0), ("a:1", 0, 2 * DELAY_FIRST_S)),
+    ]
+    assert link.reason == "a:1, b:1 and c:1: away"
+
+
+def test_the_term_that_is_lost_is_told_to_all_but_the_one_it_is_sent_to() -> None:
+    link = several()
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE))  # another pace
+    broken = lost("reset", outcome=Outcome.BROKEN)
+    assert opened(link, link.lost(broken, now=1.0)) == ("a:1", 7, DELAY_FIRST_S)
+    assert opened(link, link.lost(lost("refused"), now=1.0)) == ("b:1", 7, 0.0)
+    sent = lost("", outcome=Outcome.NOT_LEADER, leader="d:1")
+    assert opened(link, link.lost(sent, now=1.0)) == ("d:1", 0, 0.0)
+    assert opened(link, link.lost(lost("refused"), now=1.0)) == ("c:1", 7, 0.0)
+
+
+def test_others_are_asked_briefly_at_first_for_the_one_that_is_lost_may_be_back() -> None:
+    link = several()
+    assert not link.opening(0.0, a_beat()).is_brief
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    link.lost(lost("reset", outcome=Outcome.BROKEN), now=1.0)
+    asked = [link.opening(0.0, a_beat())]
+    for _ in range(5):
+        link.lost(lost("refused"), now=1.0)
+        asked.append(link.opening(0.0, a_beat()))
+    assert [(opening.address, opening.is_brief) for opening in asked] == [
+        *(("a:1", False), ("b:1", True), ("c:1", True)),
+        *(("a:1", False), ("b:1", False), ("c:1", False)),
+    ]
+
+
+def test_all_have_to_refuse_its_token_but_one_that_has_let_it_in() -> None:
+    refusal = AccessRefused("no such token")
+    refused = lost("no such token", refusal=refusal)
+    link = several()
+    for _ in "ab":
+        assert link.refusal(refused) is None
+        link.lost(refused, now=1.0)
+    assert link.refusal(refused) is refusal
+    link = several()
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    assert link.refusal(refused) is refusal
+    link = CoordinatorLink(CONFIG)
+    link.lost(lost("", outcome=Outcome.NOT_LEADER, leader="d:1"), now=1.0)
+    assert link.refusal(refused) is refusal
+    final = RunRefused("r", "it has ended")
+    assert several().refusal(lost("it has ended", refusal=final)) is final

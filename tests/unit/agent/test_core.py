@@ -21,7 +21,7 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Exit, GroupState, Pace, Standby, Stop
+from agent.core.model import Beat, Exit, GroupState, Pace, Standby, Stop
 from agent.errors import (
     AccessRefused,
     CoordinatorLost,
@@ -81,6 +81,10 @@ def beat(state: S = S.IDLE, round_id: int | None = None, **more: Any) -> fx.Send
     return fx.SendBeat(beat=a_beat(state, round_id, **more))
 
 
+def an_opening(attempt: int, delay_max_s: float, beat: Beat) -> fx.OpenSession:
+    return fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat, address="head:1")
+
+
 # The good course.
 
 
@@ -88,7 +92,7 @@ def test_it_starts_with_a_port_and_a_session() -> None:
     story = AgentStory()
     assert story.first == [
         fx.ReservePort(),
-        fx.OpenSession(attempt=1, delay_max_s=0.0, beat=a_beat(master_port=0)),
+        an_opening(1, 0.0, a_beat(master_port=0)),
     ]
     assert story.feed(PortReserved(port=PORT)) == []
     assert story.feed(SessionWelcomed(attempt=1, pace=PACE)) == [beat()]
@@ -280,11 +284,9 @@ def test_a_lost_session_is_opened_again_and_the_workers_stay() -> None:
     running = a_beat(S.RUNNING, 0, workers_alive=2)
     assert story.feed(LOST) == [
         fx.Tell(what="coordinator lost", why="connection reset"),
-        fx.OpenSession(attempt=2, delay_max_s=0.05, beat=running),
+        an_opening(2, 0.05, running),
     ]
-    assert story.feed(SessionLost(attempt=2, reason="refused")) == [
-        fx.OpenSession(attempt=3, delay_max_s=0.1, beat=running)
-    ]
+    assert story.feed(SessionLost(attempt=2, reason="refused")) == [an_opening(3, 0.1, running)]
     assert story.feed(SessionWelcomed(attempt=3, pace=PACE)) == [fx.SendBeat(beat=running)]
 
 
@@ -292,7 +294,7 @@ def test_a_fenced_agent_stops_its_workers_and_comes_back() -> None:
     story = AgentStory().running()
     assert story.feed(STALE) == [
         fx.Tell(what="fenced", why="lease over"),
-        fx.OpenSession(attempt=2, delay_max_s=0.05, beat=a_beat(S.RUNNING, 0, workers_alive=2)),
+        an_opening(2, 0.05, a_beat(S.RUNNING, 0, workers_alive=2)),
         a_stop(),
     ]
 

@@ -21,6 +21,8 @@ from agent.core.events import (
 from agent.core.model import Assignment, Exit, Standby, Stop
 from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
 from agent.workers.supervisor.messages import WorkerError
+from coordinator.errors import NotLeader
+from drumbeat.command.leader_search import Outcome
 from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 
 TERM, INT = 15, 2
@@ -32,8 +34,9 @@ REFUSED = (
 class Told:
     """A core, the history of it, and a clock that the test moves; ``lines`` are those said."""
 
-    def __init__(self, *, workers: int = 2) -> None:
-        self.core = AgentCore(dataclasses.replace(CONFIG, nproc_per_node=workers))
+    def __init__(self, *, workers: int = 2, coordinator: str = "head:1") -> None:
+        config = dataclasses.replace(CONFIG, nproc_per_node=workers, coordinator=coordinator)
+        self.core = AgentCore(config)
         self.now = NOW
         self.history = History(self.core, host="b", local_world_size=workers, now=self.now)
         effects = self.core.start(now=self.now, master_port=PORT)
@@ -257,6 +260,46 @@ def test_the_loss_and_the_return_of_the_coordinator_are_told_at_once() -> None:
     ]
     told.now += 1
     assert told.feed(SessionWelcomed(attempt=2, pace=PACE)) == ["the coordinator is back after 3 s"]
+
+
+def not_leading(attempt: int, leader: str = "", reason: str = "") -> SessionLost:
+    refused, outcome = str(NotLeader(leader, reason)), Outcome.NOT_LEADER
+    return SessionLost(attempt=attempt, reason=refused, outcome=outcome, leader=leader)
+
+
+def test_of_several_coordinators_it_says_which_one_leads_now_and_why_none_does() -> None:
+    told = Told(coordinator="a:1,b:1").running()
+    silent = SessionLost(attempt=1, reason="ping timeout", outcome=Outcome.SILENT)
+    assert told.feed(silent) == ["coordinator lost: ping timeout; looking for the next leader"]
+    away = "etcd has not answered for 12 s"
+    assert told.feed(not_leading(2, reason=away), not_leading(3, reason=away)) == []
+    (line,) = told.wait(2)
+    assert line == (
+        f"no coordinator leads: {away} (b:1 says so); a:1: ping timeout; waiting up to 58 s more "
+        "(--coordinator-grace); 2 workers go on here; Ctrl-C stops them and ends this agent"
+    )
+    assert told.feed(SessionLost(attempt=4, reason=REFUSED), not_leading(5, leader="c:1")) == []
+    (found,) = told.lines(SessionWelcomed(attempt=6, pace=PACE, term=7))
+    assert found.text == "the coordinator at c:1 leads now, in term 7; found after 2 s"
+    assert found.details == {"coordinator": "c:1", "term": 7}
+    assert told.feed(not_leading(6, leader="a:1")) == ["coordinator replaced: a:1 leads by now"]
+    assert told.feed(SessionWelcomed(attempt=7, pace=PACE, term=8)) == [
+        "the coordinator at a:1 leads now, in term 8; found after 0 s"
+    ]
+    told.feed(SessionLost(attempt=7, reason="reset", outcome=Outcome.BROKEN))
+    assert told.feed(SessionWelcomed(attempt=8, pace=PACE, term=8)) == [
+        "the coordinator is back after 0 s"
+    ]
+
+
+def test_a_search_is_told_with_what_each_address_says() -> None:
+    told = Told(coordinator="a:1,b:1")
+    told.feed(SessionLost(attempt=1, reason=REFUSED), not_leading(2, leader="a:1"))
+    (line,) = told.wait(2)
+    assert line.startswith(
+        "looking for the coordinator that leads: a:1: refused; b:1: this coordinator does not "
+        "lead, a:1 does; waiting up to 9 min 58 s more (--join-timeout); Ctrl-C"
+    )
 
 
 def test_a_coordinator_that_stays_away_is_waited_for_aloud_until_the_end() -> None:

@@ -110,6 +110,14 @@ def test_the_end_of_the_program_ends_its_agent_without_notice(
             ),
         ),
         (
+            {"coordinator": "head1,head2,head1"},
+            (
+                "coordinator: 'head1,head2,head1' is given, allowed is HOST:PORT, HOST or "
+                "[IPV6]:PORT, with a port from 1 to 65535; of a cluster up to 16, separated by "
+                "commas, each once"
+            ),
+        ),
+        (
             {"start_method": "fork"},
             (
                 "start_method: 'fork' is given, allowed is \"spawn\", for every worker is a new "

@@ -42,6 +42,12 @@ def test_a_run_without_a_failed_worker_has_its_reason_only() -> None:
     ]
 
 
+def test_what_the_time_went_into_is_a_line_of_its_head() -> None:
+    verdict = failure_pb2.Verdict(reason="round 0 failed", goodput="trained 80.0% of 1 h\x1b[2J")
+    lines = render_report(read_report(session_pb2.Exit(verdict=verdict)), "train.py").splitlines()
+    assert lines[2:4] == ["round 0 failed", "goodput: trained 80.0% of 1 h\\x1b[2J"]
+
+
 def test_the_cause_comes_with_everything_and_victims_with_a_line() -> None:
     cause = a_record(
         3,

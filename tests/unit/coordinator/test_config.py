@@ -7,11 +7,13 @@ import pytest
 
 from coordinator.access.certificate_roles import parse_roles
 from coordinator.config import CoordinatorConfig, default_state_dir
+from coordinator.journal.etcd.address import parse_etcd_address
 from coordinator.limits import Limits
 
 OWN_CERTIFICATE = {"tls_cert": "c", "tls_key": "k"}
 MUTUAL = {**OWN_CERTIFICATE, "tls_client_ca": "ca"}
 ROLES = parse_roles("*=view")
+ETCD = parse_etcd_address("etcd://user@head1,head2/prod")
 
 
 def fields_of(config: CoordinatorConfig) -> list[str]:
@@ -38,10 +40,29 @@ def test_defaults_are_sound() -> None:
         ({"log_format": "xml"}, "log_format"),
         ({**MUTUAL, "tls_cert": ""}, "tls_cert"),
         ({**MUTUAL, "tls_roles": "admins"}, "tls_roles"),
+        ({"journal": "redis://head"}, "journal"),
+        ({"journal": ETCD, "leader_ttl": 1.0}, "leader_ttl"),
+        ({"journal": ETCD, "leader_ttl": 61.0}, "leader_ttl"),
+        ({"journal": ETCD, "advertise": "head:70000"}, "advertise"),
+        ({"journal": ETCD, "advertise": ""}, "advertise"),
+        ({"journal": ETCD, "journal_cert": "c", "journal_key": "k"}, "journal_cert"),
+        ({"advertise": "head"}, "advertise"),
+        ({"journal_ca": "ca"}, "journal_ca"),
     ],
 )
 def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> None:
     assert field in fields_of(CoordinatorConfig(**changes))
+
+
+def test_etcd_is_reached_with_the_files_that_are_named_beside_it() -> None:
+    config = CoordinatorConfig(
+        journal=ETCD, journal_password_file="p", journal_ca="ca", advertise="head1"
+    )
+    assert config.validate() == []
+    assert config.etcd is not None
+    assert (config.etcd.endpoints, config.etcd.prefix) == (ETCD.endpoints, "prod")
+    assert (config.etcd.password_file, config.etcd.ca_file) == ("p", "ca")
+    assert CoordinatorConfig().etcd is None
 
 
 def test_all_violations_are_returned_at_once() -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.access.join_token import FILE, how_to_join
+from coordinator.config import CoordinatorConfig
+from coordinator.journal.etcd.address import parse_etcd_address
+from coordinator.shell.cluster.address import advertised
 from drumbeat.access.token import CA_CHARACTERS, Role, Token
 from drumbeat.command.settings import HostPort
 
-HERE = HostPort("head", 29400)
+HERE = ("head:29400",)
 TOKEN = Token(Role.JOIN, "k3v9qr2m", "s" * 22, "c" * CA_CHARACTERS)
 DIRECTORY = Path("/state")
 
@@ -22,14 +25,32 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def command(where: HostPort = HERE, token: Token | None = TOKEN) -> str:
-    return how_to_join(where, token, DIRECTORY).splitlines()[1].strip()
+def command(*where: str, token: Token | None = TOKEN) -> str:
+    return how_to_join(where or HERE, token, DIRECTORY).splitlines()[1].strip()
 
 
-def test_the_command_has_the_token_and_names_this_host_for_all_its_addresses() -> None:
+def test_the_command_has_the_token_and_the_addresses() -> None:
     assert command() == f"agent join --coordinator head:29400 --token {TOKEN.text()} train.py"
+    assert " --coordinator head1:29400,head2:29400 " in command("head1:29400", "head2:29400")
+
+
+def test_a_host_that_listens_at_all_its_addresses_is_reached_by_its_name() -> None:
     for host in ("0.0.0.0", "::"):
-        assert f" {socket.gethostname()}:29400 " in command(HostPort(host, 29400))
+        found = advertised(CoordinatorConfig(host=host), 29400)
+        assert found == HostPort(socket.gethostname(), 29400)
+
+
+def test_of_a_cluster_it_is_reached_at_its_address_on_the_way_to_etcd() -> None:
+    config = CoordinatorConfig(host="0.0.0.0", journal=parse_etcd_address("etcd://127.0.0.1"))
+    assert advertised(config, 29400) == HostPort("127.0.0.1", 29400)
+
+
+def test_what_is_advertised_counts_and_has_the_port_of_the_coordinator() -> None:
+    config = CoordinatorConfig(host="0.0.0.0", port=29500, advertise="head2")
+    assert advertised(config, 29500) == HostPort("head2", 29500)
+    config = CoordinatorConfig(advertise="[fd00::2]:1")
+    assert advertised(config, 29500) == HostPort("fd00::2", 1)
+    assert advertised(CoordinatorConfig(host="::1"), 7) == HostPort("::1", 7)
 
 
 def test_beside_an_operators_certificate_its_authority_is_asked_for() -> None:

@@ -15,7 +15,8 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.journal.journal import Compact, JournaledRuns
+from coordinator.journal.changes import Compact
+from coordinator.journal.journal import JournaledRuns
 from tests.support.world import a_record, a_spec, an_agent
 
 CREATED = Persist(run_id="r", record=RunCreated(run_id="r", spec=a_spec(1)))

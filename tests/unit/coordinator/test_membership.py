@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.core.events import OutageEnded
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Beat, GroupState, Pace
 from coordinator.core.policy import Policy
+from tests.support.world import a_running_story
 
 POLICY = Policy(base_pace=Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25))
 BEAT = Beat(state=GroupState.RUNNING, round_id=0)
@@ -163,3 +165,22 @@ def test_a_word_starts_a_new_silence() -> None:
     members.stood_still(60.0)
     members.heard("a", BEAT, now=100.0)
     assert members.pop_expired(now=105.0) == ["a"]
+
+
+@pytest.mark.parametrize(("has_others", "is_kept"), [(True, True), (False, False)])
+def test_agents_that_went_to_look_for_another_coordinator_may_come_back(
+    has_others: bool, is_kept: bool
+) -> None:
+    """They were silent for none, and gave up one that stood still."""
+    story = a_running_story(2, policy=Policy(has_others=has_others))
+    due = story.registry.next_deadline()
+    assert due is not None
+    assert not story.registry.was_deaf(now=due + 0.3)
+    assert story.registry.was_deaf(now=due + 0.5) is has_others
+    story.break_session("a")
+    if has_others:
+        story.handle(OutageEnded())
+    story.break_session("b")
+    story.advance(5.0)
+    assert ("a.1" in story.state().members) is is_kept
+    assert ("b.1" in story.state().members) is is_kept

@@ -15,7 +15,7 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import Phase
 from coordinator.errors import InvalidRequest, LimitReached
-from tests.support.world import Story, a_spec, a_story
+from tests.support.world import BEAT_S, Story, a_running_story, a_spec, a_story
 
 
 def end_run(story: Story, run_id: str) -> None:
@@ -234,3 +234,36 @@ def test_a_run_that_could_never_start_is_refused() -> None:
     assert isinstance(reject, fx.Reject)
     assert str(reject.error) == "spec.agents_min: 4 is given, allowed is at most 3"
     assert not story.registry.runs
+
+
+def test_a_coordinator_is_deserted_once_none_of_its_agents_can_be_heard() -> None:
+    story = a_running_story(2)
+    assert not story.registry.is_deserted
+    story.silence("b")
+    story.advance(2 * BEAT_S)
+    assert not story.registry.is_deserted, "one is left"
+    story.break_session("a")
+    assert story.registry.is_deserted, "one is away, and the other one is suspect"
+    story.back("a")
+    assert not story.registry.is_deserted
+
+
+def test_a_coordinator_that_agents_have_not_come_to_yet_is_not_deserted() -> None:
+    story = a_running_story(2)
+    story.restart()
+    assert not story.registry.is_deserted
+
+
+@pytest.mark.parametrize("how", ["one agent", "agents that leave", "an ended run"])
+def test_a_coordinator_is_not_deserted_by(how: str) -> None:
+    story = a_running_story(1 if how == "one agent" else 2)
+    names = list(story.agents)
+    for name in names:
+        if how == "an ended run":
+            story.succeed(name)
+    for name in names:
+        if how == "agents that leave":
+            story.leave(name)
+        else:
+            story.break_session(name)
+    assert not story.registry.is_deserted

@@ -17,6 +17,7 @@ from coordinator.core.model import (
     Stop,
 )
 from coordinator.core.policy import Policy
+from coordinator.core.progress.goodput import Marks, ProgressNoted
 from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -70,6 +71,7 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
         fx.Welcome(session_id="s2", pace=pace),
         fx.Persist(run_id=RUN, record=started),
         fx.Decided(run_id=RUN, decision="round started", reason=f"2 agents; {MET}", round_id=0),
+        fx.Persist(run_id=RUN, record=ProgressNoted(marks=Marks(), at_s=START)),
         fx.Direct(session_id="s1", state=run("a"), master_port_spent=20_000),
         fx.Direct(session_id="s2", state=run("b")),
     ]

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from coordinator.errors import PortInUse
-from coordinator.shell.server import bind_error
+from coordinator.shell.transport.binding import bind_error
 
 
 @pytest.mark.parametrize(

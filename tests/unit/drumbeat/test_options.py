@@ -10,6 +10,8 @@ import pytest
 from drumbeat.command import options
 from drumbeat.command.settings import (
     ADDRESS,
+    ADDRESSES,
+    COORDINATORS_MAX,
     FLAG,
     LOG_LEVEL,
     HostPort,
@@ -17,6 +19,7 @@ from drumbeat.command.settings import (
     Setting,
     named,
     number,
+    parse_addresses,
     parse_host_port,
     seconds,
 )
@@ -290,3 +293,28 @@ def test_address_is_read(text: str, address: HostPort, written: str | None) -> N
 def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address: give HOST:PORT"):
         parse_host_port(text)
+
+
+def test_addresses_of_a_cluster_stand_between_commas() -> None:
+    assert parse_addresses("head") == ("head:29400",)
+    assert ADDRESSES.parse("head1, head2:7,[::1]") == "head1:29400,head2:7,[::1]:29400"
+    most = ",".join(f"head{number}" for number in range(COORDINATORS_MAX))
+    assert len(parse_addresses(most)) == COORDINATORS_MAX
+    assert ADDRESSES.read(most) == ADDRESSES.parse(most)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,,b", "'a,,b' has an empty address"),
+        ("a,", "'a,' has an empty address"),
+        (",", "',' has an empty address"),
+        ("", "'' is not an address"),
+        ("a,b:x", "'b:x' is not an address"),
+        ("a,b,a:29400", "a:29400 is given twice"),
+        (",".join(map(str, range(17))), "17 addresses are given, allowed are up to 16"),
+    ],
+)
+def test_addresses_that_cannot_be_meant_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ADDRESSES.parse(text)

@@ -50,6 +50,7 @@ def test_clients_that_come_back_ask_only_about_what_they_have_seen_themselves() 
         (seen, True, True),
         (ended, True, False),
         ("Failed to connect to remote host: Connection refused", False, False),
+        ("Handshake read failed (Endpoint closing)", False, False),
     ):
         assert diagnosis.is_worth_asking(details, is_known=False) is at_first
         assert diagnosis.is_worth_asking(details, is_known=True) is later

@@ -1,0 +1,114 @@
+"""Pure. An agent's way to the coordinator: which one it asks next, when, and for how long."""
+
+from __future__ import annotations
+
+from agent import errors
+from agent.core import effects as fx
+from agent.core import events as ev
+from agent.core.model import Beat, Pace
+from agent.settings.config import AgentConfig
+from drumbeat.command.leader_search import LeaderSearch
+from drumbeat.command.settings import parse_addresses
+
+# Upper bound of the first delay before a new attempt; doubles with each failure.
+# The coordinator waits half a second for an agent whose stream broke.
+DELAY_FIRST_S = 0.05
+
+WITHIN_THIS_PROCESS = "within this process"
+
+
+class CoordinatorLink:
+    """One attempt at a session at a time; the first error of a session ends it.
+
+    Before the first welcome the agent waits for the join timeout, later for the grace, counted
+    from the loss. Instants are monotonic seconds.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self.coordinator = config.coordinator or WITHIN_THIS_PROCESS
+        given = parse_addresses(config.coordinator) if config.coordinator else (self.coordinator,)
+        self.search = LeaderSearch(given)
+        self.attempt = 0
+        self.is_open = self.was_open = False
+        self.term = 0  # of the coordinator that let this agent in last
+        self.deadline: float | None = None
+        self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
+        self.hint = ""
+        self._failures = 0
+        self._refused_by: set[str] = set()  # addresses, since one let it in
+
+    @property
+    def reason(self) -> str:
+        """Why no coordinator has let this agent in."""
+        return self.search.why() or "no answer"
+
+    def begin(self, *, now: float) -> None:
+        """Begin the first attempt, which is made at once."""
+        self.attempt, self.deadline = 1, now + self._config.join_timeout
+
+    def welcomed(self, event: ev.SessionWelcomed) -> None:
+        """Note that the coordinator let us in, or set another pace."""
+        self.pace, self.is_open, self.was_open = event.pace, True, True
+        self.term = event.term or self.term
+        self._failures, self.deadline = 0, None
+        self._refused_by.clear()
+        self.search.found()
+
+    def opening(self, delay_max_s: float, beat: Beat) -> fx.OpenSession:
+        """Return how to make the attempt."""
+        # One whom another coordinator has sent has not lost the one that it goes to.
+        is_sent = self.search.is_named
+        # A coordinator gives an agent up half a second after their connection broke.
+        is_brief = self._failures <= 1 and not self.search.has_led
+        return fx.OpenSession(
+            attempt=self.attempt,
+            delay_max_s=delay_max_s,
+            beat=beat,
+            address=self.search.address,
+            lost_term=0 if is_sent or not self.was_open else self.term,
+            is_brief=is_brief and self.was_open and not is_sent,
+        )
+
+    def refusal(self, event: ev.SessionLost) -> errors.AgentError | None:
+        """Return what ends the agent, if this does.
+
+        Tokens and certificates may be known or right at one address and not yet at another, so
+        each of them has to refuse this agent; but for the coordinator that let it in, or that
+        another one named.
+        """
+        is_of_leader = self.is_open or self.search.is_named
+        if is_of_leader or not isinstance(event.refusal, errors.AccessRefused):
+            return event.refusal
+        self._refused_by.add(self.search.address)
+        return event.refusal if self.search.given <= self._refused_by else None
+
+    def lost(self, event: ev.SessionLost, *, now: float) -> float:
+        """Begin another attempt; return the upper bound of its random delay."""
+        if self.is_open:
+            self.deadline = now + self._config.coordinator_grace
+        self.is_open, self.hint = False, event.hint
+        self.attempt += 1
+        if self.search.failed(event.outcome, event.reason, leader=event.leader):
+            return 0.0
+        delay = DELAY_FIRST_S * 2.0**self._failures
+        self._failures = min(self._failures + 1, 20)
+        return min(delay, self.pace.reconnect_delay_max_s)
+
+    def end(self) -> None:
+        """Wait for nothing any more."""
+        self.is_open, self.deadline = False, None
+        self.attempt += 1
+
+    def given_up(self, *, now: float) -> errors.AgentError | None:
+        """Return the error to end with at ``now``; ``None`` while there is patience left."""
+        if self.deadline is None or now < self.deadline:
+            return None
+        where, config = self.coordinator, self._config
+        error: errors.AgentError
+        if self.was_open:
+            error = errors.CoordinatorLost(where, config.coordinator_grace, self.reason)
+        else:
+            error = errors.CoordinatorUnreachable(where, config.join_timeout, self.reason)
+        error.hint = self.hint or error.hint
+        return error

@@ -1,0 +1,142 @@
+"""What does a journal on etcd cost, and how long is a run without a coordinator that leads?
+
+Members of etcd, coordinators and agents share the cores of one machine. The members write to its
+disk as they do in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
+from bench.recovery.restart import kill_one_worker
+from bench.scale import fake_agents
+from bench.scale.fake_agents import Fleet
+from coordinator.access.calls import call_channel
+from drumbeat.v1 import control_pb2, control_pb2_grpc
+from tests.support.etcd import EtcdCluster
+
+if TYPE_CHECKING:
+    import psutil
+
+AGENTS = 100
+THOUSAND = 1_000
+MEMBERS = 3
+TTL_S = 3  # the default
+
+_prefixes = itertools.count()
+
+
+def on_etcd(scene: Scene, etcd: EtcdCluster, prefix: str) -> tuple[psutil.Popen, int]:
+    """Start one more coordinator of those that share a prefix; return it and its port."""
+    state = f"{scene.directory}/state-{next(_prefixes)}"
+    options = ("--journal", etcd.url(prefix), "--leader-ttl", f"{TTL_S}s", "--state-dir", state)
+    return scene.start_coordinator(0, *options)
+
+
+async def change_leaders(scene: Scene, etcd: EtcdCluster, is_handed_over: bool) -> float:
+    """Return how long it takes until all agents have another coordinator, and its decision."""
+    leader, first = on_etcd(scene, etcd, "bench")
+    _, second = on_etcd(scene, etcd, "bench")
+    credentials = scene.credentials(first)
+    addresses = [f"{LOOPBACK}:{port}" for port in (first, second)]
+    async with Fleet(addresses, AGENTS, credentials=credentials) as fleet:
+        await fleet.time_to_assign()
+        began = time.monotonic()
+        if is_handed_over:
+            await asyncio.to_thread(step_down, scene, first)
+        else:
+            leader.kill()
+        # Said while nothing leads, if it is so: the next one has to find the failure and decide.
+        await fleet.time_to_restart()
+        await fleet.all_back_at()
+        took = time.monotonic() - began
+        if fleet.rounds != {0, 1}:
+            raise BenchmarkError(f"the fleet was in the rounds {fleet.rounds}")
+        return took
+
+
+def step_down(scene: Scene, port: int) -> None:
+    with call_channel(scene.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
+        request = control_pb2.StepDownRequest(reason="bench")
+        stub = control_pb2_grpc.ControlServiceStub(channel)
+        stub.StepDown(request, timeout=STEP_S, metadata=caller)
+
+
+def failover(*, is_handed_over: bool) -> float:
+    with Scene() as scene, EtcdCluster(MEMBERS, is_durable=True) as etcd:
+        return fake_agents.run(change_leaders(scene, etcd, is_handed_over))
+
+
+def restart(members: int) -> float | None:
+    """Return the time from the death of a worker until all are up, on SQLite without members."""
+    with ExitStack() as stack:
+        scene = stack.enter_context(Scene())
+        if members:
+            etcd = EtcdCluster(members, is_durable=True)
+            _, port = on_etcd(scene, stack.enter_context(etcd), "bench")
+        else:
+            _, port = scene.start_coordinator()
+        for name in ("agent-0", "agent-1"):
+            scene.start_ours(name, port, "2")
+        return kill_one_worker(scene)
+
+
+def assign(members: int) -> float:
+    """Return the time until a thousand agents that come at once are assigned."""
+    with ExitStack() as stack:
+        scene = stack.enter_context(Scene())
+        if members:
+            etcd = EtcdCluster(members, is_durable=True)
+            _, port = on_etcd(scene, stack.enter_context(etcd), "bench")
+        else:
+            _, port = scene.start_coordinator()
+
+        async def measure() -> float:
+            credentials = scene.credentials(port)
+            async with Fleet(f"{LOOPBACK}:{port}", THOUSAND, credentials=credentials) as fleet:
+                return await fleet.time_to_assign()
+
+        return fake_agents.run(measure())
+
+
+QUESTIONS = (
+    Question(
+        name="failover_killed",
+        text=f"the leader is killed, time to live {TTL_S} s: {AGENTS} agents attached, "
+        "a failure decided after",
+        unit="s",
+        repeats=5,
+        ours=partial(failover, is_handed_over=False),
+    ),
+    Question(
+        name="failover_handed_over",
+        text="the same, with leadership handed over",
+        unit="s",
+        repeats=5,
+        ours=partial(failover, is_handed_over=True),
+    ),
+    Question(
+        name="restart_etcd",
+        text=f"a worker is killed, 2 agents x 2 workers, etcd of {MEMBERS}: all 4 new ones up",
+        unit="s",
+        repeats=5,
+        ours=partial(restart, MEMBERS),
+        torchrun=partial(restart, 0),
+        rival="SQLite",
+    ),
+    Question(
+        name="rendezvous_1000_etcd",
+        text=f"1,000 agents come at once, etcd of {MEMBERS} on the same cores: all have ranks",
+        unit="s",
+        repeats=5,
+        ours=partial(assign, MEMBERS),
+        torchrun=partial(assign, 0),
+        rival="SQLite",
+    ),
+)

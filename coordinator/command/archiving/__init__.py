@@ -1,0 +1,1 @@
+"""Journals of coordinators that do not run: moved, and looked at."""

@@ -1,0 +1,164 @@
+"""Shell. The journal on etcd on which no coordinator leads: read, written, checked."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+
+from coordinator.access.authority import Issuer
+from coordinator.command.archiving.requests import Findings
+from coordinator.core.run.state import InvalidTransition
+from coordinator.errors import CallFailed, CommandFailed
+from coordinator.journal.archive import Archive, is_live
+from coordinator.journal.etcd import layout
+from coordinator.journal.etcd.contents import Contents, read_contents
+from coordinator.journal.etcd.journal import EtcdJournal, fold, folded, this_host
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Put, Transaction
+from coordinator.journal.journal import JournaledRuns
+from coordinator.leadership import requests as leadership
+from coordinator.leadership.model import Member
+
+# How long it may take to write, and at most how long coordinators wait if that is cut short.
+LEASE_TTL_S = 60.0
+
+
+_LIVE = "move etcd itself (etcdctl snapshot save, etcdutl snapshot restore), or end the runs first"
+
+
+class Cluster:
+    """A place of a journal. Who writes leads, as a coordinator does, and so fences all others."""
+
+    def __init__(self, name: str, etcd: Etcd, keys: Keys) -> None:
+        self.name = name
+        self._etcd, self._keys = etcd, keys
+
+    async def read(self) -> Archive:
+        """Return what is in it, as it was at one revision at which none led."""
+        contents = await self._contents()
+        if contents.leader is not None:
+            raise self._led(contents)
+        runs = folded(self._keys, contents)
+        if contents.head is None:
+            problem = f"there is no journal at {self.name}"
+            raise CallFailed(problem, 2, "the prefix after the hosts is part of the address")
+        host = this_host()
+        monotonic, wall = host.monotonic(), host.wall()
+        offset = contents.head.offset_at(boot_id=host.boot_id, monotonic=monotonic, wall=wall)
+        return Archive(
+            clock=monotonic + offset,
+            wall=wall,
+            term=contents.head.term,
+            authority=(contents.authority or b"").decode(),
+            tokens=list(contents.tokens.tokens.values()),
+            drains=list(contents.drains.values()),
+            forgets=contents.forgets,
+            runs=list(runs.states.values()),
+        )
+
+    async def write(self, archive: Archive) -> None:
+        """Have in it what is in an archive. Raises ``CallFailed`` if there is something."""
+        async with self._leading() as term:
+            contents = await self._contents()
+            if not contents.is_empty or contents.authority or contents.problems:
+                hint = (
+                    f"give another prefix, or remove it: etcdctl del --prefix {self._keys.prefix}"
+                )
+                raise CallFailed(f"the journal at {self.name} is not empty", 2, hint)
+            if term <= archive.term and any(is_live(state) for state in archive.runs):
+                # A term is a revision of etcd, and agents of live runs refuse earlier ones.
+                problem = (
+                    f"etcd has had {term} changes, and a term of the journal was {archive.term}"
+                )
+                raise CallFailed(f"runs that live cannot go on there: {problem}", 2, _LIVE)
+            try:
+                await self._write(archive, term)
+            except BaseException:
+                await self._clear(term)
+                raise
+
+    async def check(self) -> Findings:
+        """Say what is in it, and what cannot be read; a coordinator may lead meanwhile."""
+        contents = await self._contents()
+        found = Findings(
+            place=self.name,
+            runs=len(contents.runs),
+            records=sum(len(run.entries) for run in contents.runs),
+            tokens=len(contents.tokens.tokens),
+            drains=len(contents.drains),
+            size_bytes=contents.size_bytes,
+            has_authority=contents.authority is not None,
+            leader="" if contents.leader is None else self._leader(contents),
+            problems=list(contents.problems),
+        )
+        for run in contents.runs:
+            runs = JournaledRuns()
+            try:
+                fold(runs, run)
+                found.runs_live += is_live(runs.states[run.key])
+            except (ValueError, KeyError, TypeError, InvalidTransition) as error:
+                where = layout.home_range(self._keys, run.home)[0]
+                found.problems.append((where, f"{type(error).__name__}: {error}"))
+        if contents.authority is not None:
+            try:
+                Issuer.parse(contents.authority)
+            except ValueError as error:
+                found.problems.append((self._keys.authority, str(error)))
+        return found
+
+    async def _contents(self) -> Contents:
+        return read_contents(self._keys, (await self._etcd.read(*self._keys.all)).found)
+
+    async def _write(self, archive: Archive, term: int) -> None:
+        journal = EtcdJournal(self._etcd, self._keys, term=term)
+        await journal.load()
+        if archive.authority:
+            absent = IsCreated(self._keys.authority, 0)
+            put = Put(self._keys.authority, archive.authority.encode())
+            await self._commit(term, put, absent)
+        await journal.restore(archive.changes(), clock=archive.clock_at(time.time()))
+
+    async def _clear(self, term: int) -> None:
+        """Take back what was written: who tries again finds nothing."""
+        keys = self._keys
+        ranges = (keys.runs, keys.tokens, keys.drains, (keys.forgets, ""), (keys.authority, ""))
+        with suppress(CommandFailed):
+            await self._commit(term, *(Delete(*each) for each in ranges))
+
+    async def _commit(self, term: int, *do: Put | Delete | IsCreated) -> None:
+        conditions = [each for each in do if isinstance(each, IsCreated)]
+        operations = tuple(each for each in do if not isinstance(each, IsCreated))
+        leads = IsCreated(self._keys.leader, term)
+        await self._etcd.commit(Transaction((leads, *conditions), operations))
+
+    @asynccontextmanager
+    async def _leading(self) -> AsyncIterator[int]:
+        """Lead meanwhile, so that no coordinator does."""
+        lease = await self._etcd.grant(LEASE_TTL_S)
+        try:
+            member = Member(uuid.uuid4().hex, "")
+            asked = leadership.campaign(self._keys, member, lease.lease_id)
+            outcome = await self._etcd.commit(asked)
+            if not outcome.is_done:
+                raise self._led(await self._contents())
+            yield outcome.revision
+        finally:
+            with suppress(CommandFailed):  # it ends by itself
+                await self._etcd.revoke(lease.lease_id)
+
+    def _led(self, contents: Contents) -> CallFailed:
+        problem = f"the coordinator {self._leader(contents)} leads on {self.name}"
+        return CallFailed(
+            problem, 2, "end all coordinators first, so that nothing changes meanwhile"
+        )
+
+    def _leader(self, contents: Contents) -> str:
+        try:
+            value = b"" if contents.leader is None else contents.leader.value
+            return msgspec.json.decode(value, type=Member).address or "that is importing now"
+        except msgspec.DecodeError:
+            return "of another version"

@@ -1,0 +1,142 @@
+"""Shell. Carries out what an operator asks about a journal, and returns what to print."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from coordinator.command.archiving.cluster import Cluster
+from coordinator.command.archiving.requests import (
+    CheckJournal,
+    ExportJournal,
+    Findings,
+    ImportJournal,
+    JournalRequest,
+)
+from coordinator.command.archiving.state_directory import StateDirectory
+from coordinator.errors import CallFailed, JournalCorrupt, JournalOutage
+from coordinator.journal.archive import Archive, lines_of, read_archive
+from coordinator.journal.etcd.keys import Keys
+from drumbeat.format import count, printable
+
+Place = StateDirectory | Cluster
+
+
+def perform(asked: JournalRequest, write: Callable[[str], object]) -> None:
+    """Do one thing, and write what came of it. Raises ``CommandFailed``."""
+    try:
+        asyncio.run(_perform(asked, write))
+    except JournalOutage as error:
+        raise CallFailed(str(error), 3, error.hint) from error
+    except JournalCorrupt as error:
+        raise CallFailed(str(error), 1, error.hint) from error
+
+
+async def _perform(asked: JournalRequest, write: Callable[[str], object]) -> None:
+    async with _place(asked) as place:
+        match asked:
+            case ExportJournal():
+                archive = await place.read()
+                _write_file(Path(asked.file), archive)
+                write(_told("exported", "to", asked, archive))
+            case ImportJournal():
+                archive = _read_file(Path(asked.file))
+                await place.write(archive)
+                write(_told("imported", "from", asked, archive))
+            case CheckJournal():
+                found = await place.check()
+                write(_report(found, asked))
+                if found.problems:
+                    broken = count(len(found.problems), "thing")
+                    problem = f"the journal {place.name} has {broken} that cannot be read"
+                    raise CallFailed(problem, 1, "keep a copy of it; docs/operating.md goes on")
+
+
+@asynccontextmanager
+async def _place(asked: JournalRequest) -> AsyncIterator[Place]:
+    address = asked.address()
+    if address is None:
+        yield StateDirectory(Path(asked.state_dir or ""))
+        return
+    # Late: it is loaded where it is used, and need not be installed elsewhere.
+    from coordinator.journal.etcd.client import EtcdClient  # noqa: PLC0415
+
+    client = EtcdClient(address)
+    try:
+        yield Cluster(str(address), client, Keys(address.prefix))
+    finally:
+        await client.close()
+
+
+def _write_file(path: Path, archive: Archive) -> None:
+    """Make a file for this user alone; it has a key in it."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.writelines(lines_of(archive))
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise CallFailed(f"{path} is there already", 2, "name a file that is not") from error
+    except OSError as error:
+        problem = f"{path} cannot be written: {error.strerror or error}"
+        raise CallFailed(problem, 1) from error
+
+
+def _read_file(path: Path) -> Archive:
+    try:
+        with path.open("rb") as file:
+            return read_archive(file)
+    except OSError as error:
+        raise CallFailed(f"{path} cannot be read: {error.strerror or error}", 2) from error
+    except ValueError as error:
+        hint = "it has to be what `coordinator journal export` has written, whole"
+        raise CallFailed(f"{path} is no export of a journal: {error}", 2, hint) from error
+
+
+def _told(done: str, way: str, asked: ExportJournal | ImportJournal, archive: Archive) -> str:
+    if asked.output == "json":
+        told = {
+            "file": asked.file,
+            "runs": len(archive.runs),
+            "tokens": len(archive.tokens),
+            "drains": len(archive.drains),
+            "has_authority": bool(archive.authority),
+        }
+        return msgspec.json.encode(told).decode()
+    parts = [
+        count(len(archive.runs), "run"),
+        count(len(archive.tokens), "token"),
+        count(len(archive.drains), "drain"),
+    ]
+    authority = " and the certificate authority" if archive.authority else ""
+    secret = "; it has the key of the authority" if archive.authority and way == "to" else ""
+    return f"{', '.join(parts)}{authority} {done} {way} {asked.file}{secret}"
+
+
+def _report(found: Findings, asked: JournalRequest) -> str:
+    if asked.output == "json":
+        told = msgspec.to_builtins(found)
+        told["problems"] = [{"where": at, "problem": problem} for at, problem in found.problems]
+        return msgspec.json.encode(told).decode()
+    return "\n".join(_lines(found))
+
+
+def _lines(found: Findings) -> list[str]:
+    rows = {
+        "journal": found.place,
+        "leader": found.leader or "none",
+        "runs": f"{found.runs}, {found.runs_live} of them live",
+        "records": str(found.records),
+        "tokens": str(found.tokens),
+        "drains": str(found.drains),
+        "authority": "yes" if found.has_authority else "none",
+        "size": f"{found.size_bytes / 1e6:.1f} MB",
+    }
+    lines = [f"{name:10} {value}" for name, value in rows.items()]
+    return [*lines, *(printable(f"broken     {at}: {why}") for at, why in found.problems)]

@@ -1,0 +1,1 @@
+"""``coordinator serve``: on its own, or in a cluster."""

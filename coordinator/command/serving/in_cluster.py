@@ -1,0 +1,136 @@
+"""Shell. A coordinator among others: the journal is on etcd, and one of them leads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from coordinator.access.join_token import is_loopback
+from coordinator.access.server_identity import ServerIdentity
+from coordinator.command.serving.process import (
+    operators_identity,
+    published,
+    stop_signals,
+    tell_how_to_join,
+    tell_ready,
+)
+from coordinator.config import CoordinatorConfig
+from coordinator.errors import CoordinatorError, JournalOutage
+from coordinator.journal.etcd.client import EtcdClient
+from coordinator.journal.etcd.journal import EtcdJournal
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.model import Etcd
+from coordinator.journal.outage import Outage
+from coordinator.leadership.following import reason_of
+from coordinator.leadership.model import Member
+from coordinator.leadership.shared_authority import SharedAuthority
+from coordinator.shell.cluster.address import advertised
+from coordinator.shell.cluster.membership import Membership
+from coordinator.shell.cluster.service import version
+from coordinator.shell.server import Server
+from coordinator.shell.term import Term
+from coordinator.shell.transport.binding import check_port
+from drumbeat.tasks import until_one_ends
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+async def serve_in_cluster(config: CoordinatorConfig, directory: Path) -> None:
+    """Serve until a signal. Raises ``CommandFailed``; etcd that does not answer is waited for."""
+    assert config.etcd is not None, "the journal is there"
+    stopped = stop_signals()
+    if config.etcd.is_exposed:
+        reason = "--journal-ca encrypts it; the secrets of this cluster are among it"
+        log.warning("others on the network can read what etcd is told", reason=reason)
+    check_port(config)  # told at once, whether etcd answers or not
+    etcd, keys = EtcdClient(config.etcd), Keys(config.etcd.prefix)
+    found: list[ServerIdentity | None] = []
+
+    async def prepare() -> None:
+        found.append(await _identity(config, etcd, keys, directory))
+
+    try:
+        await until_one_ends(prepare(), stopped.wait())
+        if found and not stopped.is_set():
+            await _serve(config, etcd, found[0], directory, stopped)
+    finally:
+        await etcd.close()
+
+
+async def _identity(
+    config: CoordinatorConfig, etcd: Etcd, keys: Keys, directory: Path
+) -> ServerIdentity | None:
+    """Return what the server shows, once etcd has answered."""
+    identity = operators_identity(config)
+    if identity is not None or config.insecure:
+        await _answered(lambda: etcd.read(keys.leader, ""))
+        return identity
+    return await _answered(lambda: SharedAuthority.open(etcd, keys, directory))
+
+
+async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask etcd until it answers."""
+    outage: Outage | None = None
+    while True:
+        try:
+            return await ask()
+        except JournalOutage as error:
+            outage = outage or Outage(now=time.monotonic())
+            if outage.failed(str(error), now=time.monotonic()):
+                log.warning("the coordinator waits for etcd", reason=reason_of(error))
+        await asyncio.sleep(outage.next_retry_s())
+
+
+async def _serve(
+    config: CoordinatorConfig,
+    etcd: Etcd,
+    identity: ServerIdentity | None,
+    directory: Path,
+    stopped: asyncio.Event,
+) -> None:
+    assert config.etcd is not None, "the journal is there"
+    keys, etcd_hosts = Keys(config.etcd.prefix), config.etcd.endpoints
+    server = Server(config, identity)
+    port = server.bind()
+    where = advertised(config, port)
+    if is_loopback(where.host) and not all(is_loopback(each.host) for each in etcd_hosts):
+        reason = "agents and operators on others are told so; --advertise says where it is reached"
+        message = f"only this host reaches {where}: {reason}"
+        log.warning("address of this host alone", message=message, reason=reason)
+    member = Member(uuid.uuid4().hex, str(where), version())
+    membership = Membership(
+        etcd,
+        keys,
+        member,
+        server,
+        ttl_s=config.leader_ttl,
+        journal_of=lambda term: EtcdJournal(etcd, keys, term=term),
+    )
+
+    async def tell(term: Term) -> None:
+        all_there = [each.address for each in membership.members]
+        await tell_how_to_join(config, all_there, term.driver, identity, directory)
+
+    membership.on_term = tell
+    if isinstance(identity, SharedAuthority):
+        membership.share(identity)
+    try:
+        async with server.listening(membership, membership.follower, partial(published, directory)):
+            membership.start()
+            tell_ready(config, port)
+            await stopped.wait()
+            log.info("coordinator stopping", reason="it was told to by a signal")
+            with suppress(CoordinatorError):  # there may be no other one
+                await membership.step_down("it was told to end by a signal")
+    finally:
+        await membership.leave()

@@ -1,0 +1,42 @@
+"""Shell. ``coordinator serve``, from its settings to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from coordinator.config import CoordinatorConfig
+from coordinator.errors import StateDirectoryUnusable
+from coordinator.shell.transport.connections import prepare_process
+
+
+def run(config: CoordinatorConfig) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``CommandFailed``."""
+    with ExitStack() as stack:
+        directory = Path(
+            config.state_dir
+            or stack.enter_context(tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-"))
+        )
+        os.umask(0o077)  # whatever this process writes is private
+        prepare_process(config.limits)
+        # One of them is imported: the other one's packages may be missing.
+        if config.journal is None:
+            from coordinator.command.serving.alone import serve_alone  # noqa: PLC0415
+
+            serve_alone(config, directory)
+        else:
+            from coordinator.command.serving.in_cluster import serve_in_cluster  # noqa: PLC0415
+
+            _make(directory)
+            asyncio.run(serve_in_cluster(config, directory))
+    return 0
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateDirectoryUnusable(directory, error.strerror or error) from error

@@ -1,0 +1,231 @@
+"""Pure. What agents say, as marks of the present stretch of a run: all that the account needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from coordinator.core.model import Beat, GroupState
+from coordinator.core.progress.goodput import (
+    AWAY_MAX,
+    MEASURED,
+    Found,
+    Ledger,
+    Marks,
+    ProgressNoted,
+    Stretch,
+    nanoseconds,
+)
+from coordinator.core.progress.worker_progress import WorkerProgress
+
+# How much of what was seen of a round a coordinator that crashes loses at most.
+NOTE_INTERVAL_S = 60.0
+# Steps after which ranks that have told no heartbeat are waited for no more: none could train
+# so far without them.
+STEPS_ALONE_MAX = 2
+
+_NOT_YET = (GroupState.IDLE, GroupState.STARTING)
+
+
+class Meter:
+    """Sees each beat, in constant time. ``note_at``: when what was seen is to be journaled.
+
+    Heartbeats count by their own ages, so it is no matter how often agents beat.
+    """
+
+    def __init__(self) -> None:
+        self.note_at: float | None = None
+        self.number = -1  # of the stretch
+        self.gone: dict[str, int] = {}  # members lost in it, and since when they were not heard
+        self._round_id: int | None = None
+        self._start = 0
+        self._reached: int | None = None
+        # Members that may have workers of the round before; of the round, those whose workers do
+        # not all run, that have told no heartbeat, and with their sizes those of whose workers
+        # some have told none.
+        self._stopping: set[str] = set()
+        self._unstarted: set[str] = set()
+        self._unheard: set[str] = set()
+        self._unbegun: dict[str, int] = {}
+        self._is_changed = False
+        self._away: tuple[tuple[int, int], ...] = ()
+        self._progress: int | None = None
+        self._running: int | None = None
+        self._began: int | None = None
+        self._set(Marks())
+
+    def enter(
+        self,
+        ledger: Ledger,
+        round_id: int | None,
+        sizes: Mapping[str, int],
+        alive: Iterable[str],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Follow the account into another stretch. Linear in agents.
+
+        ``sizes`` are the workers of each participant of the round, if one runs; ``alive`` are
+        the members that may have workers. ``is_again``: the round goes on after an interruption.
+        """
+        self.number, self.gone = ledger.number, {}
+        self._round_id, self._start, self._reached = round_id, ledger.until, ledger.reached
+        self._set(Marks())
+        self._unstarted, self._unheard, self._unbegun = set(), set(), {}
+        is_round = ledger.stretch is Stretch.ROUND
+        if ledger.stretch is Stretch.GATHERING:
+            self._stopping = set(alive)
+        elif is_round and not is_again:
+            self._stopping &= sizes.keys()
+            self._expect(sizes)
+        else:
+            self._stopping = set()
+        if is_round and is_again:
+            self._running = self._began = self._start
+        self._is_stopping = bool(self._stopping)
+        self._is_changed, self.note_at = ledger.stretch in MEASURED, None
+
+    def resume(
+        self,
+        ledger: Ledger,
+        round_id: int | None,
+        sizes: Mapping[str, int],
+        members: Iterable[str],
+        *,
+        now: float,
+    ) -> None:
+        """Go on in a stretch that an earlier life of the coordinator has seen. Linear."""
+        self.number, self._round_id = ledger.number, round_id
+        self._start, self._reached = ledger.until, ledger.reached
+        marks = ledger.marks or Marks(is_stopping=ledger.stretch is Stretch.GATHERING)
+        self._set(marks)
+        if marks.is_stopping and marks.stopped is None:
+            self._stopping = set(members)
+        if ledger.stretch is Stretch.ROUND:
+            if marks.began is None:
+                self._expect(sizes)
+            if marks.running is not None:
+                self._unstarted = set()
+            away = (ledger.seen, nanoseconds(now))
+            self._away = (*self._away, away)[-AWAY_MAX:]
+        self._is_changed = ledger.stretch in MEASURED
+        self.note_at = now if self._is_changed else None
+
+    def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
+        """Take a beat of a member in."""
+        if incarnation in self._stopping and (
+            not beat.workers_alive
+            or (self._round_id is not None and beat.round_id == self._round_id)
+        ):
+            self._stopping.discard(incarnation)
+            self._review(now)
+        if beat.round_id != self._round_id or self._round_id is None:
+            return
+        if incarnation in self._unstarted and beat.state not in _NOT_YET:
+            self._unstarted.discard(incarnation)
+            self._review(now)
+        if beat.workers:
+            self._take(incarnation, beat.workers, sent_at, now)
+
+    def lost(self, incarnation: str, *, silent_since: float, now: float) -> None:
+        """Take in that a member is given up: nothing of it is waited for."""
+        self.gone[incarnation] = nanoseconds(silent_since)
+        for waited_for in (self._stopping, self._unstarted, self._unheard):
+            waited_for.discard(incarnation)
+        self._unbegun.pop(incarnation, None)
+        self._review(now)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether what was seen is to be journaled, though nothing else may be."""
+        return self._is_changed or (self.note_at is not None and now >= self.note_at)
+
+    def marks(self) -> Marks:
+        """Return what was seen of the stretch."""
+        return Marks(
+            is_stopping=self._is_stopping,
+            stopped=self._stopped,
+            running=self._running,
+            heard=self._heard,
+            began=self._began,
+            progress=self._progress,
+            step_first=self._step_first,
+            step=self._step,
+            caught_up=self._caught_up,
+            away=self._away,
+        )
+
+    def note(self, *, now: float, found: Found | None = None) -> ProgressNoted:
+        """Return what to journal of the stretch."""
+        self._is_changed = False
+        self.note_at = None if self._round_id is None else now + NOTE_INTERVAL_S
+        return ProgressNoted(marks=self.marks(), at_s=now, found=found)
+
+    @property
+    def progress(self) -> int | None:
+        """When the latest heartbeat of the stretch was."""
+        return self._progress
+
+    def _expect(self, sizes: Mapping[str, int]) -> None:
+        self._unstarted, self._unheard = set(sizes), set(sizes)
+        self._unbegun = dict(sizes)
+
+    def _set(self, marks: Marks) -> None:
+        self._away = marks.away
+        self._is_stopping, self._stopped = marks.is_stopping, marks.stopped
+        self._running, self._heard, self._began = marks.running, marks.heard, marks.began
+        self._progress, self._caught_up = marks.progress, marks.caught_up
+        self._step_first, self._step = marks.step_first, marks.step
+
+    def _take(
+        self, incarnation: str, workers: Sequence[WorkerProgress], sent_at: float, now: float
+    ) -> None:
+        """Take in the heartbeats of this stretch."""
+        limit_s = sent_at - self._start / 1e9
+        fresh = [
+            worker
+            for worker in workers
+            if worker.heartbeat_age_s is not None and worker.heartbeat_age_s <= limit_s
+        ]
+        if not fresh:
+            return
+        age_s = min(worker.heartbeat_age_s or 0.0 for worker in fresh)
+        latest = max(nanoseconds(sent_at - age_s), self._start)
+        if self._progress is None or latest > self._progress:
+            self._progress = latest
+        steps = [worker.step for worker in fresh if worker.step is not None]
+        if steps:
+            self._take_step(max(steps), min(steps), latest)
+        if self._began is None:
+            self._take_first(incarnation, len(fresh), latest, now)
+
+    def _take_step(self, step: int, least: int, at: int) -> None:
+        if self._step_first is None:
+            self._step_first = least
+        if self._step is None or step > self._step:
+            self._step = step
+        if self._caught_up is None and (self._reached is None or step > self._reached):
+            self._caught_up, self._is_changed = at, True
+
+    def _take_first(self, incarnation: str, count: int, at: int, now: float) -> None:
+        """Take in first heartbeats of ranks."""
+        if incarnation in self._unheard:
+            self._unheard.discard(incarnation)
+            self._heard = at if self._heard is None else max(self._heard, at)
+        size = self._unbegun.get(incarnation)
+        if size is not None and count >= size:
+            del self._unbegun[incarnation]
+            self._heard = at if self._heard is None else max(self._heard, at)
+        first, step = self._step_first, self._step
+        if first is not None and step is not None and step - first >= STEPS_ALONE_MAX:
+            self._began, self._is_changed = at, True
+        self._review(now)
+
+    def _review(self, now: float) -> None:
+        """Note what nobody is waited for any more."""
+        if self._is_stopping and self._stopped is None and not self._stopping:
+            self._stopped, self._is_changed = nanoseconds(now), True
+        if self._round_id is None:
+            return
+        if self._running is None and not self._unstarted:
+            self._running, self._is_changed = nanoseconds(now), True
+        if self._began is None and self._heard is not None and not self._unbegun:
+            self._began, self._is_changed = self._heard, True

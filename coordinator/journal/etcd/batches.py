@@ -1,0 +1,145 @@
+"""Pure. Changes as transactions within the limits of etcd, of which the last makes all visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from coordinator.core.effects import Forget, KeepDrain, KeepForgets, KeepToken, Persist
+from coordinator.core.run.records import RunCreated
+from coordinator.journal.changes import Change, Compact
+from coordinator.journal.etcd import layout
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.model import Delete, Put
+
+# Of one transaction. etcd takes 128 and 1.5 MiB, unless it was told otherwise; the head and the
+# conditions come beside these.
+OPERATIONS_MAX = 100
+BYTES_MAX = layout.PART_BYTES_MAX + 128 * 1024
+# Tokens, drains and ends of runs in one batch: they belong to its last transaction. A usual batch
+# has a few; more of them are several batches, for no two of them have to come about together.
+POINTS_MAX = 80
+
+Operation = Put | Delete
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """What comes into being together."""
+
+    number: int
+    changes: tuple[Change, ...]
+    transactions: tuple[tuple[Operation, ...], ...]  # what each does, beside writing the head
+    homes: dict[str, str]  # of all runs afterwards, by ``RunState.key``
+
+
+def split(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
+    """Divide changes so that each group fits one batch, nearly always into a single one."""
+    group: list[Change] = []
+    points = 0
+    for change in changes:
+        if not isinstance(change, Persist):
+            points += 1
+        if points > POINTS_MAX:
+            yield tuple(group)
+            group, points = [], 1
+        group.append(change)
+    yield tuple(group)
+
+
+def plan(changes: Sequence[Change], *, number: int, keys: Keys, homes: Mapping[str, str]) -> Batch:
+    """Return what to write for a group of changes."""
+    planned = _Plan(keys, number, homes)
+    for position, change in enumerate(changes):
+        planned.take(change, position)
+    return Batch(
+        number=number,
+        changes=tuple(changes),
+        transactions=tuple(_packed(planned.values(), planned.points())),
+        homes=planned.homes,
+    )
+
+
+class _Plan:
+    """What one batch brings, as it is gathered."""
+
+    def __init__(self, keys: Keys, number: int, homes: Mapping[str, str]) -> None:
+        self.homes = dict(homes)
+        self._keys, self._number = keys, number
+        self._entries: dict[str, list[bytes]] = {}  # by home
+        self._points: dict[str, Operation] = {}  # by key
+
+    def take(self, change: Change, position: int) -> None:
+        keys = self._keys
+        match change:
+            case Persist(run_id=key, record=record):
+                if isinstance(record, RunCreated):
+                    self._make_home(key, position)
+                self._entries.setdefault(self.homes[key], []).append(layout.encode_entry(record))
+            case Compact(state):
+                home = self.homes.get(state.key)
+                if home is None:
+                    home = self._make_home(state.key, position)
+                else:
+                    self._delete(*layout.home_range(keys, home, before=self._number))
+                self._entries[home] = [layout.encode_entry(state)]
+            case Forget(run_id=key):
+                home = self.homes.pop(key)
+                self._entries.pop(home, None)
+                self._delete(*layout.home_range(keys, home))
+            case KeepToken(token_id=token_id, token=token):
+                at = layout.token_key(keys, token_id)
+                value = None if token is None else msgspec.json.encode(token)
+                self._points[at] = Delete(at) if value is None else Put(at, value)
+            case KeepDrain(drain=drain, is_kept=is_kept):
+                at = layout.drain_key(keys, drain)
+                value = msgspec.json.encode(layout.PlacedDrain(position, drain))
+                self._points[at] = Put(at, value) if is_kept else Delete(at)
+            case KeepForgets(calls=calls):
+                self._points[keys.forgets] = Put(keys.forgets, msgspec.json.encode(calls))
+
+    def values(self) -> Iterator[Put]:
+        """Return what the batch brings runs. It is not there for readers yet."""
+        for home, entries in self._entries.items():
+            value = layout.join_entries(entries)
+            for key, part in layout.parts_of(self._keys, home, self._number, value):
+                yield Put(key, part)
+
+    def points(self) -> list[Operation]:
+        """Return what is there at once, and so comes last."""
+        return list(self._points.values())
+
+    def _make_home(self, key: str, position: int) -> str:
+        home = layout.new_home(key, batch=self._number, position=position)
+        self.homes[key] = home
+        return home
+
+    def _delete(self, key: str, end: str) -> None:
+        self._points[key] = Delete(key, end)
+
+
+def _packed(
+    values: Iterable[Operation], points: list[Operation]
+) -> Iterator[tuple[Operation, ...]]:
+    """Put as many into each transaction as it takes, and all points into the last one."""
+    packed: list[Operation] = []
+    size = 0
+    for operation in values:
+        cost = _size(operation)
+        if packed and (size + cost > BYTES_MAX or len(packed) == OPERATIONS_MAX):
+            yield tuple(packed)
+            packed, size = [], 0
+        packed.append(operation)
+        size += cost
+    size += sum(map(_size, points))
+    if packed and (size > BYTES_MAX or len(packed) + len(points) > OPERATIONS_MAX):
+        yield tuple(packed)
+        packed = []
+    yield (*packed, *points)
+
+
+def _size(operation: Operation) -> int:
+    if isinstance(operation, Put):
+        return len(operation.key) + len(operation.value)
+    return len(operation.key) + len(operation.end)

@@ -1,0 +1,290 @@
+"""Shell. A journal on etcd, written by the coordinator that leads and by no other.
+
+Every write is one transaction that holds only under its term, and only as the next one after the
+last: whoever was deposed, and whatever comes late, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from coordinator import errors
+from coordinator.core import effects as fx
+from coordinator.core.run.records import RunCreated
+from coordinator.core.run.state import InvalidTransition, RunState
+from coordinator.journal.changes import Change
+from coordinator.journal.etcd import layout
+from coordinator.journal.etcd.batches import OPERATIONS_MAX, Batch, Operation, plan, split
+from coordinator.journal.etcd.contents import Contents, KeptRun, read_contents
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import Head
+from coordinator.journal.etcd.model import (
+    Delete,
+    Etcd,
+    Get,
+    IsCreated,
+    IsModified,
+    KeyValue,
+    Outcome,
+    Put,
+    Reading,
+    Transaction,
+)
+from coordinator.journal.journal import Journal, JournaledRuns
+
+log = structlog.get_logger()
+
+# A member that dies costs the calls that it has; those after it go to another one. So a call is
+# done once more before its failure is an outage.
+TRIES = 2
+# etcd keeps what keys were until it is told to forget it. It is told after so many writes, or so
+# much: to forget what was before the last time. Others that use the same etcd and follow it have
+# that long to read.
+COMPACT_WRITES = 10_000
+COMPACT_BYTES = 128 * 1024 * 1024
+
+# What is larger is read in a thread, so that the lease is kept alive meanwhile: 30 ms.
+READ_AT_ONCE_BYTES = 512 * 1024
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_HINT = (
+    "`coordinator journal check` tells all that is wrong; another prefix starts with an empty "
+    "journal, and a snapshot of etcd (etcdctl snapshot save) keeps what is there"
+)
+
+Result = TypeVar("Result")
+
+
+class Host(NamedTuple):
+    """The clocks of this host; ``boot_id`` tells where the monotonic one began."""
+
+    boot_id: str
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+def this_host() -> Host:
+    """Return the host that this process runs on."""
+    boot_id = ""
+    with suppress(OSError):
+        boot_id = _BOOT_ID.read_text().strip()
+    return Host(boot_id, time.monotonic, time.time)
+
+
+class _UnderWay:
+    """Effects that are being written: by whatever calls, they are written whole."""
+
+    def __init__(self, effects: Sequence[fx.Effect], changes: Sequence[Change], now: float) -> None:
+        self.effects, self.now = effects, now
+        self.groups = deque(split(changes))
+        self.batch: Batch | None = None  # of the first group
+        self.written = 0  # of its transactions
+
+
+class EtcdJournal(Journal):
+    """The journal of one term, which begins with ``load``.
+
+    A write that raises ``JournalOutage`` may have been done, or come about later: given again, it
+    is done once. One that was given up is finished before the next.
+    """
+
+    def __init__(self, etcd: Etcd, keys: Keys, *, term: int, host: Host | None = None) -> None:
+        super().__init__()
+        self.term = term
+        self._etcd, self._keys, self._host = etcd, keys, host or this_host()
+        self._head: Head | None = None
+        self._revision = 0  # of the head
+        self._homes: dict[str, str] = {}
+        self._under_way: _UnderWay | None = None
+        self._history_from = 0  # what is before is forgotten next
+        self._history_writes = self._history_bytes = 0
+
+    async def load(self) -> float:
+        """Fence what is still under way of this term, and read all; return the clock's offset."""
+        head = await self._take_over()
+        reading = await self._patiently(lambda: self._etcd.read(*self._keys.all))
+        self._history_from = reading.revision
+        if sum(len(pair.value) for pair in reading.found) <= READ_AT_ONCE_BYTES:
+            contents, self.runs = _read(self._keys, reading)
+        else:
+            contents, self.runs = await asyncio.to_thread(_read, self._keys, reading)
+        self.tokens, self.drains = contents.tokens, contents.drains
+        self.forgets = contents.forgets
+        self._homes = {run.key: run.home for run in contents.runs}
+        # Their batch never came about, and the next one has its number.
+        for at in range(0, len(contents.unfinished), OPERATIONS_MAX):
+            keys = contents.unfinished[at : at + OPERATIONS_MAX]
+            now = self._host.monotonic() + head.offset
+            await self._commit(tuple(map(Delete, keys)), batch=head.batch, now=now)
+        return head.offset
+
+    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
+        """Make durable what is to be kept, all or none, and show it to readers."""
+        if self._under_way is not None and self._under_way.effects != effects:
+            await self._finish(self._under_way)
+        if self._under_way is None:
+            if not (changes := self.changes(effects)):
+                return
+            self._under_way = _UnderWay(effects, changes, now)
+        await self._finish(self._under_way)
+        await self._forget_history()
+
+    async def restore(self, changes: Sequence[Change], *, clock: float) -> None:
+        """Have in an empty journal what another one held, and let the clock show this now."""
+        assert self._head is not None, "it is loaded first"
+        self._head = replace(self._head, offset=clock - self._host.monotonic())
+        await self._finish(_UnderWay((), changes, clock))
+
+    async def _finish(self, under_way: _UnderWay) -> None:
+        """Write what is not written yet."""
+        while under_way.groups:
+            if under_way.batch is None:
+                under_way.batch = self._plan(under_way.groups[0])
+                under_way.written = 0
+            batch = under_way.batch
+            for operations in batch.transactions[under_way.written :]:
+                is_last = under_way.written + 1 == len(batch.transactions)
+                number = batch.number if is_last else batch.number - 1
+                await self._commit(operations, batch=number, now=under_way.now)
+                under_way.written += 1
+            self._homes = batch.homes
+            self.take(batch.changes)
+            under_way.groups.popleft()
+            under_way.batch = None
+        self._under_way = None
+
+    def _plan(self, changes: Sequence[Change]) -> Batch:
+        assert self._head is not None, "it is loaded first"
+        number = self._head.batch + 1
+        return plan(changes, number=number, keys=self._keys, homes=self._homes)
+
+    async def _take_over(self) -> Head:
+        """Write the first head of the term."""
+        look = Transaction(
+            conditions=(IsCreated(self._keys.leader, self.term),), then=(Get(self._keys.head),)
+        )
+        outcome = await self._patiently(lambda: self._etcd.commit(look))
+        if not outcome.is_done:
+            raise self._lost()
+        (found,) = outcome.found
+        monotonic, wall = self._host.monotonic(), self._host.wall()
+        boot_id, sequence, batch, offset = self._host.boot_id, 0, 0, 0.0
+        self._revision = 0
+        if found:
+            before = decoded_head(self._keys, found[0])
+            offset = before.offset_at(boot_id=boot_id, monotonic=monotonic, wall=wall)
+            sequence, batch = before.sequence, before.batch
+            self._revision = found[0].mod_revision
+        elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).found:
+            raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, _HINT)
+        self._head = Head(
+            term=self.term,
+            sequence=sequence,
+            batch=batch,
+            clock=monotonic + offset,
+            wall=wall,
+            offset=offset,
+            boot_id=boot_id,
+        )
+        await self._commit((), batch=self._head.batch, now=monotonic + self._head.offset)
+        return self._head
+
+    async def _commit(self, operations: Sequence[Operation], *, batch: int, now: float) -> None:
+        """Do something as the next write of this term. Raises ``LostLeadership``."""
+        before, keys = self._head, self._keys
+        assert before is not None, "it is loaded first"
+        head = replace(
+            before, sequence=before.sequence + 1, batch=batch, clock=now, wall=self._host.wall()
+        )
+        transaction = Transaction(
+            conditions=(IsCreated(keys.leader, self.term), IsModified(keys.head, self._revision)),
+            then=(Put(keys.head, msgspec.json.encode(head)), *operations),
+            otherwise=(Get(keys.leader), Get(keys.head)),
+        )
+        outcome = await self._patiently(lambda: self._etcd.commit(transaction))
+        self._revision = outcome.revision if outcome.is_done else self._arrived(outcome, head)
+        self._head = head
+        self._history_writes += 1
+        self._history_bytes += sum(len(each.value) for each in operations if isinstance(each, Put))
+
+    def _arrived(self, outcome: Outcome, head: Head) -> int:
+        """Return the revision of a write that had arrived before. Raises ``LostLeadership``."""
+        leaders, heads = outcome.found
+        if not leaders or leaders[0].create_revision != self.term or not heads:
+            raise self._lost()
+        found = decoded_head(self._keys, heads[0])
+        if (found.term, found.sequence) != (head.term, head.sequence):
+            raise self._lost()
+        return heads[0].mod_revision
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """Ask again at once if there is no answer."""
+        for _ in range(TRIES - 1):
+            try:
+                return await ask()
+            except errors.JournalFull:
+                raise
+            except errors.JournalOutage:
+                continue
+        return await ask()
+
+    async def _forget_history(self) -> None:
+        if self._history_writes < COMPACT_WRITES and self._history_bytes < COMPACT_BYTES:
+            return
+        before, self._history_from = self._history_from, self._revision
+        self._history_writes = self._history_bytes = 0
+        try:
+            await self._etcd.compact(before)
+        except errors.CommandFailed as error:  # it is asked for again, and nothing waits for it
+            log.info("etcd was not compacted", reason=str(error))
+
+    def _lost(self) -> errors.LostLeadership:
+        return errors.LostLeadership(self._keys.prefix.rstrip("/"))
+
+
+def _read(keys: Keys, reading: Reading) -> tuple[Contents, JournaledRuns]:
+    contents = read_contents(keys, reading.found)
+    return contents, folded(keys, contents)
+
+
+def folded(keys: Keys, contents: Contents) -> JournaledRuns:
+    """Return the runs of a journal. Raises ``JournalCorrupt``, which names a key."""
+    for key, problem in contents.problems:
+        raise errors.JournalCorrupt(key, problem, _HINT)
+    runs = JournaledRuns()
+    for run in contents.runs:
+        try:
+            fold(runs, run)
+        except (ValueError, KeyError, TypeError, InvalidTransition) as error:
+            where = layout.home_range(keys, run.home)[0]
+            raise errors.JournalCorrupt(where, f"{type(error).__name__}: {error}", _HINT) from error
+    return runs
+
+
+def fold(runs: JournaledRuns, run: KeptRun) -> None:
+    """Take a run in. Raises what comes of entries that no run can have."""
+    if not run.entries or not isinstance(run.entries[0], RunState | RunCreated):
+        raise ValueError("its beginning is missing")
+    for entry in run.entries:
+        if isinstance(entry, RunState):
+            runs.put(entry)
+        else:
+            runs.take([fx.Persist(run_id=run.key, record=entry)])
+
+
+def decoded_head(keys: Keys, pair: KeyValue) -> Head:
+    """Read a head. Raises ``JournalCorrupt``."""
+    try:
+        return layout.decode_head(pair.value)
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise errors.JournalCorrupt(keys.head, str(error), _HINT) from error

@@ -1,0 +1,1 @@
+"""Coordinators that share a journal: one leads, the others follow."""

@@ -1,0 +1,67 @@
+"""Shell. Takes the port of a coordinator, and says what is wrong if that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import grpc
+
+from coordinator.access.server_identity import ServerIdentity
+from coordinator.config import CoordinatorConfig
+from coordinator.errors import PortInUse
+from coordinator.shell.transport.connections import keep_threads, server_options
+from coordinator.shell.transport.grpc_server import make_server
+from drumbeat.command.settings import HostPort
+
+_BIND_HINTS = {
+    errno.EADDRNOTAVAIL: "--host has to be a name or an address of this machine; "
+    "0.0.0.0 and :: stand for all",
+    errno.EACCES: "choose a --port above 1023, the ports below belong to the system",
+}
+
+
+def bound(
+    config: CoordinatorConfig,
+    interceptor: grpc.aio.ServerInterceptor,
+    identity: ServerIdentity | None,
+) -> tuple[grpc.aio.Server, int]:
+    """Return a server that has its port, and the port. Raises ``PortInUse``."""
+    keep_threads()
+    server = make_server([interceptor], server_options(config))
+    address = str(HostPort(config.host, config.port))
+    try:
+        _probe(config)
+        if identity is None:
+            return server, server.add_insecure_port(address)
+        return server, server.add_secure_port(address, identity.server_credentials())
+    except (OSError, RuntimeError) as error:
+        raise bind_error(config.host, config.port, error) from error
+
+
+def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
+    """Return what to tell the user, with a hint that fits what is wrong."""
+    found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
+    is_unknown = isinstance(error, socket.gaierror)
+    number = errno.EADDRNOTAVAIL if is_unknown else getattr(error, "errno", 0)
+    found.hint = _BIND_HINTS.get(number, found.hint)
+    return found
+
+
+def check_port(config: CoordinatorConfig) -> None:
+    """Raise ``PortInUse`` if the port cannot be had at present."""
+    try:
+        _probe(config)
+    except OSError as error:
+        raise bind_error(config.host, config.port, error) from error
+
+
+def _probe(config: CoordinatorConfig) -> None:
+    """Bind and release the address, because gRPC's own error does not say what is wrong."""
+    found = socket.getaddrinfo(
+        config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)

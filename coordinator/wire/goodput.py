@@ -1,0 +1,58 @@
+"""Shell. What the time of a run went into, as a message."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+
+from coordinator.core.progress.goodput import SECOND, Ledger, Time
+from coordinator.core.run.state import RunState
+from coordinator.wire.run_status import AnyRun
+from drumbeat.v1 import query_pb2
+
+
+def goodput_message(
+    state: RunState, run: AnyRun | None, *, now: float
+) -> query_pb2.GetGoodputResponse:
+    """Write the account of a run as it is at ``now``, with what the core has seen since."""
+    marks, known = None, state.goodput
+    if run is not None and run.members.meter.number == known.number:
+        marks = run.members.meter.marks()
+    account = known.as_of(now, marks)
+    response = query_pb2.GetGoodputResponse(
+        whole=_time(account.whole),
+        effective_ratio=account.ratio,
+        failures_count=account.failures,
+        is_running=known.stretch is not None,
+    )
+    if account.failures:
+        mean = _time(account.whole // account.failures)
+        response.mean_time_between_failures.CopyFrom(mean)
+    for part, time in sorted(account.parts.items()):
+        kind = query_pb2.PartKind.Value(f"PART_KIND_{part}")
+        response.parts.add(kind=kind, time=_time(time.run), host_seconds=_hosts(time))
+    _add_losses(response, account)
+    return response
+
+
+def _add_losses(response: query_pb2.GetGoodputResponse, account: Ledger) -> None:
+    nothing = Time()
+    for cause in sorted({*account.causes, *account.restarts}):
+        time = account.causes.get(cause, nothing)
+        response.causes.add(
+            cause=query_pb2.LossCause.Value(f"LOSS_CAUSE_{cause}"),
+            time=_time(time.run),
+            host_seconds=_hosts(time),
+            restarts_count=account.restarts.get(cause, 0),
+        )
+    for name, time in sorted(account.hosts_lost.items(), key=lambda one: (-one[1].run, one[0])):
+        response.hosts.add(name=name, time=_time(time.run), host_seconds=_hosts(time))
+
+
+def _time(nanoseconds: int) -> Duration:
+    message = Duration()
+    message.FromNanoseconds(nanoseconds)
+    return message
+
+
+def _hosts(time: Time) -> float:
+    return time.hosts / SECOND

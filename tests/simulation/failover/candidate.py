@@ -1,0 +1,166 @@
+"""A candidacy in virtual time, as ``coordinator.leadership.election`` runs it."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from coordinator.errors import CommandFailed, NotLeader
+from coordinator.leadership import model as do
+from coordinator.leadership import requests
+from coordinator.leadership.candidacy import Candidacy
+from coordinator.leadership.model import Call, Leader, Member
+from tests.simulation.failover.etcd import KEYS, Watch, drive
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from coordinator.journal.etcd.model import Changed, KeyValue
+    from tests.simulation.failover.coordinator import Process
+
+# Two clocks of one instant differ by less.
+ROUNDING_S = 1e-6
+
+
+class Candidate:
+    """What a process believes of who leads, and what it asks of etcd."""
+
+    def __init__(self, process: Process, ttl_s: float) -> None:
+        self.process, self.client = process, process.client
+        self.member = Member(process.actor.name, process.machine.address)
+        self.core = Candidacy(self.member, ttl_s=ttl_s)
+        self._clock = process.clock
+        self._machine = process.machine
+        self._random = process.clock.random(f"{process.actor.name} candidacy")
+        self._events: deque[do.Event] = deque()
+        self._is_handling = False
+        self._timer: float | None = None
+        self._pairs: dict[str, KeyValue] = {}
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads, as far as is known."""
+        leader = self.core.leader
+        is_self = leader is not None and leader.member == self.member
+        return None if is_self and not self.core.is_leading(now=self._machine.now) else leader
+
+    def begin(self) -> None:
+        """Take part."""
+        self._read()
+        self.take(do.DeadlineReached())
+
+    def take(self, event: do.Event) -> None:
+        """Hand an event over, and carry out what follows."""
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        while self._events:
+            effects = self.core.handle(self._events.popleft(), now=self._machine.now)
+            self.core.check_invariants()
+            for effect in effects:
+                self._do(effect)
+        self._is_handling = False
+        due = self.core.next_deadline()
+        if due is not None and due != self._timer:
+            self._timer = due
+            self._clock.at(
+                due + self._machine.lag_s + ROUNDING_S,
+                self.process.actor,
+                partial(self._on_timer, due),
+            )
+
+    def _on_timer(self, due: float) -> None:
+        if due == self._timer:
+            self._timer = None
+            self.take(do.DeadlineReached())
+
+    def _do(self, effect: do.Effect) -> None:
+        process = self.process
+        if not isinstance(effect, do.KeepAlive):
+            self._clock.note(process.actor.name, "  ->", effect)
+        match effect:
+            case do.Grant(ttl_s):
+                self._call(Call.GRANT, 0, self._grant(ttl_s))
+            case do.KeepAlive(lease_id):
+                self._call(Call.KEEP_ALIVE, lease_id, self._keep_alive(lease_id))
+            case do.Enrol(lease_id):
+                self._call(Call.ENROL, lease_id, self._enrol(lease_id))
+            case do.Campaign(lease_id):
+                self._call(Call.CAMPAIGN, lease_id, self._campaign(lease_id))
+            case do.Resign(lease_id, term):
+                self._call(Call.RESIGN, lease_id, self._resign(lease_id, term))
+            case do.Revoke(lease_id):
+                self._call(Call.REVOKE, lease_id, self._revoke(lease_id))
+            case do.Lead(term):
+                process.lead(term)
+            case do.StopLeading(leader, reason):
+                process.stop(NotLeader("" if leader is None else leader.address, reason))
+            case do.RefuseStepDown():
+                process.stay()
+            case do.Tell():
+                process.serve()
+
+    # As in the election.
+
+    def _call(self, call: Call, lease_id: int, asked: Coroutine[Any, Any, do.Event]) -> None:
+        def answered(outcome: do.Event | CommandFailed) -> None:
+            if isinstance(outcome, CommandFailed):
+                outcome = do.CallFailed(call, lease_id, str(outcome))
+            self.take(outcome)
+
+        drive(asked, answered)
+
+    async def _grant(self, ttl_s: float) -> do.Event:
+        asked_at = self._machine.now
+        return do.LeaseGranted(await self.client.grant(ttl_s), asked_at)
+
+    async def _enrol(self, lease_id: int) -> do.Event:
+        outcome = await self.client.commit(requests.enrol(KEYS, self.member, lease_id))
+        return do.Answered(Call.ENROL, lease_id, requests.found(outcome), outcome.revision)
+
+    async def _keep_alive(self, lease_id: int) -> do.Event:
+        asked_at = self._machine.now
+        return do.LeaseKept(lease_id, await self.client.keep_alive(lease_id), asked_at)
+
+    async def _campaign(self, lease_id: int) -> do.Event:
+        outcome = await self.client.commit(requests.campaign(KEYS, self.member, lease_id))
+        leader = requests.campaigned(outcome, self.member, lease_id)
+        return do.Answered(Call.CAMPAIGN, lease_id, leader, outcome.revision)
+
+    async def _resign(self, lease_id: int, term: int) -> do.Event:
+        outcome = await self.client.commit(requests.resign(KEYS, term))
+        leader = requests.found(outcome)
+        return do.Answered(Call.RESIGN, lease_id, leader, outcome.revision)
+
+    async def _revoke(self, lease_id: int) -> do.Event:
+        await self.client.revoke(lease_id)
+        return do.Revoked(lease_id)
+
+    def _read(self) -> None:
+        """Read who is there, and watch; again whenever that breaks."""
+        where = requests.range_of(KEYS)
+
+        def again() -> None:
+            self._clock.after(self._random.uniform(0.0, 1.0), self.process.actor, self._read)
+
+        def found(outcome: Any) -> None:
+            if isinstance(outcome, CommandFailed):
+                again()
+                return
+            self._pairs = {pair.key: pair for pair in outcome.found}
+            self._see(outcome.revision)
+            Watch(self.client, where, outcome.revision, changed=self._on_changed, broken=again)
+
+        drive(self.client.read(*where), found)
+
+    def _on_changed(self, changed: Changed) -> None:
+        for key in changed.deleted:
+            self._pairs.pop(key, None)
+        self._pairs |= {pair.key: pair for pair in changed.put}
+        self._see(changed.revision)
+
+    def _see(self, revision: int) -> None:
+        leader, members = requests.cluster(self._pairs.values(), KEYS)
+        self.take(do.ClusterSeen(leader, members, revision))

@@ -1,0 +1,86 @@
+"""Worlds with several coordinators, a seed each; and a check that the checks can fail.
+
+``pytest tests/simulation --failover-seed N`` prints the life of one world,
+``DRUMBEAT_SEEDS=N`` runs more of them than usual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.clock import readable
+from tests.simulation.failover.mistakes import MISTAKES
+from tests.simulation.failover.world import FailoverCluster
+from tests.simulation.test_simulation import MISTAKE_SEEDS_MAX, SEEDS, SEEDS_PER_TEST, live
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Seeds that once failed, and what they found.
+REGRESSIONS = [
+    321,  # a leader that stood still gave up agents that were asking another one meanwhile
+    1278,  # the same, amid an iteration
+    1533,  # the same, and a round ended
+]
+
+
+def test_one_world(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = request.config.getoption("--failover-seed")
+    if seed is None:
+        pytest.skip("replays a world: --failover-seed N")
+    with capsys.disabled():
+        live(seed, FailoverCluster, verbose=True)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_every_world_keeps_the_promises(first: int) -> None:
+    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
+        live(seed, FailoverCluster)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_worlds_that_once_failed(seed: int) -> None:
+    live(seed, FailoverCluster)
+
+
+def test_a_seed_is_one_world() -> None:
+    stories = []
+    for _ in range(2):
+        cluster = FailoverCluster(7)
+        cluster.run()
+        stories.append(readable(cluster.clock))
+    assert stories[0] == stories[1]
+
+
+def test_worlds_have_many_leaders_and_some_write_too_late() -> None:
+    """Else they would prove nothing."""
+    takeovers = refused = 0
+    for seed in range(10):
+        cluster = FailoverCluster(seed)
+        cluster.run()
+        takeovers += cluster.head.watcher.takeovers
+        refused += cluster.head.watcher.refused
+    assert takeovers > 20
+    assert refused > 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_found(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake(monkeypatch)
+    for seed in range(MISTAKE_SEEDS_MAX):
+        try:
+            FailoverCluster(seed).run()
+        except (AssertionError, LookupError) as error:
+            print(f"seed {seed}: {error}")
+            return
+        except Exception as error:
+            if type(error).__name__ != "InvalidTransition":
+                raise
+            print(f"seed {seed}: {error}")
+            return
+    pytest.fail(f"{MISTAKE_SEEDS_MAX} worlds did not mind")
