@@ -166,6 +166,21 @@ def test_while_training_saves_for_a_drain(heads: Heads, cluster: Cluster) -> Non
     assert (run.restart_count, run.round_id) == (0, 1)
 
 
+def test_while_agents_do_not_hear_it_and_etcd_does(heads: Heads) -> None:
+    """It gives leadership away before it would give them up, and they find the next one."""
+    training = Training(heads).begin()
+    training.wait_attached()
+    leader = heads.leader()
+    term = leader.leads()
+    leader.link.stall(up=True, down=True)
+    heads.leader(after=term)
+    training.wait_attached()
+    training.expect_untouched()
+    training.fail_and_recover()
+    leader.link.restore()
+    training.finish()
+
+
 def test_twice_in_a_row(heads: Heads) -> None:
     """The second leader dies as soon as it leads, before agents may have come to it."""
     training = Training(heads).begin()

@@ -312,3 +312,15 @@ async def test_closing_ends_watches(address: EtcdAddress) -> None:
         await asyncio.sleep(0)
     with pytest.raises(JournalOutage):
         await waiting
+
+
+async def test_a_call_on_a_connection_that_was_closed_meanwhile_fails_as_one(
+    address: EtcdAddress,
+) -> None:
+    async with connected(address) as client:
+        await client.commit(put(f"{address.prefix}/x"))
+        assert client._link is not None
+        await client._link.close()
+        with pytest.raises(JournalOutage, match="given up"):
+            await client.commit(put(f"{address.prefix}/x"))
+        await client.commit(put(f"{address.prefix}/x"))
