@@ -31,7 +31,7 @@ def _holds_anyway(*_: object) -> IsCreated:
 
 
 def writes_without_its_term(patch: pytest.MonkeyPatch) -> None:
-    """A write is the next one after the last, whoever leads."""
+    """A write is the next one after the last, under any leader."""
     patch.setattr(journal, "IsCreated", _holds_anyway)
 
 
@@ -87,7 +87,7 @@ def leads_on_after_its_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def leads_beside_another(patch: pytest.MonkeyPatch) -> None:
-    """A campaign is won whoever leads."""
+    """A campaign is won although another one leads."""
 
     def campaign(keys: Any, member: Member, lease_id: int) -> Transaction:
         asked = original(keys, member, lease_id)
