@@ -236,3 +236,32 @@ def test_all_are_killed_and_started_in_another_order(heads: Heads) -> None:
     training.wait_attached()
     training.expect_untouched()
     training.finish()
+
+
+def test_while_the_journal_moves_to_etcd(cluster: Cluster, etcd: EtcdCluster) -> None:
+    """From a disk, between two lives of a coordinator at the same address."""
+    job = cluster.job("--nnodes", "2", "--max-restarts", "3")
+    agents = [job.join(), job.join()]
+    job.server.wait_for(2)[0].order("exit 7")
+    workers = job.server.wait_for_round(1, 2)
+    job.coordinator.wait_for_run("run", lambda run: run.failures_count == 1)
+    assert job.coordinator.terminate() == 0
+    file, url = str(cluster.directory / "journal.export"), etcd.url(etcd.new_prefix())
+    for verb in (
+        ("export", file, "--state-dir", str(job.coordinator.state_dir)),
+        ("import", file, "--journal", url),
+        ("check", "--journal", url),
+    ):
+        moved = cluster.process("journal", "coordinator", "journal", *verb)
+        assert moved.wait() == 0, moved.log()
+    after = cluster.own_coordinator("--journal", url, port=job.coordinator.port)
+    run = after.wait_for_run(
+        "run", lambda run: [agent.is_connected for agent in run.agents] == [True] * 2
+    )
+    assert (run.round_id, run.failures_count) == (1, 1)
+    assert [worker.ask("say still here") for worker in workers] == ["", ""]
+    workers[1].order("exit 8")
+    again = job.server.wait_for_round(2, 2)
+    assert {worker.restart_count for worker in again} == {2}
+    exit_all(again)
+    assert [agent.wait() for agent in agents] == [0, 0]
