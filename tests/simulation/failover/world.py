@@ -80,7 +80,6 @@ class FailoverCluster(Cluster):
                 patch.setattr(layout, "PART_BYTES_MAX", 300)
                 patch.setattr(batches, "BYTES_MAX", 400)
                 patch.setattr(batches, "OPERATIONS_MAX", 3)
-                patch.setattr(batches, "POINTS_MAX", 2)
                 patch.setattr(journal, "COMPACT_WRITES", 7)
             super().run()
 
