@@ -59,12 +59,15 @@ class CoordinatorLink:
         """Return how to make the attempt."""
         # One whom another coordinator has sent has not lost the one that it goes to.
         is_sent = self.search.is_named
+        # A coordinator gives an agent up half a second after their connection broke.
+        is_brief = self._failures <= 1 and not self.search.has_led
         return fx.OpenSession(
             attempt=self.attempt,
             delay_max_s=delay_max_s,
             beat=beat,
             address=self.search.address,
             lost_term=0 if is_sent or not self.was_open else self.term,
+            is_brief=is_brief and self.was_open and not is_sent,
         )
 
     def refusal(self, event: ev.SessionLost) -> errors.AgentError | None:

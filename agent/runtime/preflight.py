@@ -82,7 +82,11 @@ def check_preloading(config: AgentConfig) -> AgentConfig:
         )
     script, path = config.preload_script, config.preload_path
     if script is not None:
-        check_script(script)
+        try:
+            check_script(script)
+        except ScriptNotFound as error:
+            hint = "name a Python script, or leave --preload-script out"
+            raise UsageError(f"--preload-script: {error}", hint) from None
         script = str(Path(script).absolute())
     if not path and not os.environ.get("PYTHONSAFEPATH"):
         kind, target, _ = config.program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 
 import structlog
@@ -66,6 +66,7 @@ class Election:
         self._events: deque[do.Event] = deque()
         self._is_handling = False
         self._due = asyncio.Event()
+        self._seen = asyncio.Event()  # set, and replaced, whenever the cluster was seen
         self._told = asyncio.Event()  # set, and replaced, whenever who leads has changed
         self._leaving: set[asyncio.Future[Leader]] = set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -143,6 +144,11 @@ class Election:
                         return leader
                     await self._told.wait()
         return None
+
+    async def wait_for_members(self, known: Collection[Member]) -> None:
+        """Return once one is there that is not among those known."""
+        while all(each in known for each in self.members):
+            await self._seen.wait()
 
     async def step_down(self, reason: str) -> Leader:
         """Have another coordinator lead; return which, once it does, at most ``ttl_s`` later.
@@ -292,3 +298,5 @@ class Election:
             async for pairs, revision in seen:
                 leader, members = requests.cluster(pairs.values(), self._keys)
                 self._take(do.ClusterSeen(leader, members, revision))
+                self._seen.set()
+                self._seen = asyncio.Event()

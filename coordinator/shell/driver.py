@@ -167,13 +167,15 @@ class Driver:
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
         self.registry.forgets = self.journal.forgets
-        keys = self.journal.runs.states
-        states = [state for key in keys if (state := self._read_run(key)) is not None]
-        now = self.now()
-        await self.journal.write(self.registry.restore(states, now=now), now=now)
-        for state in states:
-            text = f"{state.run_id}: restored from the journal, {state.phase}"
-            log.info("run restored", message=text, **{"run.id": state.run_id})
+        effects: list[fx.Effect] = []
+        for key in self.journal.runs.states:
+            if (state := self._read_run(key)) is not None:
+                effects += self.registry.take_over(state, now=self.now())
+                text = f"{state.run_id}: restored from the journal, {state.phase}"
+                log.info("run restored", message=text, **{"run.id": state.run_id})
+            await asyncio.sleep(0)  # a lease is kept alive meanwhile, however much there is
+        effects += self.registry.taken_over()
+        await self.journal.write(effects, now=self.now())
 
     def open(self, opened: SessionOpened) -> Outbox:
         """Let a session begin, and return what it is sent. As ``submit``."""

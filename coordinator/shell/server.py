@@ -93,7 +93,10 @@ async def serving(
 
 
 class Follower(Protocol):
-    """What is asked while this coordinator does not lead. Both raise ``CoordinatorError``."""
+    """What is asked while this coordinator does not lead.
+
+    The first two raise ``CoordinatorError``.
+    """
 
     def verify(self, token: Token) -> Caller:
         """Return who calls with a token."""

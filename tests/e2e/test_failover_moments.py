@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from drumbeat.access.token import Role
+from drumbeat.v1 import query_pb2, session_pb2
+from tests.support.cluster import exit_all
 from tests.support.failover import PHASE_RUNNING, Heads, Training
 from tests.support.waiting import MS
 
@@ -105,7 +108,23 @@ def test_while_records_are_delivered(heads: Heads) -> None:
     training.finish()
 
 
+@pytest.mark.parametrize("is_first_gone", [True, False])
+def test_while_the_run_ends(heads: Heads, is_first_gone: bool) -> None:
+    training = Training(heads).begin()
+    leader = heads.leader()
+    if is_first_gone:
+        exit_all(training.workers[:1])
+        leader.running.wait_for_run("run", lambda run: any(map(has_succeeded, run.agents)))
+    leader.kill()
+    training.finish()
+
+
+def has_succeeded(agent: query_pb2.Agent) -> bool:
+    return agent.state == session_pb2.GROUP_STATE_SUCCEEDED
+
+
 def test_while_training_saves_for_a_drain(heads: Heads, cluster: Cluster) -> None:
+    """Those who look on see it all, and no line twice."""
     script = cluster.directory / "saves.py"
     script.write_text(SAVES)
     leader = heads.leader()
@@ -118,21 +137,48 @@ def test_while_training_saves_for_a_drain(heads: Heads, cluster: Cluster) -> Non
         )
         for name in "abc"
     ]
-    for agent in agents:
-        agent.wait_for_line("trains in round 0")
+    agents[0].wait_for_line("3 workers on 3 agents")
+    view = (
+        "--coordinator",
+        heads.addresses,
+        "--token",
+        leader.running.create_token(Role.VIEW).text(),
+    )
+    follower, watcher = (
+        cluster.process(verb, "coordinator", verb, "run", *more, *view)
+        for verb, *more in (("logs", "--follow"), ("watch", "-o", "json"))
+    )
+    follower.wait_for_line("trains in round 0", count=3)
+    watcher.wait_for_line('"round_id": 0')
     assert leader.running.operate("drain", "b", "--reason", "fans").wait() == 0
-    for agent in agents:
-        agent.wait_for_line("saves")
+    follower.wait_for_line("saves", count=3)
     leader.kill()
     heads.leader(after=term)
     (cluster.directory / "may_save").touch()
     assert agents[1].wait() == 0
-    for agent in (agents[0], agents[2]):
-        agent.wait_for_line("trains in round 1")
+    follower.wait_for_line("trains in round 1", count=2)
+    watcher.wait_for_line('"round_id": 1')
     (cluster.directory / "done").touch()
     assert [agents[0].wait(), agents[2].wait()] == [0, 0]
+    assert [follower.wait(), watcher.wait()] == [0, 0]
+    assert follower.stdout.count("saves") == 3
     run = heads.wait_for_run(lambda run: bool(run.verdict.is_success))
     assert (run.restart_count, run.round_id) == (0, 1)
+
+
+def test_while_agents_do_not_hear_it_and_etcd_does(heads: Heads) -> None:
+    """It gives leadership away before it would give them up, and they find the next one."""
+    training = Training(heads).begin()
+    training.wait_attached()
+    leader = heads.leader()
+    term = leader.leads()
+    leader.link.stall(up=True, down=True)
+    heads.leader(after=term)
+    training.wait_attached()
+    training.expect_untouched()
+    training.fail_and_recover()
+    leader.link.restore()
+    training.finish()
 
 
 def test_twice_in_a_row(heads: Heads) -> None:
@@ -190,3 +236,32 @@ def test_all_are_killed_and_started_in_another_order(heads: Heads) -> None:
     training.wait_attached()
     training.expect_untouched()
     training.finish()
+
+
+def test_while_the_journal_moves_to_etcd(cluster: Cluster, etcd: EtcdCluster) -> None:
+    """From a disk, between two lives of a coordinator at the same address."""
+    job = cluster.job("--nnodes", "2", "--max-restarts", "3")
+    agents = [job.join(), job.join()]
+    job.server.wait_for(2)[0].order("exit 7")
+    workers = job.server.wait_for_round(1, 2)
+    job.coordinator.wait_for_run("run", lambda run: run.failures_count == 1)
+    assert job.coordinator.terminate() == 0
+    file, url = str(cluster.directory / "journal.export"), etcd.url(etcd.new_prefix())
+    for verb in (
+        ("export", file, "--state-dir", str(job.coordinator.state_dir)),
+        ("import", file, "--journal", url),
+        ("check", "--journal", url),
+    ):
+        moved = cluster.process("journal", "coordinator", "journal", *verb)
+        assert moved.wait() == 0, moved.log()
+    after = cluster.own_coordinator("--journal", url, port=job.coordinator.port)
+    run = after.wait_for_run(
+        "run", lambda run: [agent.is_connected for agent in run.agents] == [True] * 2
+    )
+    assert (run.round_id, run.failures_count) == (1, 1)
+    assert [worker.ask("say still here") for worker in workers] == ["", ""]
+    workers[1].order("exit 8")
+    again = job.server.wait_for_round(2, 2)
+    assert {worker.restart_count for worker in again} == {2}
+    exit_all(again)
+    assert [agent.wait() for agent in agents] == [0, 0]

@@ -23,6 +23,7 @@ REGRESSIONS = [
     321,  # a leader that stood still gave up agents that were asking another one meanwhile
     1278,  # the same, amid an iteration
     1533,  # the same, and a round ended
+    5787,  # a lifted drain was a batch later than the round that began by it
 ]
 
 

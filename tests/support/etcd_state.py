@@ -55,7 +55,7 @@ class _Lease:
 class EtcdState:
     """What all members agree on. Every method is one request, done at once; ``now`` is in seconds.
 
-    Leases end in ``expire`` alone, so that whoever owns the clock decides how late.
+    Leases end in ``expire`` alone, so that the owner of the clock decides how late.
     """
 
     def __init__(self, *, ttl_min_s: int = TTL_MIN_S) -> None:

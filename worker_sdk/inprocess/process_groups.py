@@ -145,7 +145,8 @@ def store_awaited_in_python() -> contextlib.AbstractContextManager[None]:
 
     torch 2.13 looks for it in C++, again and again, and takes what a signal makes of it for one
     more failed attempt: a rank whose rank 0 never comes could only be killed. And it waits 0.1 to
-    1 s between two attempts.
+    1 s between two attempts. That of an agent is there before its address is told, unless its host
+    has gone since; where rank 0 has it, an iteration waits 20 ms in place of 500.
     """
     return replaced("torch.distributed.rendezvous", "_create_c10d_store", _after_its_store)
 

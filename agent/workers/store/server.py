@@ -25,6 +25,8 @@ BACKLOG = 4_096
 UNREAD_BYTES_MAX = 64 * 1024 * 1024
 # Of a rank there are a few: one for each of its process groups.
 OPEN_FILES_WANTED = 65_536
+# Lines of a store's log on clients that it lets go: a scan of ports must not fill it.
+TOLD_MAX = 20
 # For all else that an agent has open.
 OPEN_FILES_RESERVED = 256
 
@@ -71,6 +73,7 @@ class Store:
         self._table = StoreTable()
         self._clients: dict[int, Client] = {}
         self._numbers = count()
+        self._told = count()
         self._serving = asyncio.ensure_future(self._serve(listener))
         # After the server, which has it in the loop; and if that has never begun.
         self._serving.add_done_callback(lambda _: listener.close())
@@ -86,7 +89,7 @@ class Store:
         if not self._clients:
             raise_open_files()
         if len(self._clients) >= clients_max():
-            log.warning("a store has too many clients", clients=len(self._clients))
+            self.tell("a store has too many clients", clients=len(self._clients))
             return None
         number = next(self._numbers)
         self._clients[number] = client
@@ -98,6 +101,11 @@ class Store:
             for client, answer in self._table.handle(number, command):
                 if client in self._clients:  # it may have gone by the answer before
                     self._clients[client].send(answer)
+
+    def tell(self, what: str, **more: object) -> None:
+        """Log what is wrong with a client, of the first ones that it is of."""
+        if next(self._told) < TOLD_MAX:
+            log.warning(what, **more)
 
     def forget(self, number: int) -> None:
         """Take note that a client has gone."""
@@ -135,7 +143,7 @@ class Client(asyncio.Protocol):
         try:
             self._store.handle(self._number, data, self._reader)
         except CommandError as error:
-            log.warning("a store let a client go", reason=str(error))
+            self._store.tell("a store let a client go", reason=str(error))
             self.end()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -146,6 +154,8 @@ class Client(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Answer; a client that does not read is let go."""
         assert self._transport is not None, "an answer before a question"
+        if self._transport.is_closing():
+            return  # it has gone, which is told later
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
             self.end()

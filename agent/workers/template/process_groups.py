@@ -21,10 +21,11 @@ def keep_first_group() -> None:
     if update is None:
         return
 
-    def update_once(group: Any) -> Any:
-        if group is not None:
-            update.first_group = group
+    def update_once(*groups: Any, **named: Any) -> Any:
+        given = [each for each in (*groups, *named.values()) if each is not None]
+        if given:
+            update.first_group = given
             setattr(module, _SETTER, update)
-        return update(group)
+        return update(*groups, **named)
 
     setattr(module, _SETTER, update_once)

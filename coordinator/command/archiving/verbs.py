@@ -19,7 +19,7 @@ from coordinator.command.archiving.requests import (
     JournalRequest,
 )
 from coordinator.command.archiving.state_directory import StateDirectory
-from coordinator.errors import CallFailed, JournalCorrupt, JournalOutage
+from coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
 from coordinator.journal.archive import Archive, lines_of, read_archive
 from coordinator.journal.etcd.keys import Keys
 from drumbeat.format import count, printable
@@ -33,6 +33,9 @@ def perform(asked: JournalRequest, write: Callable[[str], object]) -> None:
         asyncio.run(_perform(asked, write))
     except JournalOutage as error:
         raise CallFailed(str(error), 3, error.hint) from error
+    except LostLeadership as error:
+        problem = "another one leads on the journal by now, so nothing more was written to it"
+        raise CallFailed(problem, 2, "look at it with `coordinator journal check`") from error
     except JournalCorrupt as error:
         raise CallFailed(str(error), 1, error.hint) from error
 

@@ -117,9 +117,15 @@ async def _serve(
         journal_of=lambda term: EtcdJournal(etcd, keys, term=term),
     )
 
+    told: set[Member] = set()
+
     async def tell(term: Term) -> None:
-        all_there = [each.address for each in membership.members]
-        await tell_how_to_join(config, all_there, term.driver, identity, directory)
+        """Say how to join, and once more whenever there is a coordinator that was not named."""
+        while True:
+            told.update(membership.members)
+            addresses = [each.address for each in membership.members]
+            await tell_how_to_join(config, addresses, term.driver, identity, directory)
+            await membership.wait_for_members(told)
 
     membership.on_term = tell
     if isinstance(identity, SharedAuthority):

@@ -44,15 +44,22 @@ class Registry:
 
     def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
         """Take over the runs that a journal held, in the order they were created."""
-        effects: list[fx.Effect] = []
-        for state in states:
-            effects += self._add(state, now)
-            self._failures_bytes += state.failures_bytes
-            self._schedule(self.runs[state.key])
-        ended = [state for state in states if state.phase is Phase.ENDED]
+        effects = [effect for state in states for effect in self.take_over(state, now=now)]
+        return effects + self.taken_over()
+
+    def take_over(self, state: RunState, *, now: float) -> list[fx.Effect]:
+        """Take over one run that a journal held; ``taken_over`` comes after the last."""
+        effects = self._add(state, now)
+        self._failures_bytes += state.failures_bytes
+        self._schedule(self.runs[state.key])
+        return effects
+
+    def taken_over(self) -> list[fx.Effect]:
+        """Forget the oldest runs beyond what may be remembered, all being there."""
+        ended = [run.state for run in self.runs.values() if run.state.phase is Phase.ENDED]
         for state in sorted(ended, key=lambda state: state.ended_at or 0.0):
             self.ended[state.key] = _ended_bytes(state)
-        return effects + self._forget_oldest()
+        return self._forget_oldest()
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""

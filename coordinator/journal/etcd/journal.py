@@ -53,6 +53,9 @@ TRIES = 2
 COMPACT_WRITES = 10_000
 COMPACT_BYTES = 128 * 1024 * 1024
 
+# What is larger is read in a thread, so that the lease is kept alive meanwhile: 30 ms.
+READ_AT_ONCE_BYTES = 512 * 1024
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _HINT = (
     "`coordinator journal check` tells all that is wrong; another prefix starts with an empty "
@@ -111,8 +114,10 @@ class EtcdJournal(Journal):
         head = await self._take_over()
         reading = await self._patiently(lambda: self._etcd.read(*self._keys.all))
         self._history_from = reading.revision
-        # In a thread: the lease is kept alive meanwhile.
-        contents, self.runs = await asyncio.to_thread(_read, self._keys, reading)
+        if sum(len(pair.value) for pair in reading.found) <= READ_AT_ONCE_BYTES:
+            contents, self.runs = _read(self._keys, reading)
+        else:
+            contents, self.runs = await asyncio.to_thread(_read, self._keys, reading)
         self.tokens, self.drains = contents.tokens, contents.drains
         self.forgets = contents.forgets
         self._homes = {run.key: run.home for run in contents.runs}

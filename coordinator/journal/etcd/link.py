@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -33,6 +34,9 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )
+
+
+_GIVEN_UP = Failure(Meaning.OUTAGE, "the connection was given up", OUTAGE_HINT)
 
 
 class CallFailed(Exception):
@@ -88,14 +92,13 @@ class Link:
 
     async def keep_alive(self, request: Any, timeout_s: float) -> float:
         """Keep a lease: a stream of one request."""
-        call = self._lease.LeaseKeepAlive(timeout=timeout_s, metadata=self._token)
-        try:
-            await call.write(request)
-            answer = await call.read()
-        except grpc.aio.AioRpcError as error:
-            raise _failed(error) from error
-        finally:
-            call.cancel()
+        with _failures():
+            call = self._lease.LeaseKeepAlive(timeout=timeout_s, metadata=self._token)
+            try:
+                await call.write(request)
+                answer = await call.read()
+            finally:
+                call.cancel()
         if answer is grpc.aio.EOF:
             raise CallFailed(Failure(Meaning.OUTAGE, "it ended the call", OUTAGE_HINT))
         return float(answer.TTL)
@@ -105,7 +108,8 @@ class Link:
         create = rpc.WatchCreateRequest(
             key=key.encode(), range_end=end.encode(), start_revision=after + 1
         )
-        call = self._watch.Watch(metadata=(*self._token, ("hasleader", "true")))
+        with _failures():
+            call = self._watch.Watch(metadata=(*self._token, ("hasleader", "true")))
         self._streams.add(call)
         try:
             await call.write(rpc.WatchRequest(create_request=create))
@@ -117,13 +121,12 @@ class Link:
                 why = "changes were compacted" if answer.compact_revision else answer.cancel_reason
             raise CallFailed(Failure(Meaning.OUTAGE, why, OUTAGE_HINT))
         except grpc.aio.AioRpcError as error:
-            raise _failed(error) from error
+            raise CallFailed(failure(error.code().name, error.details() or "")) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self.is_broken or (task is not None and task.cancelling()):
                 raise
-            broken = Failure(Meaning.OUTAGE, "the connection was given up", OUTAGE_HINT)
-            raise CallFailed(broken) from None
+            raise CallFailed(_GIVEN_UP) from None
         finally:
             self._streams.discard(call)
             call.cancel()
@@ -142,28 +145,33 @@ class Link:
     async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
         for is_last in (False, True):
             try:
-                return await method(request, timeout=timeout_s, metadata=self._token)
-            except grpc.aio.AioRpcError as error:
-                failed = _failed(error)
+                with _failures():
+                    return await method(request, timeout=timeout_s, metadata=self._token)
+            except CallFailed as failed:
                 if is_last or failed.failure.meaning is not Meaning.TOKEN_OVER or not self._token:
-                    raise failed from error
-                await self._authenticate()
+                    raise
+            await self._authenticate()
         raise AssertionError("the second one returns or raises")
 
     async def _authenticate(self) -> None:
         """Have a token for the user. The file is read each time: its password may be changed."""
         password = read_private(self._address.password_file, "password of etcd").strip("\r\n")
         request = rpc.AuthenticateRequest(name=self._address.user, password=password)
-        try:
+        with _failures():
             ask = rpc.AuthStub(self._channel).Authenticate
             answer = await ask(request, timeout=AUTHENTICATE_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise _failed(error) from error
         self._token = (("token", answer.token),)
 
 
-def _failed(error: grpc.aio.AioRpcError) -> CallFailed:
-    return CallFailed(failure(error.code().name, error.details() or ""))
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Raise ``CallFailed`` in place of what gRPC raises."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise CallFailed(failure(error.code().name, error.details() or "")) from error
+    except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+        raise CallFailed(_GIVEN_UP) from error
 
 
 def _channel(address: EtcdAddress, endpoint: HostPort) -> grpc.aio.Channel:

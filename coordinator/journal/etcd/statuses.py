@@ -36,6 +36,7 @@ _TRUST = (
     "give the authorities of etcd's certificates with --journal-ca, and the names or "
     "addresses that are in them in --journal"
 )
+_LIMITS = "give etcd no less than its defaults: --max-request-bytes 1572864, --max-txn-ops 128"
 _SEE_ETCD = "etcdctl endpoint status --cluster shows how its members are"
 _ROOM = (
     "compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; "
@@ -90,6 +91,8 @@ _KNOWN = (
         f"if etcd there encrypts, give --journal-ca; else: {OUTAGE_HINT}",
     ),
     ("database space exceeded", Meaning.FULL, _ROOM),
+    ("request is too large", Meaning.IMPOSSIBLE, _LIMITS),
+    ("too many operations", Meaning.IMPOSSIBLE, _LIMITS),
     ("requested lease not found", Meaning.NO_LEASE, ""),
     ("has been compacted", Meaning.COMPACTED, ""),
 )

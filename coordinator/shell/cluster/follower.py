@@ -8,16 +8,19 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
+import structlog
 
 from coordinator.access.caller import Caller
 from coordinator.access.token_table import KeptToken, TokenTable
 from coordinator.errors import CoordinatorError, NotLeader
 from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import Etcd
+from coordinator.journal.etcd.model import Etcd, KeyValue
 from coordinator.leadership.election import Election
 from coordinator.leadership.following import following
 from coordinator.shell.transport.methods import Calls, Context
 from drumbeat.access.token import Token
+
+log = structlog.get_logger()
 
 # Of a call, says which term its caller has lost: it wants to know of a later one.
 LOST_TERM = "drumbeat-lost-term"
@@ -88,8 +91,8 @@ class Follower:
             async for pairs, _ in readings:
                 before, table = self._tokens, TokenTable()
                 for pair in pairs.values():
-                    token = msgspec.json.decode(pair.value, type=KeptToken)
-                    table.put(token.token_id, token)
+                    if (token := _token(pair)) is not None:
+                        table.put(token.token_id, token)
                 self._tokens = table
                 for token_id in table.tokens:
                     is_new = before is None or not before.is_revoked(token_id)
@@ -101,6 +104,15 @@ class Follower:
         is_other = leader is not None and leader.member != self._election.member
         address = leader.address if leader is not None and is_other else ""
         return NotLeader(address, reason or self._election.reason or "one is about to lead")
+
+
+def _token(pair: KeyValue) -> KeptToken | None:
+    """Return a token, or nothing if it lets no caller in because it cannot be read."""
+    try:
+        return msgspec.json.decode(pair.value, type=KeptToken)
+    except msgspec.DecodeError as error:
+        log.warning("a token in etcd cannot be read", key=pair.key, reason=str(error))
+        return None
 
 
 def _lost_term(context: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import structlog
@@ -93,6 +93,10 @@ class Membership:
             self._start(self._authority.follow(), "authority")
         self._start(self.follower.follow_tokens(self._server.revoked), "tokens")
         self._start(self._election.run(), "election")
+
+    async def wait_for_members(self, known: Collection[Member]) -> None:
+        """Return once one is there that is not among those known."""
+        await self._election.wait_for_members(known)
 
     async def step_down(self, reason: str) -> Leader:
         """Have another one lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""

@@ -109,6 +109,30 @@ async def test_clients_have_a_bound_and_so_has_what_they_do_not_read(
         each.transport.abort()
 
 
+async def test_who_has_gone_amid_answers_costs_no_line_and_others_few(
+    stores: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(server.log, "warning", lambda what, **_: told.append(what))
+    port = stores.reserve()
+    reader, writer = await connect(port)
+    writer.write(PING)
+    assert await reader.readexactly(4) == PONG
+    [client] = stores._stores[port]._clients.values()
+    assert client._transport is not None
+    client._transport.abort()  # as a failed answer does, before it is told
+    for _ in range(10):
+        client.send(PONG)
+    for _ in range(2 * server.TOLD_MAX):
+        stranger, speaking = await asyncio.open_connection("127.0.0.1", port)
+        speaking.write(b"GET / HTTP/1.1")
+        assert await is_reset(stranger)
+        speaking.transport.abort()
+    assert "socket.send()" not in caplog.text
+    assert len(told) == server.TOLD_MAX
+    writer.transport.abort()
+
+
 @contextmanager
 def both() -> Iterator[tuple[Any, Any]]:
     """A client of torch's own store, and one of ours.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +25,8 @@ from coordinator.journal.etcd.model import (
 )
 from tests.support.certificates import CertificateAuthority
 from tests.support.etcd import EtcdCluster, needs_etcd
+from tests.support.processes import DEADLINE_S
+from tests.support.waiting import MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -154,7 +156,7 @@ async def test_another_member_is_asked_after_one_has_died() -> None:
                 await client.commit(put(keys.leader))
             with pytest.raises(JournalOutage, match="given up"):
                 await anext(watch)
-            await client.commit(put(keys.leader))
+            await until_done(client, put(keys.leader))
             # The next one refuses: nothing is lost but time, for nothing was sent.
             route.links[1].cut(refuse=True)
             with pytest.raises(JournalOutage):
@@ -170,7 +172,7 @@ async def test_another_member_is_asked_after_one_has_died() -> None:
             assert "majority" in refused.value.hint
             for link in route.links:
                 link.restore()
-            await client.commit(put(keys.leader))
+            await until_done(client, put(keys.leader))
 
 
 async def test_a_member_that_has_lost_its_peers_is_left() -> None:
@@ -185,10 +187,21 @@ async def test_a_member_that_has_lost_its_peers_is_left() -> None:
                 # Without a request: the member itself says that it follows none any more.
                 with pytest.raises(JournalOutage):
                     await anext(watch)
-            await client.commit(put("x/head"))
+            # If it led the others, they have to elect another one first.
+            async with asyncio.timeout(DEADLINE_S):
+                await until_done(client, put("x/head"))
             with pytest.raises(JournalOutage):
                 async with connected(replace(address, endpoints=address.endpoints[:1])) as lost:
                     await lost.commit(put("x/head"))
+
+
+async def until_done(client: EtcdClient, transaction: Transaction) -> None:
+    while True:
+        try:
+            await client.commit(transaction)
+            break
+        except JournalOutage:
+            await asyncio.sleep(20 * MS)
 
 
 async def fill(client: EtcdClient) -> None:
@@ -262,12 +275,19 @@ async def test_a_password_lets_in_to_what_its_user_may_do(tmp_path: Path) -> Non
         )
         async with connected(address) as client:
             await client.commit(put("mine/head"))
+            link = client._link
+            # Without its token the next call is one that needs another, on the same connection.
+            assert link is not None
+            link._token = (("token", "over"),)
+            await client.commit(put("mine/head"))
+            guarded.control("role", "add", "theirs")  # what was handed out is of an older revision
+            await client.commit(put("mine/head"))
+            assert client._link is link
             # Its restart ends what a member has handed out: a token is had anew.
             guarded.members[0].kill()
             guarded.members[0].restart()
-            with suppress(JournalOutage):
-                await client.commit(put("mine/head"))
-            await client.commit(put("mine/head"))
+            async with asyncio.timeout(DEADLINE_S):
+                await until_done(client, put("mine/head"))
             async with aclosing(client.watch(*Keys("mine").all, after=0)) as watch:
                 assert (await anext(watch)).put
         await refused_to_others(address, tmp_path)
@@ -312,3 +332,15 @@ async def test_closing_ends_watches(address: EtcdAddress) -> None:
         await asyncio.sleep(0)
     with pytest.raises(JournalOutage):
         await waiting
+
+
+async def test_a_call_on_a_connection_that_was_closed_meanwhile_fails_as_one(
+    address: EtcdAddress,
+) -> None:
+    async with connected(address) as client:
+        await client.commit(put(f"{address.prefix}/x"))
+        assert client._link is not None
+        await client._link.close()
+        with pytest.raises(JournalOutage, match="given up"):
+            await client.commit(put(f"{address.prefix}/x"))
+        await client.commit(put(f"{address.prefix}/x"))

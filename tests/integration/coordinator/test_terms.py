@@ -9,11 +9,10 @@ import grpc
 import pytest
 
 from coordinator.command import cli
-from coordinator.core.run.state import Phase
 from coordinator.limits import Limits
 from coordinator.shell.cluster.follower import LOST_TERM
 from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY
-from drumbeat.v1 import control_pb2, query_pb2
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel, Fault
 from tests.support.waiting import wait_until
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tests.support.wire import FakeAgent
 
 Pair = tuple["Coordinator", "Coordinator"]
+RUNNING = session_pb2.GROUP_STATE_RUNNING
 
 
 @pytest.fixture
@@ -115,10 +115,14 @@ async def test_an_agent_goes_on_with_the_next_leader_as_if_nothing_were(pair: Pa
 
 
 async def wait_until_running(one: Coordinator) -> None:
+    """Return once the agents of a run were heard to run, and all that follows is written."""
     term = one.server.term
     assert term is not None
-    states = term.driver.journal.runs.states
-    await wait_until(lambda: all(s.phase is Phase.RUNNING for s in states.values()), DEADLINE_S)
+    async with asyncio.timeout(DEADLINE_S):
+        while {each.state for each in (await one.client.run()).agents} != {RUNNING}:
+            pass
+    driver = term.driver
+    await wait_until(lambda: driver._turns.is_idle and not driver._turn.locked(), DEADLINE_S)
 
 
 async def test_leadership_is_handed_over_at_once_and_back(pair: Pair) -> None:
@@ -360,3 +364,18 @@ async def test_work_that_waits_for_the_journal_ends_with_its_term(pair: Pair) ->
     await wait_until(lambda: second.membership._first_work, DEADLINE_S)
     await second.client.control.StepDown(control_pb2.StepDownRequest(), timeout=DEADLINE_S)
     await asyncio.wait_for(ended.wait(), DEADLINE_S)
+
+
+async def test_a_coordinator_that_comes_is_noticed_once(model: EtcdModel) -> None:
+    async with coordinator_of(model) as first:
+        await first.leads()
+        known = set(first.membership.members)
+        waiting = asyncio.create_task(first.membership.wait_for_members(known))
+        async with coordinator_of(model) as second:
+            await asyncio.wait_for(waiting, DEADLINE_S)
+            known |= set(first.membership.members)
+            assert {each.address for each in known} == {first.address, second.address}
+            waiting = asyncio.create_task(first.membership.wait_for_members(known))
+        await wait_until(lambda: len(first.membership.members) == 1, DEADLINE_S)
+        assert not waiting.done()  # one that left is none that is there
+        waiting.cancel()

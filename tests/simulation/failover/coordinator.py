@@ -56,7 +56,7 @@ class TermLife(Life["Coordinator"]):
         drive(self.journal.load(), self._loaded)
 
     def end(self, error: NotLeader) -> None:
-        """End with the term; what is being written may be durable, and is told to no one."""
+        """End with the term; what is being written may be durable, and is not told."""
         self.clock.note(self.actor.name, "ENDS", error)
         self._is_over = True
         self.turns.stop(error)

@@ -21,7 +21,7 @@ KEYS = Keys("sim")
 
 # After this long without an answer a client gives a request up.
 TIMEOUT_S = 1.0
-# So late do requests arrive at most that nobody waits for any more.
+# So late does a request arrive at most after its client gave it up.
 LATE_MAX_S = 15.0
 # So late is a watch at most that still hears of everything.
 LAG_MAX_S = 5.0
@@ -111,7 +111,7 @@ class EtcdService:
             if self.has_majority:
                 apply()
             elif self._random.random() < 0.3:
-                self._waiting.append(apply)  # a member has it, and no one knows
+                self._waiting.append(apply)  # a member has it, and its client does not know
 
         self.clock.after(self.delay(), None, arrive)
         if self.is_astray():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from coordinator.core.registry.registry import Registry
 from coordinator.errors import JournalOutage
 from coordinator.journal.etcd import journal
 from coordinator.journal.etcd.journal import EtcdJournal, decoded_head
@@ -30,7 +31,7 @@ def _holds_anyway(*_: object) -> IsCreated:
 
 
 def writes_without_its_term(patch: pytest.MonkeyPatch) -> None:
-    """A write is the next one after the last, whoever leads."""
+    """A write is the next one after the last, under any leader."""
     patch.setattr(journal, "IsCreated", _holds_anyway)
 
 
@@ -86,7 +87,7 @@ def leads_on_after_its_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def leads_beside_another(patch: pytest.MonkeyPatch) -> None:
-    """A campaign is won whoever leads."""
+    """A campaign is won although another one leads."""
 
     def campaign(keys: Any, member: Member, lease_id: int) -> Transaction:
         asked = original(keys, member, lease_id)
@@ -106,6 +107,11 @@ def campaigns_once(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(Candidacy, "_wanted", wanted)
+
+
+def takes_its_own_silence_for_theirs(patch: pytest.MonkeyPatch) -> None:
+    """A leader that stood still gives those up that went to look for another one."""
+    patch.setattr(Registry, "was_deaf", lambda _self, now: False)  # noqa: ARG005
 
 
 def never_looks_elsewhere(patch: pytest.MonkeyPatch) -> None:
@@ -128,6 +134,7 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     leads_on_after_its_lease,
     leads_beside_another,
     campaigns_once,
+    takes_its_own_silence_for_theirs,
     never_looks_elsewhere,
     speaks_before_it_writes,
     has_no_patience_with_itself,

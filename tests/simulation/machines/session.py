@@ -15,6 +15,7 @@ from agent.core.events import (
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session import convert
 from agent.session.session import (
+    BRIEF_TIMEOUT_S,
     PACE,
     WELCOME_TIMEOUT_S,
     desired_from,
@@ -80,7 +81,8 @@ class SimSession:
     def _connect(self) -> None:
         host, network = self._agent.host, self._agent.host.head.network
         head = self._agent.host.head.at(self._opened.address)
-        self._after(WELCOME_TIMEOUT_S, self._on_timeout)
+        within_s = BRIEF_TIMEOUT_S if self._opened.is_brief else WELCOME_TIMEOUT_S
+        self._after(within_s, self._on_timeout)
         if network.is_blocked(host.name, head.name):
             return  # nothing ever answers
         if (process := head.process) is None:
@@ -135,7 +137,7 @@ class SimSession:
 
     def _on_timeout(self) -> None:
         if not self._session_id:
-            self._lost(f"no answer within {WELCOME_TIMEOUT_S:g} s")
+            self._lost("no answer in time")
 
     def _on_down(self, message: session_pb2.Directive | End) -> None:
         if self._is_over:

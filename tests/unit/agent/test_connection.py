@@ -129,6 +129,21 @@ def test_the_term_that_is_lost_is_told_to_all_but_the_one_it_is_sent_to() -> Non
     assert opened(link, link.lost(lost("refused"), now=1.0)) == ("c:1", 7, 0.0)
 
 
+def test_others_are_asked_briefly_at_first_for_the_one_that_is_lost_may_be_back() -> None:
+    link = several()
+    assert not link.opening(0.0, a_beat()).is_brief
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    link.lost(lost("reset", outcome=Outcome.BROKEN), now=1.0)
+    asked = [link.opening(0.0, a_beat())]
+    for _ in range(5):
+        link.lost(lost("refused"), now=1.0)
+        asked.append(link.opening(0.0, a_beat()))
+    assert [(opening.address, opening.is_brief) for opening in asked] == [
+        *(("a:1", False), ("b:1", True), ("c:1", True)),
+        *(("a:1", False), ("b:1", False), ("c:1", False)),
+    ]
+
+
 def test_all_have_to_refuse_its_token_but_one_that_has_let_it_in() -> None:
     refusal = AccessRefused("no such token")
     refused = lost("no such token", refusal=refusal)

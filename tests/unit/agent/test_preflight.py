@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import LogDirectoryUnusable, ScriptNotFound
+from agent.errors import LogDirectoryUnusable, ScriptNotFound, UsageError
 from agent.runtime import preflight
 from agent.settings.config import AgentConfig, Program
 from agent.workers.devices.nvml import visible_gpus
@@ -258,5 +258,5 @@ def test_only_the_agents_own_python_preloads() -> None:
 
 def test_a_script_to_preload_with_has_to_be_there(tmp_path: Path) -> None:
     program = Program("script", str(tmp_path / "x.py"))
-    with pytest.raises(ScriptNotFound, match="there is no such file"):
+    with pytest.raises(UsageError, match=r"--preload-script: cannot run .* there is no such file"):
         preloading(program, preload_script=str(tmp_path / "missing.py"))

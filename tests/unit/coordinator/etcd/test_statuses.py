@@ -43,6 +43,12 @@ def test_a_failure_has_a_meaning(status: str, details: str, meaning: Meaning) ->
     assert found.hint or meaning in (Meaning.IMPOSSIBLE, Meaning.NO_LEASE, Meaning.COMPACTED)
 
 
+def test_limits_below_those_of_etcd_are_named() -> None:
+    found = failure("INVALID_ARGUMENT", "etcdserver: too many operations in txn request")
+    assert found.meaning is Meaning.IMPOSSIBLE
+    assert "--max-txn-ops 128" in found.hint
+
+
 def test_what_grpc_repeats_is_cut() -> None:
     text = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:2379: no way"
     assert failure("UNAVAILABLE", text).text == "ipv4:10.0.0.1:2379: no way"
