@@ -22,7 +22,6 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     """Open a session after a random delay of at most ``delay_max_s``; ends an older one.
 
     ``lost_term``: of the coordinator that this agent has lost, if that is why it comes.
-    ``is_brief``: that one may be there again at once, so another one is not waited for long.
     """
 
     attempt: int
@@ -30,7 +29,6 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     beat: Beat
     address: str = ""
     lost_term: int = 0
-    is_brief: bool = False
 
 
 class SendBeat(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.model import Beat, Pace
 from agent.settings.config import AgentConfig
-from drumbeat.command.leader_search import LeaderSearch
+from drumbeat.command.leader_search import LeaderSearch, Outcome
 from drumbeat.command.settings import parse_addresses
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
@@ -31,6 +31,10 @@ class CoordinatorLink:
         self.search = LeaderSearch(given)
         self.attempt = 0
         self.is_open = self.was_open = False
+        # Whether the coordinator that was lost may answer again at once: their connection broke.
+        # It gives an agent up half a second later, so in the first round of the search the others
+        # are not asked to wait for its successor.
+        self._may_be_back = False
         self.term = 0  # of the coordinator that let this agent in last
         self.deadline: float | None = None
         self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
@@ -59,15 +63,12 @@ class CoordinatorLink:
         """Return how to make the attempt."""
         # One whom another coordinator has sent has not lost the one that it goes to.
         is_sent = self.search.is_named
-        # A coordinator gives an agent up half a second after their connection broke.
-        is_brief = self._failures <= 1 and not self.search.has_led
         return fx.OpenSession(
             attempt=self.attempt,
             delay_max_s=delay_max_s,
             beat=beat,
             address=self.search.address,
-            lost_term=0 if is_sent or not self.was_open else self.term,
-            is_brief=is_brief and self.was_open and not is_sent,
+            lost_term=0 if is_sent or self._may_be_back else self.term,
         )
 
     def refusal(self, event: ev.SessionLost) -> errors.AgentError | None:
@@ -85,12 +86,14 @@ class CoordinatorLink:
 
     def lost(self, event: ev.SessionLost, *, now: float) -> float:
         """Begin another attempt; return the upper bound of its random delay."""
-        if self.is_open:
+        is_loss = self.is_open
+        if is_loss:
             self.deadline = now + self._config.coordinator_grace
         self.is_open, self.hint = False, event.hint
         self.attempt += 1
         if self.search.failed(event.outcome, event.reason, leader=event.leader):
             return 0.0
+        self._may_be_back = is_loss and event.outcome is Outcome.BROKEN
         delay = DELAY_FIRST_S * 2.0**self._failures
         self._failures = min(self._failures + 1, 20)
         return min(delay, self.pace.reconnect_delay_max_s)

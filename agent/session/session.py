@@ -42,8 +42,6 @@ log = structlog.get_logger()
 
 # How long a coordinator may take to answer a hello, the network included.
 WELCOME_TIMEOUT_S = 15.0
-# Of one that follows, while the one that leads may be back at once: of two of them in turn.
-BRIEF_TIMEOUT_S = 0.15
 
 _OF_RUN: dict[str, type[SpecRefused | RunRefused]] = {
     "SPEC_MISMATCH": SpecRefused,
@@ -123,18 +121,17 @@ class Session:
         """Open the session after a random delay and hold it until it ends."""
         await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))  # noqa: S311 - jitter
         opening, identity = self._opening, self._identity
-        within_s = BRIEF_TIMEOUT_S if opening.is_brief else WELCOME_TIMEOUT_S
         connection = connect(opening.address, opening.lost_term)
         try:
             if not identity.address:  # found once
                 identity.address = self._config.local_addr or await connection.address()
-            async with asyncio.timeout(within_s) as limit:
+            async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
                 await self._converse(connection, spool, limit)
             error = TransportError("the coordinator ended the session")
         except TransportError as raised:
             error = raised
         except TimeoutError:
-            error = TransportError(f"no answer within {within_s:g} s")
+            error = TransportError(f"no answer within {WELCOME_TIMEOUT_S:g} s")
         finally:
             self._said_all.set()
             await connection.close()

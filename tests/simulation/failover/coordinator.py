@@ -208,9 +208,16 @@ class Process:
         self._receptions: list[Reception] = []
 
     def open(self, link: Link, lost_term: int = 0) -> None:
-        """Take a new stream."""
+        """Take a new stream; the agent's transport gives up one that a stopped process has."""
+        if self.actor.is_stalled:
+            delay = self.machine.random.uniform(*self.machine.heads.network.keepalive_s)
+            self.clock.after(delay, None, partial(self._notice, link))
         reception = Reception(self, link, lost_term)
         self._receptions = [*(each for each in self._receptions if not each.is_over), reception]
+
+    def _notice(self, link: Link) -> None:
+        if self.actor.is_stalled and not link.is_cut:
+            link.down.inject(End(SILENT))
 
     def serve(self) -> None:
         """See to those that are held."""

@@ -15,7 +15,6 @@ from agent.core.events import (
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session import convert
 from agent.session.session import (
-    BRIEF_TIMEOUT_S,
     PACE,
     WELCOME_TIMEOUT_S,
     desired_from,
@@ -81,8 +80,7 @@ class SimSession:
     def _connect(self) -> None:
         host, network = self._agent.host, self._agent.host.head.network
         head = self._agent.host.head.at(self._opened.address)
-        within_s = BRIEF_TIMEOUT_S if self._opened.is_brief else WELCOME_TIMEOUT_S
-        self._after(within_s, self._on_timeout)
+        self._after(WELCOME_TIMEOUT_S, self._on_timeout)
         if network.is_blocked(host.name, head.name):
             return  # nothing ever answers
         if (process := head.process) is None:

@@ -121,26 +121,21 @@ def test_the_term_that_is_lost_is_told_to_all_but_the_one_it_is_sent_to() -> Non
     link = several()
     link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
     link.welcomed(SessionWelcomed(attempt=1, pace=PACE))  # another pace
-    broken = lost("reset", outcome=Outcome.BROKEN)
-    assert opened(link, link.lost(broken, now=1.0)) == ("a:1", 7, DELAY_FIRST_S)
-    assert opened(link, link.lost(lost("refused"), now=1.0)) == ("b:1", 7, 0.0)
+    silent = lost("timeout", outcome=Outcome.SILENT)
+    assert opened(link, link.lost(silent, now=1.0)) == ("b:1", 7, 0.0)
     sent = lost("", outcome=Outcome.NOT_LEADER, leader="d:1")
     assert opened(link, link.lost(sent, now=1.0)) == ("d:1", 0, 0.0)
     assert opened(link, link.lost(lost("refused"), now=1.0)) == ("c:1", 7, 0.0)
 
 
-def test_others_are_asked_briefly_at_first_for_the_one_that_is_lost_may_be_back() -> None:
+def test_others_are_not_to_wait_at_first_where_the_one_that_is_lost_may_be_back() -> None:
     link = several()
-    assert not link.opening(0.0, a_beat()).is_brief
     link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
-    link.lost(lost("reset", outcome=Outcome.BROKEN), now=1.0)
-    asked = [link.opening(0.0, a_beat())]
-    for _ in range(5):
-        link.lost(lost("refused"), now=1.0)
-        asked.append(link.opening(0.0, a_beat()))
-    assert [(opening.address, opening.is_brief) for opening in asked] == [
-        *(("a:1", False), ("b:1", True), ("c:1", True)),
-        *(("a:1", False), ("b:1", False), ("c:1", False)),
+    asked = [opened(link, link.lost(lost("reset", outcome=Outcome.BROKEN), now=1.0))]
+    asked += [opened(link, link.lost(lost("refused"), now=1.0)) for _ in range(5)]
+    assert [(address, term) for address, term, _ in asked] == [
+        *(("a:1", 0), ("b:1", 0), ("c:1", 0)),
+        *(("a:1", 7), ("b:1", 7), ("c:1", 7)),
     ]
 
 
