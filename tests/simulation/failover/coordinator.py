@@ -211,12 +211,13 @@ class Process:
         """Take a new stream; the agent's transport gives up one that a stopped process has."""
         if self.actor.is_stalled:
             delay = self.machine.random.uniform(*self.machine.heads.network.keepalive_s)
-            self.clock.after(delay, None, partial(self._notice, link))
+            self.clock.after(delay, None, partial(self.notice, link, self.machine.stalls))
         reception = Reception(self, link, lost_term)
         self._receptions = [*(each for each in self._receptions if not each.is_over), reception]
 
-    def _notice(self, link: Link) -> None:
-        if self.actor.is_stalled and not link.is_cut:
+    def notice(self, link: Link, number: int) -> None:
+        """Let the agent's transport give a connection up if the process has stood still since."""
+        if self.actor.is_stalled and self.machine.stalls == number:
             link.down.inject(End(SILENT))
 
     def serve(self) -> None:
@@ -271,7 +272,7 @@ class Coordinator:
         # has come; and how many of them pass before.
         self._traps: dict[str, tuple[int, Callable[[], None]]] = {}
         self._lives = 0
-        self._stalls = 0
+        self.stalls = 0
         self._random = heads.clock.random(f"machine {name}")
 
     @property
@@ -349,20 +350,14 @@ class Coordinator:
         if process is None or process.actor.is_stalled:
             return
         self._is_suspended, self._stopped_at = is_suspended, self.clock.now
-        self._stalls += 1
-        number = self._stalls
+        self.stalls += 1
         for actor in process.actors:
             self.clock.stall(actor)
-
-        def notice(link: Link) -> None:
-            if process.actor.is_stalled and self._stalls == number:
-                link.down.inject(End(SILENT))
-
         network = self.heads.network
         for link in network.links:
             if link.ends[1] == self.name and not link.is_cut:
                 delay = self._random.uniform(*network.keepalive_s)
-                self.clock.after(delay, None, partial(notice, link))
+                self.clock.after(delay, None, partial(process.notice, link, self.stalls))
 
     def resume(self) -> None:
         """Let the process go on."""
