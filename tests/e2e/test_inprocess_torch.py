@@ -40,7 +40,8 @@ def train(cluster: Cluster, coordinator: Coordinator, mode: str, *, hosts: int) 
     """Let agents with as many workers each train to the end."""
     directory = cluster.directory / mode
     directory.mkdir()
-    command = ("--nnodes", str(hosts), "--nproc-per-node", str(hosts), *WORKER, mode)
+    size = ("--nnodes", str(hosts), "--nproc-per-node", str(hosts))
+    command = (*size, "--preload", "torch", *WORKER, mode)
     agents: list[Agent] = []
     for _ in range(hosts):
         if agents:
@@ -60,7 +61,7 @@ def result(agents: list[Agent]) -> tuple[float, float]:
 
 def start_two(cluster: Cluster, mode: str) -> Agent:
     """Let two workers of one agent run to the end."""
-    options = ("--standalone", "--nproc-per-node", "2")
+    options = ("--standalone", "--nproc-per-node", "2", "--preload", "torch")
     agent = cluster.agent(*options, *WORKER, mode, str(cluster.directory))
     assert agent.wait(TRAINING_S) == 0, cluster.logs()
     assert sorted(line["value"] for line in told([agent], "returned")) == ["4.0", "4.0"]

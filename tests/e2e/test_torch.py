@@ -45,8 +45,8 @@ def worker_of(agent: Agent, rank: int) -> psutil.Process:
 
 def test_standalone_training_reaches_its_accuracy(cluster: Cluster) -> None:
     """DistributedDataParallel over two workers, as the README has it."""
-    options = ("--standalone", "--nproc-per-node", "2")
-    agent = cluster.agent(*options, SCRIPT, "--epochs", "10")
+    options = ("--standalone", "--nproc-per-node", "2", "--preload", "torch,sklearn.datasets")
+    agent = cluster.agent(*options, SCRIPT, "--epochs", "6")
     assert agent.wait(TRAINING_S) == 0
     assert accuracy([agent]) > ACCURACY_MIN
     assert "restart 0" in agent.stdout
