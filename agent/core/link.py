@@ -34,7 +34,7 @@ class CoordinatorLink:
         # Whether the coordinator that was lost may answer again at once: their connection broke.
         # It gives an agent up half a second later, so in the first round of the search the others
         # are not asked to wait for its successor.
-        self._may_be_back = False
+        self._may_be_back = self._has_told_loss = False
         self.term = 0  # of the coordinator that let this agent in last
         self.deadline: float | None = None
         self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
@@ -63,12 +63,14 @@ class CoordinatorLink:
         """Return how to make the attempt."""
         # One whom another coordinator has sent has not lost the one that it goes to.
         is_sent = self.search.is_named
+        lost_term = 0 if is_sent or self._may_be_back else self.term
+        self._has_told_loss = lost_term > 0
         return fx.OpenSession(
             attempt=self.attempt,
             delay_max_s=delay_max_s,
             beat=beat,
             address=self.search.address,
-            lost_term=0 if is_sent or self._may_be_back else self.term,
+            lost_term=lost_term,
         )
 
     def refusal(self, event: ev.SessionLost) -> errors.AgentError | None:
@@ -91,7 +93,9 @@ class CoordinatorLink:
             self.deadline = now + self._config.coordinator_grace
         self.is_open, self.hint = False, event.hint
         self.attempt += 1
-        if self.search.failed(event.outcome, event.reason, leader=event.leader):
+        # One that was told of the loss has waited for a successor, and says that there is none.
+        is_news = self._has_told_loss
+        if self.search.failed(event.outcome, event.reason, leader=event.leader, is_news=is_news):
             return 0.0
         self._may_be_back = is_loss and event.outcome is Outcome.BROKEN
         delay = DELAY_FIRST_S * 2.0**self._failures

@@ -89,8 +89,13 @@ class LeaderSearch:
         self._reasons.clear()
         self._begin_round()
 
-    def failed(self, outcome: Outcome, reason: str = "", *, leader: str = "") -> bool:
-        """Choose the next address; return whether to ask it at once."""
+    def failed(
+        self, outcome: Outcome, reason: str = "", *, leader: str = "", is_news: bool = False
+    ) -> bool:
+        """Choose the next address; return whether to ask it at once.
+
+        ``is_news``: that one leads is known by now, and not from before it gave no answer.
+        """
         asked = self.address
         self._reasons.pop(asked, None)
         self._reasons[asked] = _Answer(outcome, reason, leader)
@@ -106,7 +111,7 @@ class LeaderSearch:
             self._leader = ""
         if outcome is not Outcome.NOT_LEADER:
             self._silent.add(asked)
-        elif leader not in ("", asked) and leader not in self._silent:
+        elif leader not in ("", asked) and (is_news or leader not in self._silent):
             self._leader, self._is_leader_named = leader, True
             if self._redirects < REDIRECTS_MAX:
                 self._redirects += 1

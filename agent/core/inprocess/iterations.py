@@ -158,7 +158,7 @@ class HostIterations:
     def deadline(self) -> float | None:
         """When to call ``settle`` again if nothing happens."""
         instants = [worker.kill_at for worker in self.workers]
-        if not self._is_stopping:
+        if not self._is_stopping and not all(worker.is_gone for worker in self.workers):
             instants.append(self._dismissed_until)
         if self._is_running:
             instants += [self._notices.tell_at, self._notices.wait_at]

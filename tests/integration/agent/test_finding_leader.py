@@ -120,7 +120,7 @@ async def test_a_follower_sends_it_to_the_leader_in_one_hop_even_one_it_was_not_
         # Whose session breaks, for whatever reason, comes back to the leader.
         (await them.leader.session()).cut()
         assert await seeker.found() == them.leader.address
-        assert them.leader.lost_terms == [0, 7]
+        assert them.leader.lost_terms == [0, 0], "where it broke it may be back at once"
         assert len(them.follower.lost_terms) == 1
 
 
@@ -136,16 +136,19 @@ async def test_it_waits_at_a_follower_for_the_next_leader() -> None:
         successor.term = 8
         async with seeking(them.leader, them.follower) as seeker:
             assert await seeker.found() == them.leader.address
-            them.follower.is_free.clear()
             opened = await them.leader.session()
             them.leader.answer = not_leading()
             opened.cut()
             async with asyncio.timeout(DEADLINE_S):
                 await them.follower.is_asked.wait()
+                # At first the one that is lost might have been back at once.
+                them.follower.is_free.clear()
+                them.follower.is_asked.clear()
+                await them.follower.is_asked.wait()
             them.follower.answer = not_leading(successor.address)
             them.follower.is_free.set()
             assert await seeker.found() == successor.address
-    assert them.follower.lost_terms == [7]
+    assert them.follower.lost_terms == [0, 7]
     assert successor.lost_terms == [0], "it was sent there, and has not lost that one"
     assert seeker.link.term == 8
 

@@ -36,7 +36,7 @@ class JournalWatcher:
         self.checker, self._etcd = checker, etcd
         self.takeovers = self.refused = 0
         self._head: Head | None = None
-        self._was_drained: set[str] = set()
+        self._was_drained: set[tuple[str, int]] = set()
 
     def on_commit(self, life: TermLife, asked: Transaction, outcome: Outcome) -> None:
         """Etcd has done a transaction of a term, or found that its conditions do not hold."""
@@ -62,7 +62,9 @@ class JournalWatcher:
     def _on_batch(self, number: int) -> None:
         """A batch is there."""
         drained = self._drained()
-        self.checker.drained, self._was_drained = self._was_drained & drained, drained
+        # Of one that was lifted and set anew in this batch the calls are others.
+        self.checker.drained = {name for name, _ in self._was_drained & drained}
+        self._was_drained = drained
         values: dict[str, bytes] = {}
         for pair in self._etcd.state.read(*KEYS.runs).found:
             item = Item.parse(KEYS, pair.key)
@@ -96,13 +98,13 @@ class JournalWatcher:
         if self._head is not None and self._head.term == life.term:  # else another one writes now
             assert life.journal.runs.find(RUN) == self.checker.shadow, problem
 
-    def _drained(self) -> set[str]:
-        """Return the hosts that are to take part in no round."""
+    def _drained(self) -> set[tuple[str, int]]:
+        """Return the hosts that are to take part in no round, with how often that was changed."""
         placed = (
             msgspec.json.decode(pair.value, type=PlacedDrain).drain
             for pair in self._etcd.state.read(*KEYS.drains).found
         )
-        return {drain.name for drain in placed if not drain.is_lifted}
+        return {(drain.name, len(drain.calls)) for drain in placed if not drain.is_lifted}
 
 
 class Heads:

@@ -111,7 +111,9 @@ def test_workers_that_have_left_are_given_time_as_well_and_no_longer_than_they_n
     story.feed(leaves(0, 0), leaves(1, 0, K.EXITED))
     assert story.host.dismiss("all left", now=story.now) == []
     story.ends(0, 1)
+    assert story.host.deadline == story.now + GRACE_S
     story.ends(1, 0)
+    assert story.host.deadline is None, "or it would be due for ever"
     assert story.host.dismiss("all left", now=story.now) is None
 
 
