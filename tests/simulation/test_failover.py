@@ -18,6 +18,9 @@ from tests.simulation.test_simulation import MISTAKE_SEEDS_MAX, SEEDS, SEEDS_PER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Each of these worlds is as long as two of the others.
+FAILOVER_SEEDS = SEEDS if SEEDS > 200 else SEEDS // 2
+
 # Seeds that once failed, and what they found.
 REGRESSIONS = [
     321,  # a leader that stood still gave up agents that were asking another one meanwhile
@@ -26,6 +29,8 @@ REGRESSIONS = [
     5787,  # a lifted drain was a batch later than the round that began by it
     20224,  # agents asked the next leader too briefly, and it gave them up for that
     22225,  # the same, while the one before stood still
+    42303,  # agents did not ask one again that had stood still, as long as others held them
+    49048,  # a deadline stayed due once workers had died with their supervisor amid a goodbye
 ]
 
 
@@ -37,9 +42,9 @@ def test_one_world(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture
         live(seed, FailoverCluster, verbose=True)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, FAILOVER_SEEDS, SEEDS_PER_TEST))
 def test_every_world_keeps_the_promises(first: int) -> None:
-    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
+    for seed in range(first, min(first + SEEDS_PER_TEST, FAILOVER_SEEDS)):
         live(seed, FailoverCluster)
 
 

@@ -139,6 +139,16 @@ def test_others_are_not_to_wait_at_first_where_the_one_that_is_lost_may_be_back(
     ]
 
 
+def test_one_that_fell_silent_is_asked_again_once_its_successor_was_waited_for_in_vain() -> None:
+    link = several()
+    link.welcomed(SessionWelcomed(attempt=1, pace=PACE, term=7))
+    silent = lost("timeout", outcome=Outcome.SILENT)
+    assert opened(link, link.lost(silent, now=1.0)) == ("b:1", 7, 0.0)
+    named = lost("", outcome=Outcome.NOT_LEADER, leader="a:1")
+    assert opened(link, link.lost(named, now=7.0)) == ("a:1", 0, 0.0)
+    assert opened(link, link.lost(silent, now=9.0)) == ("c:1", 7, 0.0)
+
+
 def test_all_have_to_refuse_its_token_but_one_that_has_let_it_in() -> None:
     refusal = AccessRefused("no such token")
     refused = lost("no such token", refusal=refusal)
