@@ -367,5 +367,7 @@ class Coordinator:
                 self.lag_s += self.clock.now - self._stopped_at
             actors = self.process.actors
             self._random.shuffle(actors)  # either may be the first to do what it was about to
+            stalls = self.stalls
             for actor in actors:
-                self.clock.resume(actor, self._random)
+                if self.stalls == stalls:  # else what the first one did stops it all again
+                    self.clock.resume(actor, self._random)
