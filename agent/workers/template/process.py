@@ -258,7 +258,8 @@ def _try_fork() -> str:
     if heard.poll(TRIAL_S * 1000):
         answer = os.read(told, select.PIPE_BUF).decode()
     os.close(told)
-    os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # Where SIGCHLD is ignored it has gone for good by now.
+        os.kill(pid, signal.SIGKILL)
     _wait_for(pid)
     if answer == "-":
         return ""
