@@ -262,7 +262,9 @@ class Candidacy:
         leader = self._leader
         is_ours = leader is not None and self._is_ours(leader)
         match self.standing:
-            case Standing.LEADING | Standing.RESIGNING if leader is None or not is_ours:
+            case Standing.LEADING | Standing.RESIGNING if (
+                leader is None or not is_ours or leader.term != self.term
+            ):
                 self._lost(leader, now)
             case Standing.RESIGNING if now >= self._leave_by:
                 self._stop(None, "the hand-over was not answered in time")
@@ -289,7 +291,7 @@ class Candidacy:
             self._given_up, self.term = self.term, 0
             self.standing = Standing.HANDING_OVER
             self._hand_over(leader, now)
-        elif leader is None:
+        elif leader is None or self._has_lease(leader):  # by a campaign that arrived once more
             self._stop(None, "its leadership had ended in etcd")
         else:
             self._stop(self.leader, f"{leader.address} leads, in term {leader.term}")

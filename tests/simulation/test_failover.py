@@ -30,6 +30,8 @@ REGRESSIONS = [
     20224,  # agents asked the next leader too briefly, and it gave them up for that
     22225,  # the same, while the one before stood still
     42303,  # agents did not ask one again that had stood still, as long as others held them
+    73172,  # a leader that stood still between two looks at an empty journal took it for broken
+    75007,  # a campaign that arrived once more, amid a hand-over, made a term that it did not know
     49048,  # a deadline stayed due once workers had died with their supervisor amid a goodbye
 ]
 

@@ -186,6 +186,9 @@ class EtcdJournal(Journal):
             sequence, batch = before.sequence, before.batch
             self._revision = found[0].mod_revision
         elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).found:
+            # Others may have led and written since the head was looked for.
+            if not (await self._patiently(lambda: self._etcd.commit(look))).is_done:
+                raise self._lost()
             raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, _HINT)
         self._head = Head(
             term=self.term,
