@@ -47,7 +47,7 @@ _PEM = serialization.Encoding.PEM
 class Issuer(Struct, frozen=True):
     """The key that signs, and the certificates from it to the oldest authority.
 
-    Its ``content`` is what is kept of it: the key, and whoever has it can pass for a coordinator.
+    Its ``content`` is what is kept of it: the key, and who has it can pass for a coordinator.
     """
 
     key: ec.EllipticCurvePrivateKey

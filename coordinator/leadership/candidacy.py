@@ -54,7 +54,7 @@ class Candidacy:
         self._lease: Lease | None = None
         self._lease_until = -math.inf  # it lives until then for sure
         self._enrolled_at: int | None = None  # the revision since when it is a member
-        self._leader: Leader | None = None  # as etcd said last, whoever it is
+        self._leader: Leader | None = None  # as etcd said last, this one or another
         self.revision = 0  # when it said so
         self._is_stale = False  # etcd has not said anything for as long as a lease
         self._given_up = 0  # the latest term that this one led, and will not again
@@ -81,7 +81,7 @@ class Candidacy:
             return None
         if leader.member.member_id == self.member.member_id:
             return leader if self.standing is Standing.LEADING else None
-        # One of an earlier process here answers no more: whoever asks there asks this one.
+        # One of an earlier process here answers no more: a client that asks there asks this one.
         return None if leader.address == self.member.address else leader
 
     @property

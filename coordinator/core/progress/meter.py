@@ -220,7 +220,7 @@ class Meter:
         self._review(now)
 
     def _review(self, now: float) -> None:
-        """Note what nobody is waited for any more."""
+        """Note the borders for which no agent is waited any more."""
         if self._is_stopping and self._stopped is None and not self._stopping:
             self._stopped, self._is_changed = nanoseconds(now), True
         if self._round_id is None:

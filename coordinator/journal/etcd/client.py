@@ -104,7 +104,7 @@ class EtcdClient:
         )
 
     async def close(self) -> None:
-        """Close the connection; whoever calls meanwhile is cancelled."""
+        """Close the connection; calls under way are cancelled."""
         if self._link is not None:
             await self._link.close()
             self._link = None

@@ -1,7 +1,7 @@
 """Shell. A journal on etcd, written by the coordinator that leads and by no other.
 
 Every write is one transaction that holds only under its term, and only as the next one after the
-last: whoever was deposed, and whatever comes late, changes nothing.
+last: a leader that was deposed, and what comes late, changes nothing.
 """
 
 from __future__ import annotations
