@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.access.calls import CoordinatorCalls
-from coordinator.command.looking.stacks import Worker
+from coordinator.wire.stack_groups import Worker
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 

@@ -1,4 +1,4 @@
-"""Shell. Runs as documents: what ``-o json`` writes.
+"""Shell. Runs as documents: what ``-o json`` writes, and the page is told.
 
 Names and meanings are those of docs/operating.md, and stay; what is not known is null.
 """

@@ -20,7 +20,7 @@ from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
 from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
-from coordinator.shell.overviews import Overviews
+from coordinator.shell.services.overviews import Overviews
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
