@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.command.looking.documents import goodput_document
 from coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
 from coordinator.core.progress.goodput import (
     HOSTS_MAX,
@@ -26,6 +25,7 @@ from coordinator.core.progress.meter import NOTE_INTERVAL_S
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
 from coordinator.core.run.state import RunState
+from coordinator.wire.documents import goodput_document
 from coordinator.wire.goodput import goodput_message
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec
