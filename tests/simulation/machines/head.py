@@ -50,7 +50,7 @@ def _pass_over(_problem: InvalidField) -> None:
 
 
 class Session:
-    """The coordinator's end of one stream, as ``coordinator.shell.sessions`` holds it."""
+    """The coordinator's end of one stream, as ``coordinator.shell.services.sessions`` holds it."""
 
     def __init__(self, life: Life[Any], link: Link, session_id: str) -> None:
         self.session_id = session_id
