@@ -1,0 +1,1 @@
+"""The HTTP port: the page, what it reads, metrics."""
