@@ -13,10 +13,10 @@ from google.protobuf.descriptor import ServiceDescriptor
 from coordinator.access.audit import Audit
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.errors import CoordinatorError
-from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver
-from coordinator.shell.query_service import QueryService
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.services.control_service import ControlService
+from coordinator.shell.services.query_service import QueryService
+from coordinator.shell.services.sessions import Sessions
 from coordinator.shell.transport.interceptor import caller_of
 from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, Services
 

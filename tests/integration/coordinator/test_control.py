@@ -23,9 +23,9 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
-from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver, Outbox
-from coordinator.shell.query_service import QueryService
+from coordinator.shell.services.control_service import ControlService
+from coordinator.shell.services.query_service import QueryService
 from coordinator.wire.session import directive_message
 from drumbeat.access.token import NO_CA, Role, Token, parse_token
 from drumbeat.mapping import duration, seconds_of

@@ -20,7 +20,7 @@ from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
 from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
-from coordinator.shell.overviews import Overviews
+from coordinator.shell.services.overviews import Overviews
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
@@ -166,7 +166,8 @@ class QueryService:
     ) -> query_pb2.GetGoodputResponse:
         """Return what the time of a run went into."""
         state, run = self._find(request.run_id, request.generation)
-        return goodput_message(state, run, now=self._driver.now())
+        with_segments = request.with_segments
+        return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
 
     async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
         """Write what comes, no faster than is allowed."""
