@@ -1,7 +1,8 @@
 """Shell. The ranks of a run as columns, made while the others have their turns, and shared.
 
 A column is the base64 of a little-endian array, with a value for each host of the round in order
-of group ranks, or for each rank. docs/page.md names them.
+of group ranks, or for each rank: bytes, 16 bits (``MOST``, ``UNKNOWN``), or floats of 32. Silences
+are tenths of a second, a rank's since its latest heartbeat, or else since its agent was heard.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""The HTTP port: the page, what it reads, metrics."""
