@@ -17,7 +17,7 @@ const FINAL = new Set([400, 401, 403, 404]);
  * `onState` is told {isOpen, since, reason}: `since` is when it broke. Every connection begins with
  * the whole, so that nothing of what was missed is needed.
  * @param {string} path
- * @param {{query?: object, onState?: Function, isEnding?: boolean}} options `isEnding`: the server
+ * @param {{query?: object | (() => object), onState?: Function, isEnding?: boolean}} options `isEnding`: the server
  *   ends the stream when all is told
  */
 export function openStream(path, { query, onState = () => {}, isEnding = false } = {}) {
@@ -35,7 +35,7 @@ export function openStream(path, { query, onState = () => {}, isEnding = false }
     const mine = new AbortController();
     connection = mine;
     try {
-      const response = await request(path, { query, signal: mine.signal });
+      const response = await request(path, { query: typeof query === "function" ? query() : query, signal: mine.signal });
       await read(response.body.getReader(), mine);
       if (isEnding && connection === mine) {
         close();
