@@ -120,11 +120,11 @@ export function mountRun(main, frame, { runId, generation }) {
     },
   });
   context.live = stream;
-  let events = [];
+  let events = null;
   for (const kind of KINDS) {
     stream.on(kind, (data) => {
       show(body, true);
-      if (kind === "events") ({ all: events } = data = withInstants(events, data));
+      if (kind === "events") events = data = withInstants(events, data);
       tell(kind, data);
     });
   }
@@ -144,13 +144,12 @@ export function mountRun(main, frame, { runId, generation }) {
 }
 
 /** All events so far, each with the instant `at` of this browser's clock, and those that are new. */
-function withInstants(known, told) {
+function withInstants(known, { events, missed = 0, generation }) {
   const now = Date.now();
-  const last = known.at(-1)?.sequence ?? 0;
-  const found = (told.events ?? told).map((event) => ({ ...event, at: now - event.age_s * 1_000 }));
-  // Events of a later run of this id begin anew.
-  const isAnew = found.length && found.at(-1).sequence < last;
-  const added = isAnew ? found : found.filter(({ sequence }) => sequence > last);
-  const all = isAnew ? found : [...known, ...added];
-  return { all: all.slice(-EVENTS_MAX), added: known.length ? added : [] };
+  const found = events.map((event) => ({ ...event, at: now - event.age_s * 1_000 }));
+  // Those of a later run of this id begin anew; so do those of a stream that tells all again.
+  if (!known || known.generation !== generation) return { all: found, added: [], missed, generation };
+  const last = known.all.at(-1)?.sequence ?? 0;
+  const added = found.filter(({ sequence }) => sequence > last);
+  return { all: [...known.all, ...added].slice(-EVENTS_MAX), added, missed: known.missed, generation };
 }

@@ -18,6 +18,7 @@ export function mount(root, context) {
   fill(context.tools, hint, filter);
   fill(root, scroll, empty, more);
   let events = [];
+  let missed = 0;
   let isWhole = false;
   let isFirst = true;
 
@@ -32,7 +33,7 @@ export function mount(root, context) {
     show(scroll, shown.length);
     show(more, shown.length < found.length);
     setText(more, `Show all ${found.length}`);
-    setText(hint, events.length ? count(events.length, "event") : "");
+    setText(hint, events.length ? count(events.length, "event") + (missed ? `, ${missed} earlier ones are forgotten` : "") : "");
     age();
   }
 
@@ -59,6 +60,7 @@ export function mount(root, context) {
     update(kind, data) {
       if (kind !== "events") return;
       events = data.all;
+      missed = data.missed;
       const telling = data.added.filter((each) => BAD.has(each.kind) || NOTEWORTHY.has(each.kind));
       if (telling.length) context.announce(telling.slice(-2).map((each) => `${words(each.kind)}: ${each.reason}`).join(". "));
       paint();

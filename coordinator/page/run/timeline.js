@@ -336,9 +336,15 @@ export function mount(root, context) {
   const clockTimer = setInterval(() => { if (isRunning && !document.hidden) paint(); }, 1_000);
 
   let refresh = 0;
+  let refreshAt = Infinity;
   /** Ask for segments where the stream brings none; not more often than they can matter. */
   function refreshSegments(pauseMs) {
-    refresh ||= setTimeout(async () => {
+    const at = Date.now() + pauseMs;
+    if (at >= refreshAt) return;
+    refreshAt = at;
+    clearTimeout(refresh);
+    refresh = setTimeout(async () => {
+      refreshAt = Infinity;
       try {
         const found = await context.api("goodput", { query: { segments: 1 } });
         segments = segmentsOf(found, Date.now());
@@ -346,7 +352,6 @@ export function mount(root, context) {
       } catch {
         // The next document of the stream asks again.
       }
-      refresh = 0;
     }, pauseMs);
   }
 
