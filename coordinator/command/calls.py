@@ -18,6 +18,7 @@ from coordinator.command.requests import (
     CreateToken,
     DrainAgent,
     ForgetRun,
+    LinkPage,
     ListDrains,
     ListMembers,
     ListTokens,
@@ -289,6 +290,15 @@ def _step_down(asked: StepDown, call: Call) -> Done:
     return Done(f"coordinator: {leader} leads", {"leader": leader})
 
 
+def _link_page(asked: LinkPage, call: Call) -> Done:
+    request = query_pb2.GetPageLinkRequest(run_id=asked.run_id or "")
+    if asked.role is not None:
+        request.role = control_pb2.Role.Value(f"ROLE_{asked.role.upper()}")
+    found = call("GetPageLink", request)
+    left_s = seconds_of(found.time_left) if found.HasField("time_left") else None
+    return Done(found.url, {"url": found.url, "time_left_s": left_s})
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -305,6 +315,7 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ListDrains: _list_drains,
     ListMembers: _list_members,
     StepDown: _step_down,
+    LinkPage: _link_page,
 }
 
 

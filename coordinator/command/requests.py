@@ -357,6 +357,21 @@ class ShowGoodput(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinkPage(Request):
+    """``coordinator page``."""
+
+    run_id: str | None = None  # an argument; None: all runs
+    role: str | None = setting(
+        None,
+        one_of(("view", "admin")),
+        "Options",
+        "What it allows. view: reading, of one run alone if one is named; admin: everything.",
+        shown_default="what you may do yourself",
+        has_variable=False,
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -380,6 +395,7 @@ COMMANDS: dict[str, type[Request]] = {
     "members": ListMembers,
     "step-down": StepDown,
     "goodput": ShowGoodput,
+    "page": LinkPage,
 }
 
 
