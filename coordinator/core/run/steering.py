@@ -39,6 +39,21 @@ def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
     return Steered(outcome="its next round starts; no restart is charged")
 
 
+def checkpointed(state: RunState) -> Steered | WrongPhase:
+    """Return what asking training to save leads to; nothing is done if that is not new."""
+    if state.verdict is not None:
+        return WrongPhase(
+            state.run_id, f"has ended: {state.verdict.reason}", "nothing can be saved"
+        )
+    if state.phase is Phase.ENDING:
+        return WrongPhase(state.run_id, f"is about to end: {state.reason}", "nothing can be saved")
+    if state.phase is Phase.GATHERING:
+        return WrongPhase(state.run_id, "has no round at present", "ask again once it trains")
+    if state.notice is not None:
+        return Steered(outcome=f"training saves already: {state.notice.reason}", is_new=False)
+    return Steered(outcome="training is told to save at one step, if it asks when to, and goes on")
+
+
 def with_notice(
     result: Steered | CoordinatorError, state: RunState, *, now: float
 ) -> Steered | CoordinatorError:
