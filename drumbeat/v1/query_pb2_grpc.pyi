@@ -201,7 +201,23 @@ _QueryServiceGetGoodputType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType]):
+_QueryServiceGetStepTimesType = typing_extensions.TypeVar(
+    '_QueryServiceGetStepTimesType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetStepTimesType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -256,6 +272,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetGoodputRequest,
             drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetStepTimesRequest,
+            drumbeat.v1.query_pb2.GetStepTimesResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -303,6 +323,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetGoodputRequest,
             drumbeat.v1.query_pb2.GetGoodputResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetStepTimesRequest,
+            drumbeat.v1.query_pb2.GetStepTimesResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -366,6 +390,12 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     GetGoodput: _QueryServiceGetGoodputType
     """Returns what the time of a run went into, up to now or to its end."""
 
+    GetStepTimes: _QueryServiceGetStepTimesType
+    """Returns how long the steps of some ranks took in the last minutes of the present round, and
+    the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+    INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -410,6 +440,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetGoodputRequest,
         drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
     ],
 ]
 
@@ -536,5 +570,16 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.GetGoodputResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetGoodputResponse]]:
         """Returns what the time of a run went into, up to now or to its end."""
+
+    @abc.abstractmethod
+    def GetStepTimes(
+        self,
+        request: drumbeat.v1.query_pb2.GetStepTimesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetStepTimesResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetStepTimesResponse]]:
+        """Returns how long the steps of some ranks took in the last minutes of the present round, and
+        the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+        INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+        """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

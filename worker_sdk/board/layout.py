@@ -45,6 +45,13 @@ GAP_MAX = 18  # the longest time between two heartbeats without a section in bet
 SLOTS_USED = 19  # slots from this one on have never been used
 SECTIONS_USED = 20  # the same of the table of sections
 GAPS = 21  # how many gaps GAP_MAX is the longest of
+# All words up to `HEADER_WORDS` are 0 until one side knows them: a version that adds one changes
+# nothing for the other side.
+STEPS_TOTAL = 22  # how many steps training will make; 0: not told
+STEPS_TIMED = 23  # how many steps there were between heartbeats
+STEPS_TIME = 24  # what these took together, sections left out, ns
+STEPS_BUSY = 25  # of how many of these the worker's own work is known
+BUSY_TIME = 26  # what that took together, ns
 
 NO_STEP = -1
 
