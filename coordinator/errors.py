@@ -19,9 +19,11 @@ CoordinatorError
  │   └─ RevokedToken          any more
  ├─ Forbidden                 who calls may not do this
  ├─ NoOwnAuthority            the server's certificate is the operator's
+ ├─ NoPage                    the coordinator serves no page
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
+     ├─ MissingExtra          a setting needs packages that are not installed
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
      │   └─ LostLeadership    and has taken the journal over
@@ -229,6 +231,13 @@ class NoOwnAuthority(CoordinatorError):
         super().__init__(option)
 
 
+class NoPage(CoordinatorError):
+    """The coordinator serves no page to link to."""
+
+    status = "FAILED_PRECONDITION"
+    text = "the coordinator serves no page: it was started without --http-port"
+
+
 class CommandFailed(CoordinatorError):
     """The process cannot do what it was told to; no caller of a server sees it."""
 
@@ -263,6 +272,16 @@ class InvalidConfiguration(CommandFailed):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
+
+
+class MissingExtra(CommandFailed):
+    """A setting needs packages that are not installed; ``args`` are both, and their extra."""
+
+    text = "{0} needs the package {1}, which is not installed"
+
+    def __init__(self, option: str, package: str | None, extra: str) -> None:
+        super().__init__(option, package, extra)
+        self.hint = f"pip install 'drumbeat[{extra}]'"
 
 
 class PortInUse(CommandFailed):

@@ -28,7 +28,7 @@ from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.services.sessions import Sessions
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 Q = TypeVar("Q")
@@ -86,7 +86,7 @@ class EmbeddedConnection:
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""
         # Loaded here: asked for only of a failure whose report did not fit into the agent's end.
-        from coordinator.shell.query_service import QueryService  # noqa: PLC0415
+        from coordinator.shell.services.query_service import QueryService  # noqa: PLC0415
 
         try:
             return (await QueryService(self._coordinator).GetReport(request)).verdict

@@ -30,7 +30,7 @@ from coordinator.core.run.state import Phase
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.services.sessions import Sessions
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:

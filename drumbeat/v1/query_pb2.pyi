@@ -6,6 +6,7 @@ isort:skip_file
 import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
+import drumbeat.v1.control_pb2
 import drumbeat.v1.failure_pb2
 import drumbeat.v1.session_pb2
 import google.protobuf.descriptor
@@ -1275,17 +1276,21 @@ class GetGoodputRequest(google.protobuf.message.Message):
 
     RUN_ID_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
+    WITH_SEGMENTS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     generation: builtins.int
     """Which of the runs of this id; 0: the latest."""
+    with_segments: builtins.bool
+    """Whether to show what it was when, too."""
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         generation: builtins.int = ...,
+        with_segments: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id", "with_segments", b"with_segments"]) -> None: ...
 
 Global___GetGoodputRequest: typing_extensions.TypeAlias = GetGoodputRequest
 
@@ -1303,6 +1308,7 @@ class GetGoodputResponse(google.protobuf.message.Message):
     FAILURES_COUNT_FIELD_NUMBER: builtins.int
     MEAN_TIME_BETWEEN_FAILURES_FIELD_NUMBER: builtins.int
     IS_RUNNING_FIELD_NUMBER: builtins.int
+    SEGMENTS_FIELD_NUMBER: builtins.int
     effective_ratio: builtins.float
     """ETTR, the effective training time ratio: training and away, of all that is known. Unset:
     nothing is known yet.
@@ -1333,6 +1339,13 @@ class GetGoodputResponse(google.protobuf.message.Message):
     def mean_time_between_failures(self) -> google.protobuf.duration_pb2.Duration:
         """The whole, by failures; unset: there was none."""
 
+    @property
+    def segments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GoodputSegment]:
+        """If they were asked for: the latest 1,000, oldest first, each from the end of the one before,
+        the last until now or the end of the run. What was before the first is in `parts` alone;
+        without that they are the parts.
+        """
+
     def __init__(
         self,
         *,
@@ -1344,12 +1357,64 @@ class GetGoodputResponse(google.protobuf.message.Message):
         failures_count: builtins.int = ...,
         mean_time_between_failures: google.protobuf.duration_pb2.Duration | None = ...,
         is_running: builtins.bool = ...,
+        segments: collections.abc.Iterable[Global___GoodputSegment] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "effective_ratio", b"effective_ratio", "mean_time_between_failures", b"mean_time_between_failures", "whole", b"whole"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "whole", b"whole"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "segments", b"segments", "whole", b"whole"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
 
 Global___GetGoodputResponse: typing_extensions.TypeAlias = GetGoodputResponse
+
+@typing.final
+class GoodputSegment(google.protobuf.message.Message):
+    """A time in which a run did one thing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGE_FIELD_NUMBER: builtins.int
+    TIME_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    kind: Global___PartKind.ValueType
+    """What the run did."""
+    cause: Global___LossCause.ValueType
+    """What this time was lost for; unspecified for training, away and unknown."""
+    host: builtins.str
+    """Name of the agent that was the cause; empty if none is known."""
+    round_id: builtins.int
+    """The current or last round; unset before the first."""
+    iteration: builtins.int
+    """The current or last iteration of that round; unset if there was none."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """Since it began."""
+
+    @property
+    def time(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it was."""
+
+    def __init__(
+        self,
+        *,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        time: google.protobuf.duration_pb2.Duration | None = ...,
+        kind: Global___PartKind.ValueType = ...,
+        cause: Global___LossCause.ValueType = ...,
+        host: builtins.str = ...,
+        round_id: builtins.int | None = ...,
+        iteration: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "iteration", b"iteration", "round_id", b"round_id", "time", b"time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "cause", b"cause", "host", b"host", "iteration", b"iteration", "kind", b"kind", "round_id", b"round_id", "time", b"time"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_iteration", b"_iteration"]) -> typing.Literal["iteration"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
+
+Global___GoodputSegment: typing_extensions.TypeAlias = GoodputSegment
 
 @typing.final
 class GoodputPart(google.protobuf.message.Message):
@@ -1441,6 +1506,53 @@ class LostHost(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["host_seconds", b"host_seconds", "name", b"name", "time", b"time"]) -> None: ...
 
 Global___LostHost: typing_extensions.TypeAlias = LostHost
+
+@typing.final
+class GetPageLinkRequest(google.protobuf.message.Message):
+    """Asks for a link to the page."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that it opens at, and with `ROLE_VIEW` the only one that it shows; empty: all."""
+    role: drumbeat.v1.control_pb2.Role.ValueType
+    """What it allows, `ROLE_VIEW` or `ROLE_ADMIN`; unspecified: what the caller may do."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        role: drumbeat.v1.control_pb2.Role.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["role", b"role", "run_id", b"run_id"]) -> None: ...
+
+Global___GetPageLinkRequest: typing_extensions.TypeAlias = GetPageLinkRequest
+
+@typing.final
+class GetPageLinkResponse(google.protobuf.message.Message):
+    """A link to the page."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    URL_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    url: builtins.str
+    """The link. Its part after `#` is a secret for as long as it is good."""
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long it lets a browser in; unset: nothing is authenticated."""
+
+    def __init__(
+        self,
+        *,
+        url: builtins.str = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["time_left", b"time_left", "url", b"url"]) -> None: ...
+
+Global___GetPageLinkResponse: typing_extensions.TypeAlias = GetPageLinkResponse
 
 @typing.final
 class Straggler(google.protobuf.message.Message):

@@ -201,6 +201,22 @@ _QueryServiceGetGoodputType = typing_extensions.TypeVar(
     ],
 )
 
+_QueryServiceGetPageLinkType = typing_extensions.TypeVar(
+    '_QueryServiceGetPageLinkType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+)
+
 _QueryServiceGetStepTimesType = typing_extensions.TypeVar(
     '_QueryServiceGetStepTimesType',
     grpc.UnaryUnaryMultiCallable[
@@ -217,7 +233,7 @@ _QueryServiceGetStepTimesType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetStepTimesType]):
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -273,6 +289,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetPageLinkRequest,
+            drumbeat.v1.query_pb2.GetPageLinkResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetStepTimesRequest,
             drumbeat.v1.query_pb2.GetStepTimesResponse,
         ],
@@ -325,6 +345,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetPageLinkRequest,
+            drumbeat.v1.query_pb2.GetPageLinkResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetStepTimesRequest,
             drumbeat.v1.query_pb2.GetStepTimesResponse,
         ],
@@ -373,7 +397,7 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     WatchLogs: _QueryServiceWatchLogsType
     """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-    keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+    keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
     With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
     stops: go on with the cursors of what was read. Without, it ends once all agents of the round
@@ -389,6 +413,11 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     GetGoodput: _QueryServiceGetGoodputType
     """Returns what the time of a run went into, up to now or to its end."""
+
+    GetPageLink: _QueryServiceGetPageLinkType
+    """Makes a link to the page of the coordinator, that lets a browser in once, as the caller or as
+    less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
+    """
 
     GetStepTimes: _QueryServiceGetStepTimesType
     """Returns how long the steps of some ranks took in the last minutes of the present round, and
@@ -440,6 +469,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetGoodputRequest,
         drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetStepTimesRequest,
@@ -544,7 +577,7 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchLogsResponse]]:
         """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+        keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
         With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
         stops: go on with the cursors of what was read. Without, it ends once all agents of the round
@@ -570,6 +603,16 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.GetGoodputResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetGoodputResponse]]:
         """Returns what the time of a run went into, up to now or to its end."""
+
+    @abc.abstractmethod
+    def GetPageLink(
+        self,
+        request: drumbeat.v1.query_pb2.GetPageLinkRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetPageLinkResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetPageLinkResponse]]:
+        """Makes a link to the page of the coordinator, that lets a browser in once, as the caller or as
+        less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
+        """
 
     @abc.abstractmethod
     def GetStepTimes(

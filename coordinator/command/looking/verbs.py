@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from coordinator.command.calls import failure_of
-from coordinator.command.looking import stacks
-from coordinator.command.looking.documents import (
-    event_document,
-    goodput_document,
-    overview_document,
-    run_document,
-    status_document,
-    verdict_document,
-)
 from coordinator.command.looking.explanation import explanation
 from coordinator.command.looking.following import Patience, follow
 from coordinator.command.looking.live import look, looks
@@ -35,6 +26,15 @@ from coordinator.command.requests import (
     ShowStatus,
     WatchRun,
 )
+from coordinator.wire import stack_groups as stacks
+from coordinator.wire.documents import (
+    event_document,
+    goodput_document,
+    overview_document,
+    run_document,
+    status_document,
+    verdict_document,
+)
 from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count
 from drumbeat.mapping import seconds_of
@@ -43,7 +43,7 @@ from drumbeat.v1 import query_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from coordinator.command.looking.documents import Document
+    from coordinator.wire.documents import Document
     from drumbeat.access.client import Metadata
 
 
@@ -171,9 +171,10 @@ def _stacks(asked: ShowStacks) -> None:
 
 def _goodput(asked: ShowGoodput) -> None:
     def work(*opened: Any) -> query_pb2.GetGoodputResponse:
-        return Reader(*opened).goodput(asked.run_id)
+        return Reader(*opened).goodput(asked.run_id, with_segments=asked.segments)
 
-    found = goodput_document(asked.run_id, calls_of(asked).ask(work))
+    answer = calls_of(asked).ask(work)
+    found = goodput_document(asked.run_id, answer, with_segments=asked.segments)
     if asked.output == "json":
         write_json(found)
         return

@@ -140,7 +140,7 @@ class RunState:
     ended_at: float | None = None
     calls: list[str] = field(default_factory=list)  # ids of the latest that asked for something
     drained: dict[str, str] = field(default_factory=dict)  # incarnations that shall leave, why
-    stop_reason: str = ""  # why it shall end; empty: nobody asked for that
+    stop_reason: str = ""  # why it shall end; empty: no operator asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
     goodput: Ledger = field(default_factory=Ledger)  # what its time went into
     stragglers: dict[int, Straggler] = field(
@@ -271,9 +271,15 @@ class RunState:
                 cause = Cause.STOPPED if is_stopped else Cause.WORKER_FAILED
             case its.IterationInterrupted():
                 cause = Cause.INTERRUPTED
-        known_since_s = self.history[0].at_s if self.history else 0.0
+        iterations = self.iterations
+        has_iterated = iterations is not None and iterations.iteration >= 0
         self.goodput.follow(
-            at_s, self.stretch(), hosts=hosts, cause=cause, known_since_s=known_since_s
+            at_s,
+            self.stretch(),
+            hosts=hosts,
+            cause=cause,
+            known_since_s=self.history[0].at_s if self.history else 0.0,
+            place=(self.round_id, iterations.iteration if iterations and has_iterated else None),
         )
 
     def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record

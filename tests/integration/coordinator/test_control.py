@@ -8,14 +8,13 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator import errors
 from coordinator.access.audit import Audit
 from coordinator.access.caller import Caller
-from coordinator.access.server_identity import ServerIdentity
+from coordinator.access.server_identity import ServerIdentity, Shown
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
@@ -23,9 +22,9 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
-from coordinator.shell.control_service import ControlService
 from coordinator.shell.driver import Driver, Outbox
-from coordinator.shell.query_service import QueryService
+from coordinator.shell.services.control_service import ControlService
+from coordinator.shell.services.query_service import QueryService
 from coordinator.wire.session import directive_message
 from drumbeat.access.token import NO_CA, Role, Token, parse_token
 from drumbeat.mapping import duration, seconds_of
@@ -54,7 +53,7 @@ class Identity(ServerIdentity):
     def keys(self) -> list[str]:
         return self.served
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
+    def configuration(self) -> Shown:
         raise AssertionError("no server shows it")
 
     def rotate(self) -> list[str]:

@@ -42,8 +42,8 @@ from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
-from coordinator.shell.query_service import QueryService
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.services.query_service import QueryService
+from coordinator.shell.services.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2

@@ -33,7 +33,7 @@ from coordinator.limits import Limits
 from coordinator.shell import driver as driver_module
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import crash_if_failed
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.services.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support import breaks, wire

@@ -18,7 +18,7 @@ from coordinator.errors import Unavailable
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.services.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until

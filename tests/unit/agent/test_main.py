@@ -55,8 +55,9 @@ def test_an_agent_that_is_alone_loads_nothing_of_the_way_to_others() -> None:
     code = (
         "import standalone, sys\n"
         "needless = {'cryptography', 'drumbeat.access.client', 'agent.session.access',"
-        " 'agent.settings.launch_config', 'coordinator.config', 'coordinator.shell.query_service',"
-        " 'coordinator.shell.overviews'}\n"
+        " 'agent.settings.launch_config', 'coordinator.config',"
+        " 'coordinator.shell.services.query_service',"
+        " 'coordinator.shell.services.overviews'}\n"
         "assert not needless & set(sys.modules), needless & set(sys.modules)\n"
     )
     root = Path(entry.__file__).parents[1]

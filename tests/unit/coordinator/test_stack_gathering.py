@@ -17,7 +17,7 @@ from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX, QUESTIONS_MAX, StackQuestions
 from coordinator.shell.driver import Driver
-from coordinator.shell.query_service import QueryService
+from coordinator.shell.services.query_service import QueryService
 from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS
 from tests.support.world import a_running_story, a_spec, an_agent

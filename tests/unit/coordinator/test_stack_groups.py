@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.command.looking.stacks import (
+from coordinator.command.requests import ShowStacks, settings_of
+from coordinator.wire.stack_groups import (
     Frame,
     Worker,
     document,
@@ -14,7 +15,6 @@ from coordinator.command.looking.stacks import (
     ranges,
     text,
 )
-from coordinator.command.requests import ShowStacks, settings_of
 
 REDUCING = """Thread 0x00007f11 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait

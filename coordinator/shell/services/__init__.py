@@ -1,0 +1,1 @@
+"""The services of a term: of agents, of queries, of control."""
