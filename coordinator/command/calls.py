@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
+# The longest lease of a leader may have to end, and the next one's with it.
+_TIMEOUTS_S: dict[type[Request], float] = {StepDown: 130.0}
 
 # Names that are looked through for those like another one.
 _COMPARED_MAX = 10_000
@@ -79,7 +81,8 @@ def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
 
         def call(method: str, request: Message) -> Any:
             stub = control if hasattr(control, method) else query
-            return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
+            within_s = _TIMEOUTS_S.get(type(asked), timeout_s)
+            return getattr(stub, method)(request, timeout=within_s, metadata=metadata)
 
         return CALLS[type(asked)](asked, call)
 
