@@ -1,4 +1,4 @@
-"""What the page promises that can be seen from its files: weight, sources, contrast, foreign text."""
+"""What the page promises that its files show: weight, sources, contrast, text that stays text."""
 
 from __future__ import annotations
 
