@@ -22,6 +22,7 @@ CoordinatorError
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
+     ├─ MissingExtra          a setting needs packages that are not installed
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
      │   └─ LostLeadership    and has taken the journal over
@@ -30,6 +31,7 @@ CoordinatorError
      ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
      ├─ JournalUnusable       etcd does not let the coordinator in, or its client is missing
+     ├─ TracesUnusable        what the environment says of traces is wrong
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
 
@@ -263,6 +265,16 @@ class InvalidConfiguration(CommandFailed):
         return "\n".join(map(str, self.args))
 
 
+class MissingExtra(CommandFailed):
+    """A setting needs packages that are not installed; ``args`` are both, and their extra."""
+
+    text = "{0} needs the package {1}, which is not installed"
+
+    def __init__(self, option: str, package: str | None, extra: str) -> None:
+        super().__init__(option, package, extra)
+        self.hint = f"pip install 'drumbeat[{extra}]'"
+
+
 class PortInUse(CommandFailed):
     """The address cannot be bound."""
 
@@ -331,6 +343,13 @@ class JournalUnusable(CommandFailed):
     def __init__(self, journal: str, problem: str, hint: str) -> None:
         super().__init__(journal, problem, hint)
         self.hint = hint
+
+
+class TracesUnusable(CommandFailed):
+    """What the environment says of traces is not to be understood."""
+
+    text = "traces cannot be told, for a variable OTEL_* of the environment is wrong: {0}"
+    hint = "unset it, or see opentelemetry.io for what it may be"
 
 
 class JournalOutage(CommandFailed):
