@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import grpc.aio
 
 from coordinator.access.authority import Authority
 from coordinator.access.server_identity import ServerIdentity
@@ -26,6 +27,9 @@ from coordinator.shell.http.page import Page
 from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token
+
+# Its poller is one for all loops of this process; made here, it is no leak of a test.
+grpc.aio.init_grpc_aio()
 
 
 @dataclass

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from msgspec import Raw
+
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, LimitReached, Unavailable, UnknownRun
 from coordinator.limits import Limits
@@ -158,20 +160,25 @@ class RunFeed(Feed):
 
     async def make(self) -> None:
         """Make it when something is decided, and as time passes while the run goes on."""
-        driver, due, clock = self._term.driver, 0.0, asyncio.get_running_loop().time
+        driver, clock = self._term.driver, asyncio.get_running_loop().time
+        due = ranks_due = 0.0
         runs, told = driver.journal.runs, -1
         with runs.watches.open(self._key, most=driver.limits.watches_max) as watch:
             while True:
                 state = self._state()
                 if state.events_count != told:
                     told, due = state.events_count, min(due, clock() + FRESH_LEAST_S)
+                    ranks_due = min(ranks_due, due)
                     self._encoded.clear()
                     self.put(_EVENTS, b"")
                 if clock() >= due:
                     due = clock() + await self._look(state)
                     continue
+                if clock() >= ranks_due:
+                    ranks_due = clock() + await self._look_at_ranks(state)
+                    continue
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(due):
+                    async with asyncio.timeout_at(min(due, ranks_due)):
                         await watch.news()
 
     async def _look(self, state: RunState) -> float:
@@ -189,6 +196,12 @@ class RunFeed(Feed):
         if state.verdict is not None:
             return float("inf")
         return max(seconds_of(overview.fresh_for), _pause_s(time.thread_time() - began))
+
+    async def _look_at_ranks(self, state: RunState) -> float:
+        """Make what its ranks do now, without what a whole round has; return as ``_look``."""
+        grid, fresh_for_s = await self._term.queries.ranks(self._run_id, self._generation)
+        self.put("ranks", event("ranks", Raw(grid.columns)))
+        return float("inf") if state.verdict is not None else max(FRESH_LEAST_S, fresh_for_s)
 
     def _state(self) -> RunState:
         """Return the run. Raises ``UnknownRun`` once it is forgotten, or there is a later one."""

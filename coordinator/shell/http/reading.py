@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec import Raw
+
 from coordinator.shell.cluster.service import version
 from coordinator.shell.http.access import Access
 from coordinator.shell.http.calls import Call
@@ -36,6 +38,7 @@ class Reading:
             Route("/api/me", f"{_QUERY}/ListRuns", self.me),
             Route("/api/runs", f"{_QUERY}/ListRuns", self.runs),
             Route(run, f"{_QUERY}/GetOverview", self.run),
+            Route(f"{run}/ranks", f"{_QUERY}/GetOverview", self.ranks),
         ]
 
     async def me(self, call: Call) -> Document:
@@ -59,6 +62,11 @@ class Reading:
             run_id=call.run_id, generation=call.generation, is_repeated=True
         )
         return overview_document(await call.term.queries.GetOverview(asked, call))
+
+    async def ranks(self, call: Call) -> Raw:
+        """Show what each rank of a run does, in columns."""
+        grid, _ = await call.term.queries.ranks(call.run_id, call.generation)
+        return Raw(grid.whole)
 
 
 async def runs_document(term: Term, only_run: str) -> Document:

@@ -21,6 +21,7 @@ from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.overviews import Overviews
+from coordinator.shell.services.rank_columns import Grid, Grids
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
@@ -43,7 +44,7 @@ class QueryService:
         self, driver: Driver, caller_of: Callable[[object], Caller] = lambda _: TRUSTED
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
-        self._overviews = Overviews(driver.now)
+        self._overviews, self._grids = Overviews(driver.now), Grids(driver.now)
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -182,6 +183,12 @@ class QueryService:
             due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
             if (delay_s := due - clock()) > LOG_PAUSE_S:
                 await asyncio.sleep(delay_s)
+
+    async def ranks(self, run_id: str, generation: int) -> tuple[Grid, float]:
+        """Return a run's ranks for the page, and for how long they will do; no RPC has them."""
+        state, run = self._find(run_id, generation)
+        grid = await self._grids.get(state, run, is_repeated=True)
+        return grid, self._grids.fresh_for_s(state)
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)
