@@ -59,7 +59,10 @@ class JournaledRuns:
         for change in changes:
             match change:
                 case fx.Persist(run_id=key, record=RunCreated() as record):
-                    self.put(RunState.created(record))
+                    state = RunState.created(record)
+                    before = self._latest.get(state.run_id, 0)
+                    self.watches.changed(key_of(state.run_id, before))  # there is a later one
+                    self.put(state)
                 case fx.Persist(run_id=key, record=record):
                     self.states[key].apply(record)
                     self._sizes[key] += weight(record)

@@ -21,7 +21,6 @@ from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.overviews import Overviews
-from coordinator.shell.services.rank_columns import Grid, Grids
 from coordinator.wire.control import page_role
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
@@ -58,7 +57,7 @@ class QueryService:
         links: Links | None = None,
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
-        self._overviews, self._grids = Overviews(driver.now), Grids(driver.now)
+        self._overviews = Overviews(driver.now)
         self._links = links
 
     async def GetRun(
@@ -212,12 +211,6 @@ class QueryService:
             due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
             if (delay_s := due - clock()) > LOG_PAUSE_S:
                 await asyncio.sleep(delay_s)
-
-    async def ranks(self, run_id: str, generation: int) -> tuple[Grid, float]:
-        """Return a run's ranks for the page, and for how long they will do; no RPC has them."""
-        state, run = self._find(run_id, generation)
-        grid = await self._grids.get(state, run, is_repeated=True)
-        return grid, self._grids.fresh_for_s(state)
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.core.model import GroupState
 from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.shell.services import rank_columns as ranks
-from coordinator.shell.services.rank_columns import (
+from coordinator.shell.http import ranks
+from coordinator.shell.http.ranks import (
     FRESH_LEAST_S,
     MOST,
     OTHER_SCOPES,
