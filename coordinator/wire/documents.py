@@ -73,6 +73,15 @@ def overview_document(overview: query_pb2.GetOverviewResponse) -> Document:
     }
 
 
+def agents_document(page: query_pb2.ListAgentsResponse) -> Document:
+    """Return a page of a run's agents, with all their workers."""
+    return {
+        "round_id": _optional(page, "round_id"),
+        "agents": [_agent(agent, range(agent.local_world_size)) for agent in page.agents],
+        "next_page_token": page.next_page_token or None,
+    }
+
+
 def event_document(event: query_pb2.RunEvent) -> Document:
     """Return one decision on a run."""
     return {

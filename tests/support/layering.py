@@ -62,6 +62,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "coordinator/access/join_token.py": "whether standard output is a log",
+    "coordinator/shell/tracing/exporter.py": "how many spans may wait, by OpenTelemetry's variable",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",

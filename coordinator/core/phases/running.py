@@ -53,6 +53,9 @@ class Running(RunPhase):
         self._inprocess.connected(incarnation)
         self._notices.connected(incarnation, now=now)
 
+    def resumed(self, *, now: float) -> None:
+        self._inprocess.resumed()
+
     def disconnected(self, incarnation: str, *, now: float) -> None:
         self._extras.discard(incarnation)
 

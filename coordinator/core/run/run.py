@@ -359,6 +359,7 @@ class Run(RunContext):
             self._forgiving_until = now + self.policy.forgiving_s
         until = now + self.policy.return_grace_s(self.members.pace)
         self.members.expect(list(self.members.missed), until=until)
+        self._phase.resumed(now=now)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""

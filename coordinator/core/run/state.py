@@ -32,14 +32,10 @@ from coordinator.core.progress.notice import (
     PendingNotice,
     StepChosen,
 )
-from coordinator.core.progress.stragglers import (
-    Straggler,
-    StragglerFound,
-    StragglerOver,
-    StragglerRecord,
-)
+from coordinator.core.progress.stragglers import Straggler, StragglerFound, StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import records as rec
+from coordinator.core.run.times import RoundTimes
 from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
@@ -143,9 +139,8 @@ class RunState:
     stop_reason: str = ""  # why it shall end; empty: no operator asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
     goodput: Ledger = field(default_factory=Ledger)  # what its time went into
-    stragglers: dict[int, Straggler] = field(
-        default_factory=dict
-    )  # of the round, as they were told
+    stragglers: dict[int, Straggler] = field(default_factory=dict)  # of the round
+    times: RoundTimes = field(default_factory=RoundTimes)
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -231,9 +226,10 @@ class RunState:
     def apply(self, record: rec.Record) -> None:
         """Fold one record in. The only way this state ever changes."""
         if isinstance(record, ProgressNoted):
+            self.times = self.times.noted(record, self.goodput.reached)
             self.goodput.note(record)
             return
-        if isinstance(record, StragglerFound | StragglerOver):
+        if isinstance(record, StragglerRecord):
             self._take_straggler(record)
             return
         self._apply(record)
@@ -326,6 +322,7 @@ class RunState:
         if self.round is None:
             self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
+        self.times = self.times.next(record.at_s, self.round_id)
         seats = assign_seats([self.members[incarnation] for incarnation in record.participants])
         world_size = sum(seat.agent.local_world_size for seat in seats.values())
         self.round = Round(
@@ -348,6 +345,7 @@ class RunState:
     def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
         self.where, self.notice, self.restart_reason = record.where, None, ""
         self.stragglers = {}
+        self.times = self.times.left(record.at_s, self.goodput)
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
             self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
@@ -361,6 +359,7 @@ class RunState:
     def _end(self, verdict: Verdict, at_s: float) -> None:
         """Take the verdict, and let go of what only a run that lives needs."""
         self._enter(Phase.ENDED, verdict.reason)
+        self.times = self.times.left(at_s, self.goodput)
         self.verdict, self.ended_at = verdict, at_s
         self._note(at_s, _END.get(verdict.cause, "run failed"), verdict.reason)
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
