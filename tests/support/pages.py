@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import grpc
+import grpc.aio
 
 from coordinator.access.authority import Authority
 from coordinator.access.server_identity import ServerIdentity
@@ -31,6 +32,9 @@ from drumbeat.access.token import Role, Token
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client
+
+# Its poller is one for all loops of this process; made here, it is no leak of a test.
+grpc.aio.init_grpc_aio()
 
 
 @dataclass

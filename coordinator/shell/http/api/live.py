@@ -196,14 +196,13 @@ class RunFeed(Feed):
         self.put("run", event("run", overview_document(overview)))
         found = await self._term.queries.GetGoodput(of)
         self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
+        took_s, is_over = time.thread_time() - began, state.verdict is not None
         run = self._term.driver.registry.runs.get(self._key)
-        grid = await self._grids.get(state, run, is_repeated=True)
+        grid = await self._grids.get(state, run, is_repeated=not is_over)
         if grid is not self._grid:
             self._grid = grid
             self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
-        if state.verdict is not None:
-            return float("inf")
-        return max(seconds_of(overview.fresh_for), _pause_s(time.thread_time() - began))
+        return float("inf") if is_over else max(seconds_of(overview.fresh_for), _pause_s(took_s))
 
     def _state(self) -> RunState:
         """Return the run. Raises ``UnknownRun`` or ``LaterRun``."""
