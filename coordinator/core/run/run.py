@@ -24,7 +24,7 @@ from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.run import records as rec
 from coordinator.core.run.reasons import hosts
 from coordinator.core.run.state import Phase, RunState
-from coordinator.core.run.steering import checkpointed, restarted, stopped, with_notice
+from coordinator.core.run.steering import checkpointed, noted, restarted, stopped, with_notice
 from coordinator.errors import CoordinatorError, LimitReached, SessionReplaced, StaleSession
 from drumbeat.format import are, count
 
@@ -165,7 +165,7 @@ class Run(RunContext):
             result = fx.Steered(outcome="it was asked before", is_new=False)
         if isinstance(result, fx.Steered) and result.is_new:
             kind = rec.CallKind.STOP_ASKED if is_stop else rec.CallKind.RESTART_ASKED
-            self._note_asked(kind, event, now)
+            self.decide(noted(kind, event, now=now))
         asked = self.state.stop_reason if is_stop else self.state.restart_reason
         if asked and not is_known:
             kind_of_notice = NoticeKind.STOP if is_stop else NoticeKind.RESTART
@@ -179,20 +179,10 @@ class Run(RunContext):
         if event.call_id and event.call_id in self.state.calls:
             result = fx.Steered(outcome="it was asked before", is_new=False)
         if isinstance(result, fx.Steered) and result.is_new:
-            self._note_asked(rec.CallKind.CHECKPOINT_ASKED, event, now)
+            self.decide(noted(rec.CallKind.CHECKPOINT_ASKED, event, now=now))
             reason = event.reason or f"asked for by {event.caller or 'the operator'}"
             self._give_notice(NoticeKind.CHECKPOINT, reason, event.grace_s, now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
-
-    def _note_asked(self, kind: rec.CallKind, event: ev.Steering, now: float) -> None:
-        noted = rec.CallNoted(
-            kind=kind,
-            reason=event.reason,
-            caller=event.caller,
-            at_s=now,
-            call_id=event.call_id,
-        )
-        self.decide(noted)
 
     def _restarted(self) -> fx.Steered | CoordinatorError:
         """Return what asking for another round leads to. Linear in members."""

@@ -5,9 +5,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.core.effects import Steered
+from coordinator.core.events import Steering
+from coordinator.core.run.records import CallKind, CallNoted
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import CoordinatorError, WrongPhase
 from drumbeat.durations import format_duration
+
+
+def noted(kind: CallKind, event: Steering, *, now: float) -> CallNoted:
+    """Return what is journaled of something that an operator asked for."""
+    return CallNoted(
+        kind=kind, reason=event.reason, caller=event.caller, at_s=now, call_id=event.call_id
+    )
 
 
 def stopped(state: RunState) -> Steered:
