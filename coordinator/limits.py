@@ -45,3 +45,5 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Taken from a connection at once; what is sent faster than it is read waits in the kernel.
     # Unbounded, it was 80 MB a connection.
     read_bytes_max: int = 64 * 1024
+    # Runs that metrics tell one by one; those of more they tell together.
+    metrics_runs_max: int = 100
