@@ -346,6 +346,15 @@ class ShowGoodput(Looking):
     """``coordinator goodput``."""
 
     run_id: str  # an argument
+    segments: bool = setting(
+        False,
+        settings.FLAG,
+        "Options",
+        "Show the latest 1,000 times of one part each, too: what the run did when, and what a "
+        "time was lost for.",
+        flags=("--segments",),
+        has_variable=False,
+    )
 
 
 COMMANDS: dict[str, type[Request]] = {

@@ -61,6 +61,9 @@ class FailureReported(Struct, frozen=True, kw_only=True):
     request_id: int
     record: FailureRecord
     uptime_s: float | None = None  # of its agent when it was sent, if known
+    # Of this incarnation in its stream, in which records come in order: those that are not
+    # acknowledged begin the next one.
+    is_first: bool = False
 
 
 class LimitsReset(Struct, frozen=True, kw_only=True):

@@ -96,8 +96,11 @@ def verdict_document(verdict: failure_pb2.Verdict) -> Document:
     }
 
 
-def goodput_document(run_id: str, found: query_pb2.GetGoodputResponse) -> Document:
-    """Return what the time of a run went into."""
+def goodput_document(
+    run_id: str, found: query_pb2.GetGoodputResponse, *, with_segments: bool = False
+) -> Document:
+    """Return what the time of a run went into, and if that was asked for what it was when."""
+    segments = {"segments": [_segment(segment) for segment in found.segments]}
     return {
         "run_id": run_id,
         "is_running": found.is_running,
@@ -117,6 +120,19 @@ def goodput_document(run_id: str, found: query_pb2.GetGoodputResponse) -> Docume
         "hosts": [{"name": lost.name or None, **_times(lost)} for lost in found.hosts],
         "failures_count": found.failures_count,
         "mean_time_between_failures_s": _seconds(found, "mean_time_between_failures"),
+        **(segments if with_segments else {}),
+    }
+
+
+def _segment(segment: query_pb2.GoodputSegment) -> Document:
+    return {
+        "age_s": seconds_of(segment.age),
+        "time_s": seconds_of(segment.time),
+        "part": _word(query_pb2.PartKind, segment.kind),
+        "cause": _word(query_pb2.LossCause, segment.cause) if segment.cause else None,
+        "host": segment.host or None,
+        "round_id": _optional(segment, "round_id"),
+        "iteration": _optional(segment, "iteration"),
     }
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.progress.goodput import SECOND, Ledger, Time
+from coordinator.core.progress.goodput import SECOND, Ledger, Time, nanoseconds
 from coordinator.core.run.state import RunState
 from coordinator.wire.run_status import AnyRun
 from drumbeat.v1 import query_pb2
 
 
 def goodput_message(
-    state: RunState, run: AnyRun | None, *, now: float
+    state: RunState, run: AnyRun | None, *, now: float, with_segments: bool = False
 ) -> query_pb2.GetGoodputResponse:
     """Write the account of a run as it is at ``now``, with what the core has seen since."""
     marks, known = None, state.goodput
@@ -31,6 +31,8 @@ def goodput_message(
         kind = query_pb2.PartKind.Value(f"PART_KIND_{part}")
         response.parts.add(kind=kind, time=_time(time.run), host_seconds=_hosts(time))
     _add_losses(response, account)
+    if with_segments:
+        _add_segments(response, account, max(nanoseconds(now), account.until))
     return response
 
 
@@ -48,9 +50,25 @@ def _add_losses(response: query_pb2.GetGoodputResponse, account: Ledger) -> None
         response.hosts.add(name=name, time=_time(time.run), host_seconds=_hosts(time))
 
 
-def _time(nanoseconds: int) -> Duration:
+def _add_segments(response: query_pb2.GetGoodputResponse, account: Ledger, now: int) -> None:
+    start = account.until - sum(segment.time for segment in account.segments)
+    for segment in account.segments:
+        cause = f"LOSS_CAUSE_{segment.cause or 'UNSPECIFIED'}"
+        response.segments.add(
+            age=_time(now - start),
+            time=_time(segment.time),
+            kind=query_pb2.PartKind.Value(f"PART_KIND_{segment.part}"),
+            cause=query_pb2.LossCause.Value(cause),
+            host=segment.host,
+            round_id=segment.round_id,
+            iteration=segment.iteration,
+        )
+        start += segment.time
+
+
+def _time(time: int) -> Duration:
     message = Duration()
-    message.FromNanoseconds(nanoseconds)
+    message.FromNanoseconds(time)
     return message
 
 

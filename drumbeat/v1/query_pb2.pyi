@@ -1255,17 +1255,21 @@ class GetGoodputRequest(google.protobuf.message.Message):
 
     RUN_ID_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
+    WITH_SEGMENTS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     generation: builtins.int
     """Which of the runs of this id; 0: the latest."""
+    with_segments: builtins.bool
+    """Whether to show what it was when, too."""
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         generation: builtins.int = ...,
+        with_segments: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id", "with_segments", b"with_segments"]) -> None: ...
 
 Global___GetGoodputRequest: typing_extensions.TypeAlias = GetGoodputRequest
 
@@ -1283,6 +1287,7 @@ class GetGoodputResponse(google.protobuf.message.Message):
     FAILURES_COUNT_FIELD_NUMBER: builtins.int
     MEAN_TIME_BETWEEN_FAILURES_FIELD_NUMBER: builtins.int
     IS_RUNNING_FIELD_NUMBER: builtins.int
+    SEGMENTS_FIELD_NUMBER: builtins.int
     effective_ratio: builtins.float
     """ETTR, the effective training time ratio: training and away, of all that is known. Unset:
     nothing is known yet.
@@ -1313,6 +1318,13 @@ class GetGoodputResponse(google.protobuf.message.Message):
     def mean_time_between_failures(self) -> google.protobuf.duration_pb2.Duration:
         """The whole, by failures; unset: there was none."""
 
+    @property
+    def segments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GoodputSegment]:
+        """If they were asked for: the latest 1,000, oldest first, each from the end of the one before,
+        the last until now or the end of the run. What was before the first is in `parts` alone;
+        without that they are the parts.
+        """
+
     def __init__(
         self,
         *,
@@ -1324,12 +1336,64 @@ class GetGoodputResponse(google.protobuf.message.Message):
         failures_count: builtins.int = ...,
         mean_time_between_failures: google.protobuf.duration_pb2.Duration | None = ...,
         is_running: builtins.bool = ...,
+        segments: collections.abc.Iterable[Global___GoodputSegment] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "effective_ratio", b"effective_ratio", "mean_time_between_failures", b"mean_time_between_failures", "whole", b"whole"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "whole", b"whole"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "segments", b"segments", "whole", b"whole"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
 
 Global___GetGoodputResponse: typing_extensions.TypeAlias = GetGoodputResponse
+
+@typing.final
+class GoodputSegment(google.protobuf.message.Message):
+    """A time in which a run did one thing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGE_FIELD_NUMBER: builtins.int
+    TIME_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    kind: Global___PartKind.ValueType
+    """What the run did."""
+    cause: Global___LossCause.ValueType
+    """What this time was lost for; unspecified for training, away and unknown."""
+    host: builtins.str
+    """Name of the agent that was the cause; empty if none is known."""
+    round_id: builtins.int
+    """The current or last round; unset before the first."""
+    iteration: builtins.int
+    """The current or last iteration of that round; unset if there was none."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """Since it began."""
+
+    @property
+    def time(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it was."""
+
+    def __init__(
+        self,
+        *,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        time: google.protobuf.duration_pb2.Duration | None = ...,
+        kind: Global___PartKind.ValueType = ...,
+        cause: Global___LossCause.ValueType = ...,
+        host: builtins.str = ...,
+        round_id: builtins.int | None = ...,
+        iteration: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "iteration", b"iteration", "round_id", b"round_id", "time", b"time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "cause", b"cause", "host", b"host", "iteration", b"iteration", "kind", b"kind", "round_id", b"round_id", "time", b"time"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_iteration", b"_iteration"]) -> typing.Literal["iteration"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
+
+Global___GoodputSegment: typing_extensions.TypeAlias = GoodputSegment
 
 @typing.final
 class GoodputPart(google.protobuf.message.Message):

@@ -13,6 +13,7 @@ from coordinator.core.progress.goodput import (
     Found,
     Ledger,
     Marks,
+    Part,
     ProgressNoted,
     Stretch,
     cut,
@@ -82,7 +83,11 @@ def test_parts_add_up_to_the_whole_in_any_order_of_events(
             ledger.follow(at_s, stretch, hosts=hosts, cause=cause, known_since_s=at_s / 2)
         ledger.check_invariants()
     assert msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger) == ledger
-    ledger.as_of(now, None).check_invariants()
+    known = ledger.as_of(now, None)
+    known.check_invariants()
+    for part in Part:
+        times = (each.time for each in known.segments if each.part is part)
+        assert sum(times) == (known.parts[part].run if part in known.parts else 0)
     ledger.follow(now, None, hosts=1)
     whole, parts = ledger.whole, dict(ledger.parts)
     ledger.follow(now + 1.0, None, hosts=2)

@@ -148,6 +148,7 @@ def logs(ctx: click.Context, /, **params: Any) -> Request:
 Examples:
   coordinator goodput mt5
   coordinator goodput mt5 -o json | jq .effective_ratio
+  coordinator goodput mt5 --segments
 """,
     requests.ShowGoodput,
 )

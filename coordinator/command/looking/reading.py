@@ -96,9 +96,9 @@ class Reader:
                 return found
             after = found[-1].sequence
 
-    def goodput(self, run_id: str) -> pb.GetGoodputResponse:
+    def goodput(self, run_id: str, *, with_segments: bool) -> pb.GetGoodputResponse:
         """Return what the time of the latest run of this id went into."""
-        request = pb.GetGoodputRequest(run_id=run_id)
+        request = pb.GetGoodputRequest(run_id=run_id, with_segments=with_segments)
         found: pb.GetGoodputResponse = self._call("GetGoodput", request)
         return found
 

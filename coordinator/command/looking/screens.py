@@ -181,7 +181,17 @@ def goodput_screen(goodput: Document) -> RenderableType:
             for row in goodput["hosts"][:_HOSTS_SHOWN]
         ]
         parts += [Text(), _table(heads, rows)]
+    if "segments" in goodput:
+        titles = ("AGO", "TIME", "PART", "LOST FOR", "HOST", "ROUND", "ITERATION")
+        lines = [_segment(row) for row in goodput["segments"]]
+        parts += [Text(), _table(titles, lines)]
     return Group(*parts)
+
+
+def _segment(row: Document) -> tuple[str, ...]:
+    place = _number(row["round_id"]), _number(row["iteration"])
+    why = row["cause"] or "", _line(row["host"] or "")
+    return _ago(row["age_s"]), _ago(row["time_s"]), row["part"], *why, *place
 
 
 def _shares(name: str, row: Document, whole_s: float) -> tuple[str, str, str, str, str]:

@@ -171,9 +171,10 @@ def _stacks(asked: ShowStacks) -> None:
 
 def _goodput(asked: ShowGoodput) -> None:
     def work(*opened: Any) -> query_pb2.GetGoodputResponse:
-        return Reader(*opened).goodput(asked.run_id)
+        return Reader(*opened).goodput(asked.run_id, with_segments=asked.segments)
 
-    found = goodput_document(asked.run_id, calls_of(asked).ask(work))
+    answer = calls_of(asked).ask(work)
+    found = goodput_document(asked.run_id, answer, with_segments=asked.segments)
     if asked.output == "json":
         write_json(found)
         return

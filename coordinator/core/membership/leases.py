@@ -52,7 +52,9 @@ class Presence:
     session_id: str | None = None
     heard_at: float | None = None  # in this life of the coordinator
     silent_since: float = 0.0  # it was heard or opened its session
-    missed_until: float = 0.0  # end of the grace of a broken stream
+    # End of the grace of a broken stream. It holds until a beat follows a hello, for one that had
+    # to wait until it was read says nothing of now.
+    missed_until: float = 0.0
     # By then: how long the coordinator had stood still, and was given to read what had come.
     stalled_before: float = 0.0
     read_before: float = 0.0
@@ -147,7 +149,7 @@ class Membership:
         if presence is None:
             return False
         presence.session_id = None
-        self._miss(incarnation, presence, until)
+        self._miss(incarnation, presence, max(until, presence.missed_until))
         return True
 
     def current(self, incarnation: str, session_id: str) -> Presence | None:
@@ -156,11 +158,19 @@ class Membership:
         return presence if presence is not None and presence.session_id == session_id else None
 
     def heard(
-        self, incarnation: str, beat: Beat, *, now: float, sent_at: float | None = None
+        self,
+        incarnation: str,
+        beat: Beat,
+        *,
+        now: float,
+        sent_at: float | None = None,
+        is_hello: bool = False,
     ) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat = now, beat
+        if not is_hello:
+            presence.missed_until = 0.0
         if beat.workers:
             presence.whereabouts.take(beat.round_id, beat.workers, now=now)
         if beat.pids:

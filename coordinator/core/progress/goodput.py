@@ -6,11 +6,10 @@ Instants are whole nanoseconds of the coordinator's clock, so that parts add up 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from drumbeat.durations import format_duration
 
@@ -18,6 +17,8 @@ from drumbeat.durations import format_duration
 HOSTS_MAX = 256
 # Times within one stretch that the coordinator was away; of more the oldest count as training.
 AWAY_MAX = 64
+# Segments that are kept; of more the oldest are dropped, their time stays in the parts.
+SEGMENTS_MAX = 1_000
 SECOND = 1_000_000_000
 
 
@@ -110,6 +111,17 @@ class Time(Struct, frozen=True, kw_only=True):
     def plus(self, run: int, hosts: int) -> Time:
         """Return more of it, spent by so many hosts."""
         return Time(run=self.run + run, hosts=self.hosts + run * hosts)
+
+
+class Segment(Struct, frozen=True, array_like=True):
+    """A time that was all one part, from the end of the segment before. In nanoseconds."""
+
+    time: int
+    part: Part
+    cause: Cause | None  # of lost time
+    host: str
+    round_id: int | None  # the current or last then
+    iteration: int | None  # the latest of that round then; ``None``: it had none
 
 
 NONE = Time()
@@ -220,11 +232,15 @@ class Ledger:
     reached: int | None = None  # the highest step before it
     cause: Cause = Cause.START  # of the time that is lost from here on
     host: str = ""
+    round_id: int | None = None  # of the open stretch
+    iteration: int | None = None
     failures: int = 0
     parts: dict[Part, Time] = field(default_factory=dict)
     causes: dict[Cause, Time] = field(default_factory=dict)  # of lost time
     restarts: dict[Cause, int] = field(default_factory=dict)
     hosts_lost: dict[str, Time] = field(default_factory=dict)  # by the host that was the cause
+    # The latest, oldest first, up to ``until``.
+    segments: list[Segment] = field(default_factory=list)
 
     def note(self, noted: ProgressNoted) -> None:
         """Take in what was seen of the open stretch."""
@@ -239,11 +255,12 @@ class Ledger:
         hosts: int,
         cause: Cause | None = None,
         known_since_s: float = 0.0,
+        place: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """Take in a decision, after which the run is in this stretch; ``None``: it has ended.
 
         ``cause`` is that of a decision that ends a round or interrupts it, ``known_since_s`` is
-        when the run began as far as that is known.
+        when the run began as far as that is known, ``place`` is the round and iteration.
         """
         at = max(nanoseconds(at_s), self.seen)
         if self.began is None:
@@ -251,16 +268,18 @@ class Ledger:
         elif self.stretch is None:
             return  # it has ended
         self.seen = at
-        if stretch is self.stretch and hosts == self.hosts:
-            return
-        self._close(at)
-        if stretch is not self.stretch:
-            self._turn(stretch, cause)
-        self.hosts = hosts
+        if stretch is not self.stretch or hosts != self.hosts:
+            self._close(at)
+            if stretch is not self.stretch:
+                self._turn(stretch, cause)
+            self.hosts = hosts
+        self.round_id, self.iteration = place
 
     def as_of(self, now_s: float, marks: Marks | None) -> Ledger:
         """Return the account as it is now, with what was seen of the open stretch."""
-        known = deepcopy(self)
+        parts, causes, hosts_lost = dict(self.parts), dict(self.causes), dict(self.hosts_lost)
+        segments = list(self.segments)
+        known = replace(self, parts=parts, causes=causes, hosts_lost=hosts_lost, segments=segments)
         if known.stretch is not None:
             known.marks = marks or known.marks
             known.seen = max(nanoseconds(now_s), known.until, known.seen)
@@ -301,6 +320,10 @@ class Ledger:
         assert sum(time.run for time in self.causes.values()) == lost, "causes do not add up"
         assert sum(time.run for time in self.hosts_lost.values()) <= lost, "hosts lost too much"
         assert len(self.hosts_lost) <= HOSTS_MAX + 1, "too many hosts"
+        assert len(self.segments) <= SEGMENTS_MAX, "too many segments"
+        for part in Part:
+            time = sum(each.time for each in self.segments if each.part is part)
+            assert time <= self.parts.get(part, NONE).run, f"segments have too much {part}"
         assert self.until <= self.seen or self.began is None, "time that nobody has seen"
 
     def _begin(self, at: int, known_since: int) -> None:
@@ -343,12 +366,24 @@ class Ledger:
         hosts = self.hosts
         self.parts[part] = self.parts.get(part, NONE).plus(time, hosts)
         if not _is_lost(part):
+            self._append(Segment(time, part, None, "", self.round_id, self.iteration))
             return
+        self._append(Segment(time, part, cause, host, self.round_id, self.iteration))
         self.causes[cause] = self.causes.get(cause, NONE).plus(time, hosts)
         if host:
             if host not in self.hosts_lost and len(self.hosts_lost) >= HOSTS_MAX:
                 host = ""
             self.hosts_lost[host] = self.hosts_lost.get(host, NONE).plus(time, hosts)
+
+    def _append(self, segment: Segment) -> None:
+        """Go on with the latest segment if this one is like it."""
+        last = self.segments[-1] if self.segments else None
+        if last is not None and structs.replace(last, time=segment.time) == segment:
+            self.segments[-1] = structs.replace(last, time=last.time + segment.time)
+            return
+        self.segments.append(segment)
+        if len(self.segments) > SEGMENTS_MAX:
+            del self.segments[0]
 
 
 def _is_lost(part: Part) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -106,6 +106,10 @@ class Whereabouts:
     def latest(self, round_id: int) -> list[WorkerProgress]:
         """Return where they stood in this round as they said it, in no order."""
         return [] if round_id != self._round_id else [told for told, _ in self._latest.values()]
+
+    def told(self, round_id: int) -> Mapping[int, tuple[WorkerProgress, float]]:
+        """Return the same by local rank, each with the instant at which it was told."""
+        return self._latest if round_id == self._round_id else {}
 
     def in_round(self, round_id: int, *, now: float) -> list[WorkerProgress]:
         """Return where they stand in this round, by local rank, with the ages of ``now``."""

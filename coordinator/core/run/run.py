@@ -271,13 +271,24 @@ class Run(RunContext):
         """Take in what one that is no member says or does; return whether it was such a one."""
         opened = self._held.get(event.incarnation)
         if opened is None or opened.session_id != event.session_id:
-            is_member = event.incarnation in self.state.members
-            return event.incarnation in self.state.drained and not is_member
+            return self._has_left(event)
         if isinstance(event, ev.BeatReceived):
             opened = replace(opened, beat=event.beat, uptime_s=event.uptime_s)
             self._held[event.incarnation] = opened
         else:
             del self._held[event.incarnation]
+        return True
+
+    def _has_left(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
+        """Return whether it is of an agent that was let go; one that still beats is told again.
+
+        What it was told may be lost with a core that broke, or with a session.
+        """
+        incarnation, state = event.incarnation, self.state
+        if incarnation not in state.drained or incarnation in state.members:
+            return False
+        if isinstance(event, ev.BeatReceived):
+            self._release(event.session_id, state.drained[incarnation])
         return True
 
     def _dismiss(self, verdict: Verdict) -> list[fx.Effect]:
@@ -392,7 +403,10 @@ class Run(RunContext):
     ) -> None:
         beat = event.beat
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
-        presence = self.members.heard(incarnation, beat, sent_at=sent_at, now=now)
+        is_hello = isinstance(event, ev.SessionOpened)
+        presence = self.members.heard(
+            incarnation, beat, sent_at=sent_at, now=now, is_hello=is_hello
+        )
         self.silent.heard(incarnation)
         if beat.master_port and not self.port_of(incarnation):
             presence.master_port_spent = beat.master_port

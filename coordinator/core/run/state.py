@@ -259,9 +259,15 @@ class RunState:
                 cause = Cause.STOPPED if is_stopped else Cause.WORKER_FAILED
             case its.IterationInterrupted():
                 cause = Cause.INTERRUPTED
-        known_since_s = self.history[0].at_s if self.history else 0.0
+        iterations = self.iterations
+        has_iterated = iterations is not None and iterations.iteration >= 0
         self.goodput.follow(
-            at_s, self.stretch(), hosts=hosts, cause=cause, known_since_s=known_since_s
+            at_s,
+            self.stretch(),
+            hosts=hosts,
+            cause=cause,
+            known_since_s=self.history[0].at_s if self.history else 0.0,
+            place=(self.round_id, iterations.iteration if iterations and has_iterated else None),
         )
 
     def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record

@@ -166,7 +166,8 @@ class QueryService:
     ) -> query_pb2.GetGoodputResponse:
         """Return what the time of a run went into."""
         state, run = self._find(request.run_id, request.generation)
-        return goodput_message(state, run, now=self._driver.now())
+        with_segments = request.with_segments
+        return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
 
     async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
         """Write what comes, no faster than is allowed."""

@@ -77,8 +77,9 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = lines[-1]
             return lines[-1]
 
-        for verb in ("status", "events", "why", "stacks", "logs", "goodput", "restart"):
+        for verb in ("status", "events", "why", "stacks", "logs", "restart"):
             await document(verb, "run")
+        assert (await document("goodput", "run --segments"))["segments"]
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
         token = await document("token create", "--role view --ttl 1h")
         assert (token["role"], token["run_id"], token["state"]) == ("view", None, "valid")

@@ -34,6 +34,7 @@ from coordinator.core.model import (
     WorkerRanks,
 )
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.goodput import Cause, Found, Marks, ProgressNoted
 from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
 from coordinator.core.run.records import (
     AgentAdmitted,
@@ -110,6 +111,7 @@ REPORT = FailureReport(
 VERDICT = Verdict(
     cause=VerdictCause.WORKER_FAILED, reason="over", restart_count=1, round_id=1, report=REPORT
 )
+MARKS = Marks(began=8_000_000_000, step_first=0, step=3, away=((8_500_000_000, 9_000_000_000),))
 
 
 def started(round_id: int) -> RoundStarted:
@@ -144,8 +146,8 @@ def iterations(round_id: int) -> list[Record]:
 
 
 def story(run_id: str) -> list[Record]:
-    """Every kind of record, in an order that a run can have."""
-    return [
+    """Every kind of record, in an order that a run can have, each a second after the last."""
+    records: list[Record] = [
         RunCreated(run_id=run_id, spec=SPEC, failures_kept_max=10),
         AgentAdmitted(agent=ALICE),
         AgentAdmitted(agent=BOB),
@@ -154,6 +156,7 @@ def story(run_id: str) -> list[Record]:
         GroupSucceeded(round_id=0, incarnation="b1"),
         FailureRecorded(record=HUNG),
         FailureRecorded(record=INTERRUPTED),
+        ProgressNoted(marks=MARKS, found=Found(cause=Cause.HANG, host="é", since=9_500_000_000)),
         RoundEnded(cause=RoundEnd.WORKER_FAILED, reason="failed"),
         started(1),
         *iterations(1)[:1],
@@ -161,6 +164,10 @@ def story(run_id: str) -> list[Record]:
         LimitsLearned(limits=(LearnedLimit(section="save", limit_s=9.5, settled_s=8.0),)),
         EndingStarted(reason="over", where=WHERE),
         RunEnded(verdict=VERDICT),
+    ]
+    return [
+        replace(record, at_s=number + 1.0) if hasattr(record, "at_s") else record
+        for number, record in enumerate(records)
     ]
 
 

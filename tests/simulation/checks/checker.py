@@ -17,6 +17,7 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.model import Assignment as CoordinatorAssignment
 from coordinator.core.model import Exit as CoordinatorExit
 from coordinator.core.model import Release, Verdict
+from coordinator.core.progress.goodput import SEGMENTS_MAX, Ledger, Part
 from coordinator.core.progress.notice import NoticeGiven
 from coordinator.core.run.records import (
     AgentRemoved,
@@ -87,6 +88,7 @@ class Checker:
         before = shadow.restart_count
         shadow.apply(record)
         shadow.check_invariants()
+        _expect_segments(shadow.goodput)
         assert before <= shadow.restart_count, "restart_count"
         written = sum(len(records) for records in self.written.values())
         assert shadow.failures_count <= written, "failures are counted twice"
@@ -344,3 +346,14 @@ class Checker:
             for write in self.written[agent.name]
             if (agent.name, write.failure.sequence) not in self.counted | self.summed_up
         ]
+
+
+def _expect_segments(account: Ledger) -> None:
+    """Segments of which none was dropped are the parts of a run."""
+    if len(account.segments) == SEGMENTS_MAX:
+        return
+    times = dict.fromkeys(Part, 0)
+    for segment in account.segments:
+        times[segment.part] += segment.time
+    parts = {part: account.parts[part].run if part in account.parts else 0 for part in Part}
+    assert times == parts, "segments are not the parts"

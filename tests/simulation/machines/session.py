@@ -232,6 +232,8 @@ class SimSession:
         def again() -> None:
             self._has_stream = True
             self._sent.clear()
+            if self._link is not None:
+                self._link.records.send(End("another stream begins"))
             self.send_records()
 
         self._after(RETRY_S, again)

@@ -54,6 +54,8 @@ def test_what_a_leaving_agent_says_harms_nothing() -> None:
     ask(story, DrainAsked, name="b")
     story.beat("b")
     assert not story.of(fx.Reject)
+    (told,) = story.of(fx.Direct)
+    assert told.state == Release(reason="drained by op", is_drained=True), "it is told again"
     agent = story.agents["b"]
     goodbye = AgentLeft(
         run_id=RUN,

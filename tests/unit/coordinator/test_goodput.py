@@ -11,6 +11,7 @@ from coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
 from coordinator.core.progress.goodput import (
     HOSTS_MAX,
     SECOND,
+    SEGMENTS_MAX,
     Cause,
     Found,
     Ledger,
@@ -24,6 +25,7 @@ from coordinator.core.progress.meter import NOTE_INTERVAL_S
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
 from coordinator.core.run.state import RunState
+from coordinator.wire.documents import goodput_document
 from coordinator.wire.goodput import goodput_message
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec
@@ -347,6 +349,80 @@ def test_hosts_beyond_a_limit_are_told_together() -> None:
         ledger.check_invariants()
     assert len(ledger.hosts_lost) == HOSTS_MAX + 1
     assert ledger.hosts_lost[""].run > 0
+
+
+def test_segments_tell_what_the_run_did_when_and_what_for() -> None:
+    story = a_running_story(2, restarts_max=1)
+    train(story, range(20))
+    story.advance(40.0)
+    story.record("b", hang=Hang(kind=HangKind.PROGRESS, limit_s=30.0, elapsed_s=40.0))
+    story.fail("b")
+    story.obey_all()
+    train(story, range(10, 25))
+    story.advance(5.0)
+    message = goodput_message(story.state(), story.run(), now=story.now, with_segments=True)
+    document = goodput_document("run", message, with_segments=True)
+    told = [
+        (row["age_s"], row["time_s"], row["part"], row["cause"], row["host"], row["round_id"])
+        for row in document["segments"]
+    ]
+    assert told == [
+        (80.0, 1.0, "starting", "start", None, 0),
+        (79.0, 19.0, "training", None, None, 0),
+        (60.0, 40.0, "hanging", "hang", "b", 0),
+        (20.0, 1.0, "starting", "hang", "b", 1),
+        (19.0, 10.0, "repeated", "hang", "b", 1),
+        (9.0, 9.0, "training", None, None, 1),
+    ]
+    assert "segments" not in goodput_document("run", message)
+    unasked = goodput_message(story.state(), story.run(), now=story.now)
+    assert not unasked.segments
+
+
+def test_segments_name_the_iteration() -> None:
+    story = a_running_story(2)
+    for name in ("a", "b"):
+        story.enter(name)
+    story.obey_all()
+    train(story, range(10))
+    story.interrupt("a")
+    story.advance(2.0)
+    story.interrupt("b")
+    story.enter("a")
+    story.enter("b")
+    train(story, range(10, 15))
+    told = [(each.part, each.iteration) for each in account(story).segments]
+    assert told == [
+        (Part.STARTING, 0),
+        (Part.TRAINING, 0),
+        (Part.INTERRUPTED, 0),
+        (Part.TRAINING, 1),
+    ]
+
+
+def test_a_time_that_a_decision_divides_and_nothing_else_is_one_segment() -> None:
+    ledger = Ledger()
+    ledger.follow(1.0, Stretch.FORMING, hosts=1)
+    for hosts in range(2, 10):
+        ledger.follow(float(hosts), Stretch.FORMING, hosts=hosts)
+    (segment,) = ledger.segments
+    assert (segment.time, segment.part) == (8 * SECOND, Part.WAITING)
+
+
+def test_of_segments_the_latest_are_kept_and_the_time_of_others_stays_in_the_parts() -> None:
+    ledger = Ledger()
+    for number in range(SEGMENTS_MAX):
+        place = (number, None)
+        ledger.follow(2.0 * number + 1.0, Stretch.ROUND, hosts=2, place=place)
+        ledger.note(ProgressNoted(marks=Marks(began=(2 * number + 1) * SECOND)))
+        ledger.follow(2.0 * number + 2.0, Stretch.ENDING, hosts=2, place=place)
+    assert len(ledger.segments) == SEGMENTS_MAX
+    assert ledger.whole == (2 * SEGMENTS_MAX - 1) * SECOND
+    assert sum(each.time for each in ledger.segments) == SEGMENTS_MAX * SECOND
+    assert ledger.segments[-1].round_id == SEGMENTS_MAX - 1
+    ledger.check_invariants()
+    # About as much as this each takes of a run's snapshot in the journal.
+    assert len(msgspec.msgpack.encode(ledger.segments)) < 50 * SEGMENTS_MAX
 
 
 def test_marks_in_any_disorder_make_no_gap() -> None:
