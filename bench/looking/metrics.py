@@ -22,8 +22,8 @@ from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.registry import Registry
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
-from coordinator.metrics.exposition import Exposition, Standing
 from coordinator.shell.driver import Driver
+from coordinator.shell.metrics.exposition import Exposition, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from agent.telemetry import Item
 from agent.telemetry.metrics import declared as the
 from agent.telemetry.metrics.host import Host
 from agent.telemetry.metrics.tally import Look, Tally
-from drumbeat.exposition import Library
-from drumbeat.metrics import END, Sample, written
+from drumbeat.command.exposition import Library
+from drumbeat.command.metrics import END, Sample, written
 
 # How long one answer serves all who ask, and how long the agent may take to say how it is.
 FRESH_S, ANSWER_S = 0.5, 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.core.model import GroupState
-from drumbeat.metrics import LONG_S, Metric
+from drumbeat.command.metrics import LONG_S, Metric
 
 STATES = tuple(state.lower() for state in GroupState)
 STATUSES = ("succeeded", "failed", "terminated")

@@ -25,8 +25,8 @@ from agent.telemetry.metrics.collected import LookNow, Metrics
 from agent.telemetry.metrics.host import Host
 from agent.telemetry.metrics.tally import Tally
 from agent.workers.devices.gpus import Gpu
+from drumbeat.command.metrics import OPENMETRICS, TEXT, is_openmetrics
 from drumbeat.command.settings import HostPort
-from drumbeat.metrics import OPENMETRICS, TEXT, is_openmetrics
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ import psutil
 from agent.telemetry.metrics import declared as the
 from agent.workers.devices.gpus import Gpu
 from agent.workers.devices.nvml import load_nvml, read_gpus
-from drumbeat.metrics import Sample
+from drumbeat.command.metrics import Sample
 
 
 def all_gpus() -> Sequence[Gpu]:

@@ -12,7 +12,7 @@ from agent.settings.config import AgentConfig
 from agent.telemetry import Event, Item, Metric
 from agent.telemetry.metrics import declared as the
 from agent.watchdog.hang import Standing
-from drumbeat.metrics import Sample
+from drumbeat.command.metrics import Sample
 
 _STATUS, _EXPIRED = "drumbeat.worker.status.", "drumbeat.watchdog.expired"
 _RESTARTED = "drumbeat.agent.inprocess.RESTARTED"

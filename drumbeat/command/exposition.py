@@ -18,7 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from drumbeat.metrics import END, Metric, Sample
+from drumbeat.command.metrics import END, Metric, Sample
 
 
 class Library:

@@ -20,8 +20,8 @@ from coordinator.core.progress.goodput import (
 )
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
-from coordinator.metrics import declared as the
-from drumbeat.metrics import Metric, Sample
+from coordinator.shell.metrics import declared as the
+from drumbeat.command.metrics import Metric, Sample
 
 # What stands for the id of all runs that have no label of their own; no run has this one.
 OTHERS = "(others)"

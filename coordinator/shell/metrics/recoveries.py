@@ -8,8 +8,8 @@ from typing import NamedTuple
 from coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
 from coordinator.core.progress.goodput import SECOND, ProgressNoted, nanoseconds
 from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
-from coordinator.metrics.declared import DETECTED, DETECTION, REFORMING
-from drumbeat.metrics import Sample
+from coordinator.shell.metrics.declared import DETECTED, DETECTION, REFORMING
+from drumbeat.command.metrics import Sample
 
 
 class _Reforming(NamedTuple):

@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import NamedTuple
 
 from coordinator.core import effects as fx
-from coordinator.metrics import declared as the
-from coordinator.metrics.loop_lag import LoopLag
-from coordinator.metrics.recoveries import Recoveries
-from coordinator.metrics.runs import RunMetrics
 from coordinator.shell.driver import Driver
-from drumbeat.exposition import Library
-from drumbeat.metrics import END, OPENMETRICS, TEXT, Metric, written
+from coordinator.shell.metrics import declared as the
+from coordinator.shell.metrics.loop_lag import LoopLag
+from coordinator.shell.metrics.recoveries import Recoveries
+from coordinator.shell.metrics.runs import RunMetrics
+from drumbeat.command.exposition import Library
+from drumbeat.command.metrics import END, OPENMETRICS, TEXT, Metric, written
 
 # Runs looked at between two turns of the others: less than 1 ms.
 RUNS_PER_TURN = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.progress.goodput import FAILURES, Cause, Part
 from coordinator.core.run.state import Phase
-from drumbeat.metrics import LONG_S, SHORT_S, Metric
+from drumbeat.command.metrics import LONG_S, SHORT_S, Metric
 
 PHASES = tuple(phase.lower() for phase in Phase)
 PARTS = tuple(part.lower() for part in Part)
