@@ -126,6 +126,14 @@ class CoordinatorConfig:
         "How long training may take to save before a drain, a stop, a planned restart and a "
         "scale-up; each ends the wait as soon as all ranks have saved.",
     )
+    http_port: int | None = setting(
+        None,
+        settings.PORT,
+        "Page and metrics",
+        "Port of the page and of /metrics, on the address of --host; 0 takes a free one. It needs "
+        "`pip install 'drumbeat[page]'`.",
+        shown_default="no page",
+    )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)

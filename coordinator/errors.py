@@ -22,6 +22,7 @@ CoordinatorError
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
+     ├─ MissingExtra          a setting needs packages that are not installed
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
      │   └─ LostLeadership    and has taken the journal over
@@ -261,6 +262,16 @@ class InvalidConfiguration(CommandFailed):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
+
+
+class MissingExtra(CommandFailed):
+    """A setting needs packages that are not installed; ``args`` are both, and their extra."""
+
+    text = "{0} needs the package {1}, which is not installed"
+
+    def __init__(self, option: str, package: str | None, extra: str) -> None:
+        super().__init__(option, package, extra)
+        self.hint = f"pip install 'drumbeat[{extra}]'"
 
 
 class PortInUse(CommandFailed):

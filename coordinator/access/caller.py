@@ -23,6 +23,8 @@ ALLOWED: dict[str, frozenset[Role]] = {
 }
 # What whoever reaches the port may ask for.
 OPEN = frozenset({"/grpc.health.v1.Health/"})
+# Id of the token for the user that the coordinator runs as; no other token has it.
+LOCAL_ID = "hostuser"
 
 
 class Caller(Struct, frozen=True):

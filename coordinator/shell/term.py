@@ -27,6 +27,7 @@ class Term:
     def __init__(self, driver: Driver, identity: ServerIdentity | None, audit: Audit) -> None:
         self.driver, self.number = driver, driver.journal.term
         self.control = ControlService(driver, identity, audit, caller_of)
+        self.queries = QueryService(driver, caller_of)
         self.services = Services(self._served(), driver.limits.hello_timeout_s)
         self._owner: asyncio.Task[None] | None = None
         if identity is not None and len(identity.keys) > 1:
@@ -65,8 +66,7 @@ class Term:
             ReportStacks=report_stacks,
             ReportLogs=_stream(sessions.report_logs),
         )
-        queries = QueryService(self.driver, caller_of)
-        return {AGENT: agents, QUERY: queries, CONTROL: self.control}
+        return {AGENT: agents, QUERY: self.queries, CONTROL: self.control}
 
 
 def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
