@@ -5,6 +5,8 @@ function that is called without arguments and returns the handler. It has a thre
 whatever it does, the agent only ever fills a bounded queue.
 """
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import fcntl

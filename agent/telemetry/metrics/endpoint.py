@@ -32,6 +32,7 @@ log = structlog.get_logger()
 
 # One more ends the oldest: a scrape is over at once, so that who holds many keeps none away.
 CONNECTIONS_MAX = 8
+BACKLOG = 128
 REQUEST_TIMEOUT_S = 5.0  # for each read and write of a connection
 ACCEPT_RETRY_S = 1.0  # where the process has no descriptor left
 CLOSE_S = 1.0
@@ -62,7 +63,7 @@ class Endpoint:
         host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            found = socket.create_server((host, int(port)), family=family, backlog=CONNECTIONS_MAX)
+            found = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
         except OSError as error:
             reason = f"--metrics-port {self._address}: {error.strerror or error}"
             log.warning("no metrics served", message=f"no metrics served: {reason}", reason=reason)
@@ -101,7 +102,9 @@ class Endpoint:
             )
             with self._lock:
                 if len(self._open) >= CONNECTIONS_MAX:
-                    _end(next(iter(self._open)))
+                    oldest = next(iter(self._open))
+                    del self._open[oldest]
+                    _end(oldest)
                 self._open[connection] = thread
             thread.start()
 

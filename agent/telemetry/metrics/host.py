@@ -33,6 +33,10 @@ class Host:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what there is to tell."""
+        gpus = self._gpus
+        if self._indices and (self._asking is None or not self._asking.is_alive()):
+            self._asking = threading.Thread(target=self._ask, name="metrics-gpus", daemon=True)
+            self._asking.start()
         times = psutil.cpu_times()
         told = {mode: getattr(times, mode, 0.0) for mode in the.CPU_MODES[:-1]}
         # Time of guests is within that of users.
@@ -43,12 +47,9 @@ class Host:
         memory = psutil.virtual_memory()
         yield the.MEMORY, (), float(memory.total)
         yield the.MEMORY_AVAILABLE, (), float(memory.available)
-        for gpu in self._gpus:
+        for gpu in gpus:
             yield the.GPU_MEMORY, (str(gpu.index),), float(gpu.memory_bytes)
             yield the.GPU_MEMORY_USED, (str(gpu.index),), float(gpu.memory_used_bytes)
-        if self._indices and (self._asking is None or not self._asking.is_alive()):
-            self._asking = threading.Thread(target=self._ask, name="metrics-gpus", daemon=True)
-            self._asking.start()
 
     def _ask(self) -> None:
         found = tuple(gpu for gpu in self._read() if gpu.index in self._indices)
