@@ -19,6 +19,7 @@ CoordinatorError
  │   └─ RevokedToken          any more
  ├─ Forbidden                 who calls may not do this
  ├─ NoOwnAuthority            the server's certificate is the operator's
+ ├─ NoPage                    the coordinator serves no page
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
@@ -226,6 +227,13 @@ class NoOwnAuthority(CoordinatorError):
 
     def __init__(self, option: str = "--tls-cert") -> None:
         super().__init__(option)
+
+
+class NoPage(CoordinatorError):
+    """The coordinator serves no page to link to."""
+
+    status = "FAILED_PRECONDITION"
+    text = "the coordinator serves no page: it was started without --http-port"
 
 
 class CommandFailed(CoordinatorError):

@@ -18,6 +18,7 @@ from coordinator.command.requests import (
     CreateToken,
     DrainAgent,
     ForgetRun,
+    LinkPage,
     ListDrains,
     ListMembers,
     ListTokens,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
+# The longest lease of a leader may have to end, and the next one's with it.
+_TIMEOUTS_S: dict[type[Request], float] = {StepDown: 130.0}
 
 # Names that are looked through for those like another one.
 _COMPARED_MAX = 10_000
@@ -78,7 +81,8 @@ def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
 
         def call(method: str, request: Message) -> Any:
             stub = control if hasattr(control, method) else query
-            return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
+            within_s = _TIMEOUTS_S.get(type(asked), timeout_s)
+            return getattr(stub, method)(request, timeout=within_s, metadata=metadata)
 
         return CALLS[type(asked)](asked, call)
 
@@ -289,6 +293,15 @@ def _step_down(asked: StepDown, call: Call) -> Done:
     return Done(f"coordinator: {leader} leads", {"leader": leader})
 
 
+def _link_page(asked: LinkPage, call: Call) -> Done:
+    request = query_pb2.GetPageLinkRequest(run_id=asked.run_id or "")
+    if asked.role is not None:
+        request.role = control_pb2.Role.Value(f"ROLE_{asked.role.upper()}")
+    found = call("GetPageLink", request)
+    left_s = seconds_of(found.time_left) if found.HasField("time_left") else None
+    return Done(found.url, {"url": found.url, "time_left_s": left_s})
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -305,6 +318,7 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ListDrains: _list_drains,
     ListMembers: _list_members,
     StepDown: _step_down,
+    LinkPage: _link_page,
 }
 
 

@@ -199,7 +199,7 @@ class CreateToken(Request):
         None,
         _TTL,
         "Options",
-        "How long it lets anyone in; agents that came before may come back after that.",
+        "How long it lets callers in; agents that came before may come back after that.",
         shown_default="until it is revoked",
         has_variable=False,
     )
@@ -357,6 +357,21 @@ class ShowGoodput(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinkPage(Request):
+    """``coordinator page``."""
+
+    run_id: str | None = None  # an argument; None: all runs
+    role: str | None = setting(
+        None,
+        one_of(("view", "admin")),
+        "Options",
+        "What it allows. view: reading, of one run alone if one is named; admin: everything.",
+        shown_default="what you may do yourself",
+        has_variable=False,
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
@@ -380,6 +395,7 @@ COMMANDS: dict[str, type[Request]] = {
     "members": ListMembers,
     "step-down": StepDown,
     "goodput": ShowGoodput,
+    "page": LinkPage,
 }
 
 

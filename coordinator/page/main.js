@@ -112,6 +112,7 @@ function askForLink(title, text) {
     h("p", {}, text),
     h("p", { id: "code-help" }, "Run ", h("code", {}, "coordinator page"), " where you have a token, and open the link that it prints. It is good once, for five minutes."),
     form);
+  view.isEntry = true;
 }
 
 /** Enter with a code; returns what is wrong with it. */
@@ -182,11 +183,9 @@ function unreachable(error) {
   view = { destroy: () => { clearTimeout(timer); destroy(); } };
 }
 
-let isExpired = false;
 configure({
   expired() {
-    if (view && isExpired) return;
-    isExpired = true;
+    if (view?.isEntry) return;
     askForLink(me ? "Your link has expired" : "Open this page by a link",
       me ? "Access ended, or what allowed it was revoked." : "Or the one that brought you here has expired.");
     me = null;

@@ -17,6 +17,7 @@ const SECTIONS = [
   { name: "stacks", title: "Stacks", isWide: true },
   { name: "logs", title: "Logs", isWide: true, key: "l" },
 ];
+const EVENTS_MAX = 5_000;
 const KINDS = ["run", "events", "goodput", "ranks", "stragglers"];
 
 /** Show a run in `main` until `destroy()`. */
@@ -39,6 +40,8 @@ export function mountRun(main, frame, { runId, generation }) {
     /** Where a stream of this run is. */
     path: (name) => `${base}/${name}`,
     select: (rank) => tell("select", rank),
+    /** Ask whether to do an action of actions.js, e.g. `act("drain", host)`. */
+    act: (action, name) => sections.get("actions")?.section.open?.(action, name),
     /** Go to a section, and have it show something: `show(what)` of its module. */
     reveal(name, what) {
       const found = sections.get(name);
@@ -117,9 +120,11 @@ export function mountRun(main, frame, { runId, generation }) {
     },
   });
   context.live = stream;
+  let events = null;
   for (const kind of KINDS) {
     stream.on(kind, (data) => {
       show(body, true);
+      if (kind === "events") events = data = withInstants(events, data);
       tell(kind, data);
     });
   }
@@ -136,4 +141,15 @@ export function mountRun(main, frame, { runId, generation }) {
       else for (const { section } of sections.values()) section.key?.(event);
     },
   };
+}
+
+/** All events so far, each with the instant `at` of this browser's clock, and those that are new. */
+function withInstants(known, { events, missed = 0, generation }) {
+  const now = Date.now();
+  const found = events.map((event) => ({ ...event, at: now - event.age_s * 1_000 }));
+  // Those of a later run of this id begin anew; so do those of a stream that tells all again.
+  if (!known || known.generation !== generation) return { all: found, added: [], missed, generation };
+  const last = known.all.at(-1)?.sequence ?? 0;
+  const added = found.filter(({ sequence }) => sequence > last);
+  return { all: [...known.all, ...added].slice(-EVENTS_MAX), added, missed: known.missed, generation };
 }

@@ -66,7 +66,7 @@ function row(run) {
   return h("tr", { "data-run": run.run_id },
     h("th", { scope: "row", class: "foreign run-name" }, h("a", { href: path, "data-link": true }, runName(run))),
     h("td", { "data-cell": "state" }, h("span", { class: "state" })),
-    h("td", { class: "foreign reason", "data-cell": "reason" }),
+    h("td", { class: "foreign reason", "data-cell": "reason" }, h("span")),
     h("td", { class: "number", "data-cell": "hosts" }),
     h("td", { class: "number", "data-cell": "restarts" }),
     h("td", { class: "goodput-cell", "data-cell": "goodput" }, h("span", { class: "ratio" }), h("span", { class: "bar-slot" })));
@@ -76,7 +76,7 @@ function updateRow(element, run) {
   const [, state, reason, hosts, restarts, goodput] = element.children;
   setText(state.firstChild, words(phaseOf(run)));
   setAttribute(state.firstChild, "data-state", phaseOf(run));
-  setText(reason, run.reason + (run.ended_age_s != null ? ` (${duration(run.ended_age_s)} ago)` : ""));
+  setText(reason.firstChild, run.reason + (run.ended_age_s != null ? ` (${duration(run.ended_age_s)} ago)` : ""));
   setText(hosts, number(run.agents_count));
   setText(restarts, `${run.restarts_used}/${run.restarts_max}`);
   setText(goodput.firstChild, percent(run.goodput?.effective_ratio));

@@ -32,6 +32,7 @@ from coordinator.journal.journal import Journal
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.cluster.service import Alone, Cluster, ClusterService
 from coordinator.shell.driver import Driver
+from coordinator.shell.services.query_service import Links
 from coordinator.shell.term import Term
 from coordinator.shell.transport.binding import bound
 from coordinator.shell.transport.interceptor import CallInterceptor, caller_of
@@ -91,7 +92,7 @@ async def serving(
         await term.ended()
 
 
-class Page(Protocol):
+class Page(Links, Protocol):
     """What browsers see of this coordinator, at a port of its own."""
 
     def bind(self) -> object:
@@ -220,7 +221,7 @@ class Server:
         driver.on_revoked = self.revoked
         if self._page is not None:
             driver.on_written = self._page.written
-        term = Term(driver, self._identity, self.audit)
+        term = Term(driver, self._identity, self.audit, self._page)
         if self._local is not None:
             term.control.on_replaced = self.authorities_changed
         return term

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.access.caller import Caller
 from coordinator.access.token_table import KeptToken
 from coordinator.core.events import DrainAsked, TokenCreated
 from coordinator.core.model import KeptDrain
@@ -54,6 +55,16 @@ def token_created(
         ttl_s=ttl_s,
         caller=caller,
     )
+
+
+def page_role(number: control_pb2.Role.ValueType, caller: Caller) -> Role:
+    """Read what a link to the page is to allow. Raises ``InvalidRequest``."""
+    if not number:
+        return caller.role
+    role = _ROLES.get(number)
+    if role is None or role is Role.JOIN:
+        raise InvalidRequest("role", number, "ROLE_VIEW or ROLE_ADMIN")
+    return role
 
 
 def reason_of(given: str) -> str:

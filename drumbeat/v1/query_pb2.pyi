@@ -6,6 +6,7 @@ isort:skip_file
 import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
+import drumbeat.v1.control_pb2
 import drumbeat.v1.failure_pb2
 import drumbeat.v1.session_pb2
 import google.protobuf.descriptor
@@ -1485,3 +1486,50 @@ class LostHost(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["host_seconds", b"host_seconds", "name", b"name", "time", b"time"]) -> None: ...
 
 Global___LostHost: typing_extensions.TypeAlias = LostHost
+
+@typing.final
+class GetPageLinkRequest(google.protobuf.message.Message):
+    """Asks for a link to the page."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that it opens at, and with `ROLE_VIEW` the only one that it shows; empty: all."""
+    role: drumbeat.v1.control_pb2.Role.ValueType
+    """What it allows, `ROLE_VIEW` or `ROLE_ADMIN`; unspecified: what the caller may do."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        role: drumbeat.v1.control_pb2.Role.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["role", b"role", "run_id", b"run_id"]) -> None: ...
+
+Global___GetPageLinkRequest: typing_extensions.TypeAlias = GetPageLinkRequest
+
+@typing.final
+class GetPageLinkResponse(google.protobuf.message.Message):
+    """A link to the page."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    URL_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    url: builtins.str
+    """The link. Its part after `#` is a secret for as long as it is good."""
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long it lets a browser in; unset: nothing is authenticated."""
+
+    def __init__(
+        self,
+        *,
+        url: builtins.str = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["time_left", b"time_left", "url", b"url"]) -> None: ...
+
+Global___GetPageLinkResponse: typing_extensions.TypeAlias = GetPageLinkResponse

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
+import grpc
 
 from coordinator.access.authority import Authority
 from coordinator.access.server_identity import ServerIdentity
@@ -26,6 +27,8 @@ from coordinator.shell.http.page import Page
 from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token
+from drumbeat.v1 import query_pb2, query_pb2_grpc
+from tests.support.channels import with_token
 
 
 @dataclass
@@ -131,6 +134,16 @@ class Site:
             )
         )
         return token
+
+    async def link(self, token: Token, **asked: Any) -> str:
+        """Return the link that a caller of gRPC is given."""
+        assert self.identity is not None, "it asks for tokens"
+        secret = grpc.ssl_channel_credentials(trust_anchors(self.identity.keys[:1]))
+        options = [("grpc.ssl_target_name_override", SERVER_NAME)]
+        where, secret = f"127.0.0.1:{self.port}", with_token(secret, token.text())
+        async with grpc.aio.secure_channel(where, secret, options) as channel:
+            stub: Any = query_pb2_grpc.QueryServiceStub(cast("Any", channel))
+            return str((await stub.GetPageLink(query_pb2.GetPageLinkRequest(**asked))).url)
 
     async def revoke(self, token: Token) -> None:
         event = TokenRevoked(request_id=-secrets.randbits(40), token_id=token.token_id)

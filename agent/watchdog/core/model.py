@@ -34,7 +34,7 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     # After a wake-up later than this every limit is given as much more time: this process, or
     # its host, has stood still.
     stall_s: float = 0.1
-    evidence_timeout_s: float = 0.1  # the longest wait for a worker's stacks
+    evidence_timeout_s: float = 0.15  # the longest wait for a worker's stacks
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
 
 
@@ -66,6 +66,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     owner_pid: int = 0
     stack_signal: int = 0
+    answers: bool = False  # a thread of the runtime writes its stacks when it is asked
     beat_at: float | None = None
     exiting_at: float | None = None
     is_debugged: bool = False

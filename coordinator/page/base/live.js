@@ -17,7 +17,7 @@ const FINAL = new Set([400, 401, 403, 404]);
  * `onState` is told {isOpen, since, reason}: `since` is when it broke. Every connection begins with
  * the whole, so that nothing of what was missed is needed.
  * @param {string} path
- * @param {{query?: object, onState?: Function, isEnding?: boolean}} options `isEnding`: the server
+ * @param {{query?: object | (() => object), onState?: Function, isEnding?: boolean}} options `isEnding`: the server
  *   ends the stream when all is told
  */
 export function openStream(path, { query, onState = () => {}, isEnding = false } = {}) {
@@ -27,6 +27,7 @@ export function openStream(path, { query, onState = () => {}, isEnding = false }
   let timer = 0;
   let hiddenTimer = 0;
   let brokenSince = null;
+  let endedBy = null; // what the server said as it ended the stream
   let isClosed = false;
 
   async function connect() {
@@ -35,14 +36,15 @@ export function openStream(path, { query, onState = () => {}, isEnding = false }
     const mine = new AbortController();
     connection = mine;
     try {
-      const response = await request(path, { query, signal: mine.signal });
+      endedBy = null;
+      const response = await request(path, { query: typeof query === "function" ? query() : query, signal: mine.signal });
       await read(response.body.getReader(), mine);
-      if (isEnding && connection === mine) {
+      if (isEnding && !endedBy && connection === mine) {
         close();
         onState({ isOpen: false, isOver: true });
         return;
       }
-      retry(mine, "the coordinator ended the stream");
+      retry(mine, endedBy ?? "the coordinator ended the stream");
     } catch (error) {
       if (error instanceof ApiError && FINAL.has(error.status)) {
         close();
@@ -84,6 +86,7 @@ export function openStream(path, { query, onState = () => {}, isEnding = false }
     }
     if (!data.length) return;
     const found = JSON.parse(data.join("\n"));
+    if (kind === "ended") endedBy = found.error?.reason;
     for (const handler of handlers.get(kind) ?? []) {
       try {
         handler(found);

@@ -1,6 +1,6 @@
 /** What the time of a run went into: ETTR, parts, causes and hosts. */
 
-import { fill, h, keyed, setAttribute, setText, show } from "../base/dom.js";
+import { fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
 import { count, duration, percent, words } from "../base/format.js";
 
 // As time goes by in a round; training first, so that bars of runs can be compared.
@@ -66,7 +66,7 @@ export function mount(root) {
     const shown = inOrder(found.parts);
     rows(parts, shown, (each) => each.part, (each) => [words(each.part), duration(each.time_s), share(each), duration(each.host_s)]);
     rows(causes, found.causes, (each) => each.cause, (each) => [words(each.cause), duration(each.time_s), share(each), duration(each.host_s), String(each.restarts)]);
-    rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "", (each) => [each.name ?? "others", duration(each.time_s), share(each), duration(each.host_s)]);
+    rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "", (each) => [line(each.name ?? "others", 100), duration(each.time_s), share(each), duration(each.host_s)]);
   }
 
   return { update, destroy() {} };

@@ -1,7 +1,7 @@
 /** What a run is doing and why, who is behind, and its figures. */
 
 import { fill, h, setAttribute, setText, show } from "../base/dom.js";
-import { duration, number, runName, words } from "../base/format.js";
+import { ago, number, runName, words } from "../base/format.js";
 
 const FAILED = new Set(["worker_failed", "start_impossible", "agents_missing", "port_missing", "internal"]);
 
@@ -21,7 +21,7 @@ const FACTS = [
   ["in-process", "In process", (run) => (run.restarts_in_process ? number(run.restarts_in_process) : null)],
   ["failures", "Failures", (run) => number(run.failures_count)],
   ["repeated", "Steps repeated", (run) => (run.steps_repeated ? number(run.steps_repeated) : null)],
-  ["ended", "Ended", (run) => (run.ended_age_s == null ? null : `${duration(run.ended_age_s)} ago`)],
+  ["ended", "Ended", (run) => (run.ended_age_s == null ? null : ago(run.ended_age_s))],
 ];
 
 function stepOf(run) {
@@ -38,6 +38,21 @@ export function mount(root, context) {
   const facts = h("dl", { class: "facts" }, FACTS.map(([key, title]) => h("div", { "data-fact": key, hidden: true }, h("dt", {}, title), h("dd"))));
   fill(root, h("div", { class: "title" }, name, state), reason, behind, waiting, facts);
   let phase = null;
+  let latest = null;
+
+  function paintFacts() {
+    if (!latest) return;
+    const { run, at } = latest;
+    const age = run.ended_age_s == null ? null : run.ended_age_s + (Date.now() - at) / 1_000;
+    FACTS.forEach(([, , value], place) => {
+      const found = value({ ...run, ended_age_s: age });
+      show(facts.children[place], found != null);
+      setText(facts.children[place].lastChild, found ?? "");
+    });
+  }
+
+  // Of a run that has ended nothing more is told, and its age grows.
+  const timer = setInterval(paintFacts, 5_000);
 
   return {
     update(kind, run) {
@@ -59,12 +74,9 @@ export function mount(root, context) {
       const lines = [...reasons].slice(0, 8).map(([why, names]) => `${names.slice(0, 5).join(", ")}${names.length > 5 ? ` and ${names.length - 5} more` : ""}: ${why}`);
       if (waiting.textContent !== lines.join("")) fill(waiting, lines.map((each) => h("li", { class: "foreign" }, each)));
       show(waiting, lines.length);
-      FACTS.forEach(([, , value], at) => {
-        const found = value(run);
-        show(facts.children[at], found != null);
-        setText(facts.children[at].lastChild, found ?? "");
-      });
+      latest = { run, at: Date.now() };
+      paintFacts();
     },
-    destroy() {},
+    destroy() { clearInterval(timer); },
   };
 }

@@ -80,10 +80,19 @@ class Page:
 
     def local_link(self) -> str:
         """Return a link for the user that the coordinator runs as."""
-        return self.link(Caller(LOCAL_ID, Role.ADMIN), Role.ADMIN, "")
+        return self._link(Caller(LOCAL_ID, Role.ADMIN), Role.ADMIN, "")
 
-    def link(self, caller: Caller, role: Role, run_id: str) -> str:
-        """Return a link that lets a browser in as a caller. Raises ``Forbidden``."""
+    def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+        """Return a link that lets a browser in as a caller, and for how long.
+
+        Raises ``Forbidden``.
+        """
+        with self._site.coordinator.audit.call("GetPageLink", caller.name, run_id) as details:
+            details["role"] = role
+            made = self._link(caller, role, run_id)
+        return made, None if self._identity is None else self._config.limits.page_code_life_s
+
+    def _link(self, caller: Caller, role: Role, run_id: str) -> str:
         if caller.role is not Role.ADMIN and role is not caller.role:
             raise Forbidden(caller.name, f"it has the role {caller.role}, not {role}")
         if self._identity is None:

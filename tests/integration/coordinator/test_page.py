@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
 from drumbeat.access.token import Role
+from drumbeat.v1 import control_pb2
 from tests.support.pages import bearer, site
 
 if TYPE_CHECKING:
@@ -50,3 +52,16 @@ async def test_the_page_itself_is_served_to_all_who_reach_the_port(served: Site)
         assert told.status == 200
         assert told.headers["Content-Type"] == "text/html; charset=utf-8"
         assert told.headers["Content-Security-Policy"].startswith("default-src 'self';")
+
+
+async def test_a_command_prints_a_link_that_allows_what_is_asked_for(served: Site) -> None:
+    token = await served.token(Role.VIEW)
+    link = await served.link(token)
+    assert link.startswith(f"{served.origin}/#code=")
+    browser = served.browser()
+    await browser.enter(link)
+    me = (await browser.get("/api/me")).json
+    assert (me["name"], me["role"], me["run_id"]) == (token.token_id, "view", None)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await served.link(token, role=control_pb2.ROLE_ADMIN)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
