@@ -38,6 +38,14 @@ class Metric(NamedTuple):
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
+BUILD = Metric(
+    "gauge",
+    "drumbeat_build_info",
+    "Always 1; the release.",
+    ("version", "component"),
+    "coordinator, agent",
+)
+
 Sample = tuple[Metric, tuple[str, ...], float]  # with the values of the labels
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.core.model import GroupState
-from drumbeat.command.metrics import LONG_S, Metric
+from drumbeat.command.metrics import BUILD, LONG_S, Metric
 
 STATES = tuple(state.lower() for state in GroupState)
 STATUSES = ("succeeded", "failed", "terminated")
@@ -17,7 +17,6 @@ def _listed(values: tuple[str, ...]) -> str:
     return ", ".join(values)
 
 
-BUILD = Metric("gauge", "drumbeat_build_info", "Always 1.", ("component", "version"), "agent")
 INFO = Metric(
     "gauge",
     "drumbeat_agent_info",
@@ -85,7 +84,7 @@ STEP = Metric("gauge", "drumbeat_worker_step", "Latest step that a worker named.
 STEP_TIME = Metric(
     "gauge",
     "drumbeat_worker_step_duration_seconds",
-    "Mean time of a worker's latest steps.",
+    "Time of a worker's latest step, from its last two heartbeats.",
     ("local_rank",),
 )
 HEARTBEAT = Metric(

@@ -12,7 +12,7 @@ from agent.settings.config import AgentConfig
 from agent.telemetry import Event, Item, Metric
 from agent.telemetry.metrics import declared as the
 from agent.watchdog.hang import Standing
-from drumbeat.command.metrics import Sample
+from drumbeat.command.metrics import BUILD, Sample
 
 _STATUS, _EXPIRED = "drumbeat.worker.status.", "drumbeat.watchdog.expired"
 _RESTARTED = "drumbeat.agent.inprocess.RESTARTED"
@@ -50,7 +50,7 @@ class Tally:
     def samples(self, look: Look, *, epoch_s: float) -> Iterator[Sample]:
         """Yield everything there is to tell; instants of a look ``+ epoch_s`` are since 1970."""
         config = self._config
-        yield the.BUILD, ("agent", self._version), 1.0
+        yield BUILD, (self._version, "agent"), 1.0
         yield the.INFO, (config.run_id, self._name, config.role), 1.0
         yield the.CONNECTED, (), float(look.is_connected)
         yield the.SPOOLED, (), float(look.spooled)

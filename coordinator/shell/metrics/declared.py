@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.progress.goodput import FAILURES, Cause, Part
 from coordinator.core.run.state import Phase
-from drumbeat.command.metrics import LONG_S, SHORT_S, Metric
+from drumbeat.command.metrics import BUILD, LONG_S, SHORT_S, Metric
 
 PHASES = tuple(phase.lower() for phase in Phase)
 PARTS = tuple(part.lower() for part in Part)
@@ -29,7 +29,6 @@ def _run(kind: str, name: str, about: str, label: str = "", values: tuple[str, .
     return Metric(kind, f"drumbeat_run_{name}", about, labels, _listed(values))  # type: ignore[arg-type]
 
 
-BUILD = Metric("gauge", "drumbeat_build_info", "Always 1.", ("component", "version"), "coordinator")
 LEADING = _coordinator("gauge", "leading", "Whether this coordinator leads, 1 or 0.")
 TERM = _coordinator("gauge", "term", "The term of the leader, 0 if none is known.")
 MEMBERS = _coordinator("gauge", "members", "Coordinators that share the journal.")
@@ -95,9 +94,7 @@ FAILED = _run("counter", "failures", "Failures that ended a round or interrupted
 RECORDS = _run(
     "counter", "failure_records", "Failure records of workers, those of victims included."
 )
-TIME = _run(
-    "counter", "time_seconds", "Time of the run by what it went into; all together.", "part", PARTS
-)
+TIME = _run("counter", "time_seconds", "Time of the run, by what it went into.", "part", PARTS)
 HOST_TIME = _run(
     "counter", "host_time_seconds", "The same, times the hosts that spent it.", "part", PARTS
 )

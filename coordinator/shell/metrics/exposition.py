@@ -15,7 +15,7 @@ from coordinator.shell.metrics.loop_lag import LoopLag
 from coordinator.shell.metrics.recoveries import Recoveries
 from coordinator.shell.metrics.runs import RunMetrics
 from drumbeat.command.exposition import Library
-from drumbeat.command.metrics import END, OPENMETRICS, TEXT, Metric, written
+from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, written
 
 # Runs looked at between two turns of the others: less than 1 ms.
 RUNS_PER_TURN = 8
@@ -114,7 +114,7 @@ class Exposition:
         """Yield the text piece by piece, each some milliseconds of work; some are empty."""
         driver, standing = self._driver(), self._standing()
         for metric, value in self._of_coordinator(driver, standing):
-            labels = (("coordinator", self._version),) if metric is the.BUILD else ((),)
+            labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)
             yield written(metric, ((each, value) for each in labels), is_open=is_open)
         if driver is not None:
             yield from self._of_runs(driver, is_open=is_open)
@@ -124,7 +124,7 @@ class Exposition:
     def _of_coordinator(
         self, driver: Driver | None, standing: Standing
     ) -> Iterator[tuple[Metric, float]]:
-        yield the.BUILD, 1.0
+        yield BUILD, 1.0
         yield the.LEADING, float(driver is not None)
         yield the.TERM, float(standing.term)
         yield the.MEMBERS, float(standing.members)

@@ -15,8 +15,6 @@ from urllib.request import Request, urlopen
 
 import pytest
 from msgspec import structs
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
-from prometheus_client.parser import text_string_to_metric_families as families
 
 from agent.core import events as ev
 from agent.core.model import GroupState
@@ -27,6 +25,7 @@ from agent.telemetry.metrics.tally import Look
 from agent.watchdog.hang import Standing
 from agent.workers.devices.gpus import Gpu
 from tests.support.agents import CONFIG
+from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
@@ -63,11 +62,7 @@ class Scene:
 
     async def values(self) -> dict[tuple[str, ...], float]:
         body, _ = await self.get()
-        return {
-            (sample.name, *sample.labels.values()): sample.value
-            for family in families(body.decode())
-            for sample in family.samples
-        }
+        return values(body)
 
 
 @asynccontextmanager
@@ -123,7 +118,7 @@ async def test_openmetrics_gzip_and_head_are_answered_as_they_are_asked_for() ->
     async with scene() as made:
         body, kind = await made.get(Accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
         assert kind.startswith("application/openmetrics-text; version=1.0.0")
-        assert any(family.name == "drumbeat_worker_step" for family in open_families(body.decode()))
+        assert "drumbeat_worker_step" in names(body)
         packed, _ = await made.get(Accept_Encoding="gzip")
         plain, kind = await made.get()
         ours = plain.partition(b"drumbeat_host")[0]

@@ -7,10 +7,6 @@ import gzip
 import itertools
 from typing import TYPE_CHECKING
 
-import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
-from prometheus_client.parser import text_string_to_metric_families as families
-
 from bench.looking.metrics import events, exposition, filled
 from coordinator.access.caller import Caller
 from coordinator.core import effects as fx
@@ -21,84 +17,74 @@ from coordinator.shell.metrics.exposition import Exposition, Standing
 from coordinator.shell.metrics.loop_lag import LoopLag
 from drumbeat.access.token import Role
 from tests.support.pages import bearer, site
+from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.support.pages import Site
 
 DEADLINE_S = 10_000 * MS
 
 
-def values(body: bytes) -> dict[tuple[str, ...], float]:
-    """Return all samples by name and labels."""
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in families(body.decode())
-        for sample in family.samples
-    }
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Site]:
-    async with site(tmp_path) as made:
-        yield made
-
-
-async def test_a_view_token_scrapes_and_others_do_not(served: Site) -> None:
-    browser = served.browser()
-    assert (await browser.get("/metrics")).status == 401
-    for role, run_id in ((Role.JOIN, ""), (Role.VIEW, "mt5")):
-        headers = bearer(await served.token(role, run_id))
-        assert (await browser.get("/metrics", headers=headers)).status == 403
-    told = await browser.get("/metrics", headers=bearer(await served.token(Role.VIEW)))
-    assert told.status == 200
-    assert told.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert told.headers["Cache-Control"] == "no-store"
-    found = values(told.content)
-    assert found["drumbeat_coordinator_leading",] == found["drumbeat_coordinator_term",] == 1.0
-    assert found["drumbeat_coordinator_certificate_expiry_timestamp_seconds",] > 1.7e9
-    # The tokens above were written.
-    assert found["drumbeat_coordinator_journal_write_duration_seconds_count",] >= 3.0
-    assert found["process_resident_memory_bytes",] > 0
-    told = await browser.ask("HEAD", "/metrics", headers=bearer(await served.token(Role.VIEW)))
-    assert (told.status, told.content) == (200, b"")
+async def test_a_view_token_scrapes_and_others_do_not(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        browser = served.browser()
+        assert (await browser.get("/metrics")).status == 401
+        for role, run_id in ((Role.JOIN, ""), (Role.VIEW, "mt5")):
+            headers = bearer(await served.token(role, run_id))
+            assert (await browser.get("/metrics", headers=headers)).status == 403
+        told = await browser.get("/metrics", headers=bearer(await served.token(Role.VIEW)))
+        assert told.status == 200
+        assert told.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert told.headers["Cache-Control"] == "no-store"
+        found = values(told.content)
+        assert found["drumbeat_coordinator_leading",] == found["drumbeat_coordinator_term",] == 1.0
+        assert found["drumbeat_coordinator_certificate_expiry_timestamp_seconds",] > 1.7e9
+        # The tokens above were written.
+        assert found["drumbeat_coordinator_journal_write_duration_seconds_count",] >= 3.0
+        assert found["process_resident_memory_bytes",] > 0
+        told = await browser.ask("HEAD", "/metrics", headers=bearer(await served.token(Role.VIEW)))
+        assert (told.status, told.content) == (200, b"")
 
 
 async def test_openmetrics_and_compression_are_answered_as_they_are_asked_for(
-    served: Site,
+    tmp_path: Path,
 ) -> None:
-    headers = bearer(await served.token(Role.VIEW))
-    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
-    told = await served.browser().get("/metrics", headers=headers | accept)
-    assert told.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert {family.name for family in open_families(told.content.decode())} >= {"drumbeat_runs"}
-    packed = await served.browser().get(
-        "/metrics", headers=headers | {"Accept-Encoding": "gzip"}, auto_decompress=False
-    )
-    assert packed.headers["Content-Encoding"] == "gzip"
-    assert b"drumbeat_runs" in gzip.decompress(packed.content)
+    async with site(tmp_path) as served:
+        headers = bearer(await served.token(Role.VIEW))
+        accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+        told = await served.browser().get("/metrics", headers=headers | accept)
+        assert told.headers["Content-Type"].startswith(
+            "application/openmetrics-text; version=1.0.0"
+        )
+        assert "drumbeat_runs" in names(told.content)
+        packed = await served.browser().get(
+            "/metrics", headers=headers | {"Accept-Encoding": "gzip"}, auto_decompress=False
+        )
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert b"drumbeat_runs" in gzip.decompress(packed.content)
 
 
-async def test_a_coordinator_that_does_not_lead_tells_what_it_knows(served: Site) -> None:
-    headers, server = bearer(await served.token(Role.VIEW)), served.page._site.coordinator
+async def test_a_coordinator_that_does_not_lead_tells_what_it_knows(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        headers, server = bearer(await served.token(Role.VIEW)), served.page._site.coordinator
 
-    class Follows:
-        def verify(self, _: object) -> Caller:
-            return Caller("t", Role.VIEW)
+        class Follows:
+            def verify(self, _: object) -> Caller:
+                return Caller("t", Role.VIEW)
 
-    term, server.term = server.term, None  # type: ignore[misc]
-    server._follower = Follows()  # type: ignore[attr-defined]
-    try:
-        told = await served.browser().get("/metrics", headers=headers)
-    finally:
-        server.term = term  # type: ignore[misc]
-    found = values(told.content)
-    assert (told.status, found["drumbeat_coordinator_leading",]) == (200, 0.0)
-    assert found["drumbeat_coordinator_members",] == 1.0
-    assert not any(name.startswith("drumbeat_run") for name, *_ in found)
+        term, server.term = server.term, None  # type: ignore[misc]
+        server._follower = Follows()  # type: ignore[attr-defined]
+        try:
+            told = await served.browser().get("/metrics", headers=headers)
+        finally:
+            server.term = term  # type: ignore[misc]
+        found = values(told.content)
+        assert (told.status, found["drumbeat_coordinator_leading",]) == (200, 0.0)
+        assert found["drumbeat_coordinator_members",] == 1.0
+        assert not any(name.startswith("drumbeat_run") for name, *_ in found)
 
 
 async def test_100_runs_take_little_at_once_and_less_than_a_megabyte() -> None:
