@@ -12,11 +12,13 @@ from coordinator.core import effects as fx
 from coordinator.errors import CoordinatorError, Forbidden
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.http.access import Access, Coordinator, link
+from coordinator.shell.http.api.actions import Actions
+from coordinator.shell.http.api.collecting import Collecting
+from coordinator.shell.http.api.live import Live
+from coordinator.shell.http.api.reading import Reading
+from coordinator.shell.http.api.scrapes import Scrapes
 from coordinator.shell.http.connections import Listener
 from coordinator.shell.http.files import Files
-from coordinator.shell.http.live import Live
-from coordinator.shell.http.reading import Reading
-from coordinator.shell.http.scrapes import Scrapes
 from coordinator.shell.http.site import Site
 from coordinator.shell.http.tls import Handshakes
 from drumbeat.access.token import Role
@@ -28,12 +30,9 @@ class Page:
     def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
-        self._scrapes = Scrapes(config.limits, identity)
-        routes = [
-            *Reading(self._access).routes(),
-            *Live(config.limits).routes(),
-            *self._scrapes.routes(),
-        ]
+        live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
+        parts = (Reading(self._access, live), live, Collecting(live), Actions(), self._scrapes)
+        routes = [route for part in parts for route in part.routes()]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site)
         self._host, self._port = "", 0
