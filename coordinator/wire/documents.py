@@ -95,13 +95,16 @@ def event_document(event: query_pb2.RunEvent) -> Document:
 
 
 def verdict_document(verdict: failure_pb2.Verdict) -> Document:
-    """Return how a run ended, with the causes; ``step`` is the latest that a worker was at."""
+    """Return how a run ended, the causes first; ``step`` is the latest that a worker was at."""
     standings = (each.progress for each in verdict.report.progress)
     steps = [progress.step for progress in standings if progress.HasField("step")]
     return {
         "reason": verdict.reason,
         "earlier": list(verdict.report.earlier),
         "root_causes": [_failure(record) for record in verdict.report.root_causes],
+        "victims": [_failure(record) for record in verdict.report.victims],
+        "victims_count": verdict.report.victims_count,
+        "world_size": verdict.report.world_size,
         "step": max(steps, default=None),
         "goodput": verdict.goodput or None,
     }
@@ -207,6 +210,7 @@ def _failure(record: failure_pb2.FailureRecord) -> Document:
         "explanation": record.explanation,
         "message": record.message,
         "evidence": hang.evidence if hang else "",
+        "stacks": hang.stacks if hang else "",
         "traceback": record.traceback,
         "stderr_tail": record.stderr_tail,
     }
