@@ -27,6 +27,7 @@ from agent.core.events import (
 )
 from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
+from agent.runtime.live_status import LiveStatus
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.status import OwnStatus
@@ -44,6 +45,7 @@ from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
 from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
+from agent.telemetry.metrics.tally import Look
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.failures.redaction import Redactor
@@ -144,6 +146,7 @@ class Driver:
         began_at = identity.began_at
         self._status = OwnStatus(config, name=name, pid=os.getpid(), began_at=began_at)
         self._status_file = StatusFile(folder)
+        self._gpus = devices.gpus
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -154,6 +157,8 @@ class Driver:
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
+        watchdog = self._workers.watchdog
+        self._live = LiveStatus(config, self._core, self._history, watchdog.standings, now=now)
         self._session: Session | None = None
         self._session_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,6 +169,7 @@ class Driver:
         config = self._config
         take_signals(config.signals_to_handle, self._submit, config.preemption_signal)
         self._spawn(self._workers.start())
+        self._telemetry.serve(self._look, self._gpus)
         now = time.monotonic()
         self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
         while self._finish is None:
@@ -181,6 +187,7 @@ class Driver:
 
     async def close(self) -> None:
         """End whatever is left: workers first."""
+        self._live.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -189,6 +196,19 @@ class Driver:
         self._ports.keep_only()
         await self._telemetry.close()
         await self._status_file.close()
+
+    def _look(self) -> Look:
+        """Say how this agent is, for its metrics."""
+        status = self._status.latest
+        round_id = status.round_id if status is not None else None
+        return Look(
+            state=self._core.workers.state,
+            is_connected=self._core.link.is_open,
+            workers=len(status.workers) if status is not None else 0,
+            round_id=round_id,
+            spooled=self._spool.waiting,
+            standings=tuple(self._workers.watchdog.standings(round_id)),
+        )
 
     def _submit(self, event: Event) -> None:
         self._queue.put(event)
@@ -199,7 +219,8 @@ class Driver:
         if self._queue:
             return
         self._arrived.clear()
-        instants = (self._core.next_deadline(), self._history.next_deadline())
+        tellers = (self._core, self._history, self._live)
+        instants = (each.next_deadline() for each in tellers)
         due = min((instant for instant in instants if instant is not None), default=None)
         delay_s = None if due is None else max(0.0, due - time.monotonic())
         with suppress(TimeoutError):
@@ -235,6 +256,7 @@ class Driver:
         for line in self._history.saw(event, effects, now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
+        self._live.refresh(now=now)
 
     def _execute(self, effect: fx.Effect) -> None:
         session = self._session
