@@ -50,6 +50,8 @@ _OPTIONS = {
     "agents_min": "--nnodes (minimum)",
     "agents_max": "--nnodes (maximum)",
     "restarts_max": "--max-restarts",
+    "straggler_factor": "--straggler-report (factor)",
+    "straggler_steps": "--straggler-report (steps)",
 }
 
 

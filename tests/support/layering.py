@@ -32,10 +32,10 @@ MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 # Modules that only compute: of the standard library, and the one that makes values.
 VALUE_MODULES = frozenset(
     {
-        "__future__", "abc", "base64", "binascii", "bisect", "collections", "copy", "dataclasses",
-        "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools",
-        "json", "math", "msgspec", "operator", "re", "string", "struct", "textwrap", "types",
-        "typing", "zlib",
+        "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "copy",
+        "dataclasses", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress",
+        "itertools", "json", "math", "msgspec", "operator", "re", "string", "struct", "textwrap",
+        "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
