@@ -35,7 +35,7 @@ export function mount(root, context) {
   let mode = "state";
   let worst = [];
   let isGone = false;
-  let wantedRound; // of the whole that was asked for
+  let isLoading = false;
   let retry = 0;
   let lastColumns = null; // that came before the whole
 
@@ -59,19 +59,20 @@ export function mount(root, context) {
   fill(context.tools, modes, summary);
   root.append(note, shown, tip);
 
-  async function load(roundId) {
-    if (wantedRound === roundId && roundId !== undefined) return;
-    wantedRound = roundId;
+  async function load() {
+    if (isLoading) return; // what comes meanwhile is looked at then
+    isLoading = true;
     clearTimeout(retry);
     try {
       const document = await context.api("ranks");
       if (isGone) return;
-      wantedRound = undefined;
       take(document);
-      if (lastColumns && lastColumns.round_id !== document.round_id) load(lastColumns.round_id);
+      const isOld = lastColumns && lastColumns.round_id !== document.round_id;
       lastColumns = null;
+      isLoading = false;
+      if (isOld) load();
     } catch (error) {
-      wantedRound = undefined;
+      isLoading = false;
       if (isGone || error.name === "AbortError") return;
       if (!ranks) setText(note, error.status === 404 ? "There are no ranks." : `The ranks could not be read: ${error.reason ?? error.message}. It is tried again.`);
       if (error.status !== 404) retry = setTimeout(load, RETRY_MS);
@@ -209,7 +210,7 @@ export function mount(root, context) {
         if (ranks && ranks.roundId === data.round_id && (ranks.names.length === 0) === !data.host_state) take(data);
         else {
           lastColumns = data;
-          load(data.round_id);
+          load();
         }
       } else if (kind === "stragglers") {
         stragglers = new Set((data.stragglers ?? []).map((each) => each.rank));
