@@ -271,8 +271,12 @@ class Run(RunContext):
         """Take in what one that is no member says or does; return whether it was such a one."""
         opened = self._held.get(event.incarnation)
         if opened is None or opened.session_id != event.session_id:
-            is_member = event.incarnation in self.state.members
-            return event.incarnation in self.state.drained and not is_member
+            reason = self.state.drained.get(event.incarnation)
+            if reason is None or event.incarnation in self.state.members:
+                return False
+            if isinstance(event, ev.BeatReceived):
+                self._release(event.session_id, reason)  # it was told by a core that broke then
+            return True
         if isinstance(event, ev.BeatReceived):
             opened = replace(opened, beat=event.beat, uptime_s=event.uptime_s)
             self._held[event.incarnation] = opened
