@@ -12,7 +12,7 @@ JOBS ?= 3
 SEEDS ?= 5000
 KILLS ?= 1000
 
-.PHONY: demo test quick check lint types protos gen baseline bench soak floors clean
+.PHONY: demo test test-programs quick check lint types protos gen baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -21,6 +21,11 @@ demo: $(READY)
 test: export PYTHONDONTWRITEBYTECODE =
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# What pip does not bring, of Debian and as root; tests that miss it skip. Not a part of `test`,
+# which changes nothing outside of this folder.
+test-programs:
+	scripts/install_test_programs.sh
 
 # While one works: what needs neither processes nor gRPC, under a minute on two cores.
 quick: export PYTHONDONTWRITEBYTECODE =

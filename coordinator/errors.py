@@ -19,9 +19,11 @@ CoordinatorError
  │   └─ RevokedToken          any more
  ├─ Forbidden                 who calls may not do this
  ├─ NoOwnAuthority            the server's certificate is the operator's
+ ├─ NoPage                    the coordinator serves no page
  └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
      ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
+     ├─ MissingExtra          a setting needs packages that are not installed
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
      │   └─ LostLeadership    and has taken the journal over
@@ -30,6 +32,7 @@ CoordinatorError
      ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
      ├─ JournalUnusable       etcd does not let the coordinator in, or its client is missing
+     ├─ TracesUnusable        what the environment says of traces is wrong
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
 
@@ -47,6 +50,8 @@ _OPTIONS = {
     "agents_min": "--nnodes (minimum)",
     "agents_max": "--nnodes (maximum)",
     "restarts_max": "--max-restarts",
+    "straggler_factor": "--straggler-report (factor)",
+    "straggler_steps": "--straggler-report (steps)",
 }
 
 
@@ -227,6 +232,13 @@ class NoOwnAuthority(CoordinatorError):
         super().__init__(option)
 
 
+class NoPage(CoordinatorError):
+    """The coordinator serves no page to link to."""
+
+    status = "FAILED_PRECONDITION"
+    text = "the coordinator serves no page: it was started without --http-port"
+
+
 class CommandFailed(CoordinatorError):
     """The process cannot do what it was told to; no caller of a server sees it."""
 
@@ -261,6 +273,16 @@ class InvalidConfiguration(CommandFailed):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
+
+
+class MissingExtra(CommandFailed):
+    """A setting needs packages that are not installed; ``args`` are both, and their extra."""
+
+    text = "{0} needs the package {1}, which is not installed"
+
+    def __init__(self, option: str, package: str | None, extra: str) -> None:
+        super().__init__(option, package, extra)
+        self.hint = f"pip install 'drumbeat[{extra}]'"
 
 
 class PortInUse(CommandFailed):
@@ -331,6 +353,13 @@ class JournalUnusable(CommandFailed):
     def __init__(self, journal: str, problem: str, hint: str) -> None:
         super().__init__(journal, problem, hint)
         self.hint = hint
+
+
+class TracesUnusable(CommandFailed):
+    """What the environment says of traces is not to be understood."""
+
+    text = "traces cannot be told, for a variable OTEL_* of the environment is wrong: {0}"
+    hint = "unset it, or see opentelemetry.io for what it may be"
 
 
 class JournalOutage(CommandFailed):

@@ -45,3 +45,22 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Taken from a connection at once; what is sent faster than it is read waits in the kernel.
     # Unbounded, it was 80 MB a connection.
     read_bytes_max: int = 64 * 1024
+    # Connections of HTTP, those of TLS that does not stand yet among them. One more ends the oldest
+    # of those whose caller is not known.
+    http_connections_max: int = 1_000
+    # For TLS, and then for each next request: its headers have to be there.
+    http_request_timeout_s: float = 20.0
+    # For the answer of any but a stream, with all the time that its reader takes.
+    http_answer_timeout_s: float = 60.0
+    # Of the first line of a request and of each header, and of what it brings besides.
+    http_line_bytes_max: int = 8 * 1024
+    http_body_bytes_max: int = 16 * 1024
+    # Streams of the page under way; one more is refused. For each the latest of each kind waits.
+    page_streams_max: int = 256
+    # A reader of one that takes nothing in this time is left.
+    page_send_timeout_s: float = 20.0
+    # How long a link lets a browser in, and the browser stays in.
+    page_code_life_s: float = 300.0
+    page_session_life_s: float = 12 * 3600.0
+    # Runs that metrics tell one by one; those of more they tell together.
+    metrics_runs_max: int = 100

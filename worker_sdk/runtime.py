@@ -10,9 +10,11 @@ import atexit
 import faulthandler
 import logging
 import os
+import select
 import signal
 import sys
 import threading
+from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from worker_sdk import context
 from worker_sdk.board import layout
 from worker_sdk.board.board import Board, claim, open_file
 from worker_sdk.interpreter.main_thread import has_debugger, is_at_prompt
+from worker_sdk.interpreter.stacks import write_stacks
 
 if TYPE_CHECKING:
     from worker_sdk.attach import Attachment
@@ -42,6 +45,7 @@ class _State:
         self.lock = threading.RLock()
         self.is_starting = False
         self.stop = threading.Event()
+        self.asks: int | None = None
         self.stacks: int | None = None
         self.stack_signal = 0
         # Kept from being taken apart in a child, where its threads are missing.
@@ -128,9 +132,12 @@ def _come_alive(board: Board, directory: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         log.info("this process cannot show its stacks: %s", error)
     board.words[layout.STACK_SIGNAL] = STATE.stack_signal
+    with suppress(OSError):  # an agent of an earlier version asks by the signal alone
+        STATE.asks = open_file(directory, layout.ASK_FILE)
     try:
-        args = (board, STATE.stop)
+        args = (board, STATE.stop, _Asks(STATE.asks, STATE.stacks))
         threading.Thread(target=_beat, args=args, name="drumbeat", daemon=True).start()
+        board.words[layout.ANSWERS] = int(STATE.asks is not None)
         board.words[layout.BEAT_AT] = monotonic_ns()
     except RuntimeError as error:  # without a first sign of life none is expected
         log.info("this process gives no signs of life: %s", error)
@@ -151,8 +158,35 @@ def _take_stacks(file: int) -> int:
     return number
 
 
-def _beat(board: Board, stop: threading.Event) -> None:
-    """Say again and again that Python code runs here; ``board`` until there is another."""
+class _Asks:
+    """Where the agent asks for stacks, and where they are written; None: nowhere."""
+
+    def __init__(self, asks: int | None, stacks: int | None) -> None:
+        self._asks, self._stacks = asks, stacks
+        self._poll = select.poll()
+        if asks is not None:
+            self._poll.register(asks, select.POLLIN)
+
+    def answer(self, within_s: float) -> None:
+        """Answer if it asks within this time."""
+        if not self._poll.poll(within_s * 1000) or self._asks is None:
+            return
+        with suppress(OSError):  # as where this process has given all of it up meanwhile
+            os.read(self._asks, 4096)
+            if self._stacks is not None:
+                write_stacks(self._stacks)
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        if self._asks is not None:
+            os.close(self._asks)
+
+
+def _beat(board: Board, stop: threading.Event, asks: _Asks) -> None:
+    """Say again and again that Python code runs here; ``board`` until there is another.
+
+    What else is to be done whatever the main thread does: answering who asks for stacks.
+    """
     beat_at = 0
     while True:
         board = STATE.board or board
@@ -163,7 +197,9 @@ def _beat(board: Board, stop: threading.Event) -> None:
         if left_s <= 0:
             beat_at = board.words[layout.BEAT_AT] = monotonic_ns()
             left_s = interval_s
-        if stop.wait(min(left_s, PROMPT_LOOK_S) if has_debugger() else left_s):
+        asks.answer(min(left_s, PROMPT_LOOK_S) if has_debugger() else left_s)
+        if stop.is_set():
+            asks.close()
             return
 
 
@@ -184,6 +220,9 @@ def _leave_to_parent() -> None:
     STATE.left_to_parent += [STATE.attachment, STATE.stop]
     STATE.attachment = None
     STATE.stop = threading.Event()
+    asks, STATE.asks = STATE.asks, None
+    if asks is not None:
+        os.close(asks)
     if STATE.board is not None:
         give_up(STATE.board)
 

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
 
-from drumbeat.command.settings import Kind, number, one_of, text
+from drumbeat.command.settings import PORT, HostPort, Kind, number, one_of, parse_host_port, text
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
@@ -17,6 +17,11 @@ LABELS_MAX = 64  # what an agent says of itself stays small
 SIGNALS_HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _OTHER_SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPWR", "SIGXCPU", "SIGXFSZ")
 SIGNALS_ALLOWED = SIGNALS_HANDLED + _OTHER_SIGNALS
+
+STRAGGLER_RULE = (1.5, 20)  # factor and steps, if none are given
+# Two ranks always differ by a little; and what takes a hundred times as long hangs.
+STRAGGLER_FACTOR_MIN, STRAGGLER_FACTOR_MAX, STRAGGLER_STEPS_MAX = 1.01, 100.0, 1_000_000
+_STRAGGLER_RULE_FORM = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,7}))?", re.ASCII)
 
 NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
@@ -117,6 +122,36 @@ def _is_name(value: str) -> bool:
     return len(value) <= 253 and value.isprintable() and " " not in value  # as of a DNS name
 
 
+def _listening(given: Any) -> str:
+    """Return PORT or ADDR:PORT with its address."""
+    address, _, port = str(given).strip().rpartition(":")
+    number = PORT.convert(port)
+    host = parse_host_port(address).host if address else "127.0.0.1"
+    return str(HostPort(host, number))
+
+
+def _read_straggler_rule(value: Any) -> tuple[float, int] | None:
+    if value in (None, False):
+        return None
+    if value is True:
+        return STRAGGLER_RULE
+    factor, steps = value if isinstance(value, (list, tuple)) else (value, STRAGGLER_RULE[1])
+    if isinstance(factor, bool) or not STRAGGLER_FACTOR_MIN <= factor <= STRAGGLER_FACTOR_MAX:
+        raise ValueError
+    if type(steps) is not int or not 1 <= steps <= STRAGGLER_STEPS_MAX:
+        raise ValueError
+    return float(factor), steps
+
+
+def _parse_straggler_rule(given: str) -> tuple[float, int] | None:
+    word = given.strip().lower()
+    if word in ("on", "off"):
+        return STRAGGLER_RULE if word == "on" else None
+    if (match := _STRAGGLER_RULE_FORM.fullmatch(word)) is None:
+        raise ValueError
+    return _read_straggler_rule((float(match[1]), int(match[2] or STRAGGLER_RULE[1])))
+
+
 _COUNT = number(1, WORKERS_PER_HOST_MAX)
 WORKERS = _COUNT._replace(
     convert=_parse_workers,
@@ -171,6 +206,24 @@ MODULES = _texts(
     "MODULE[,MODULE]...",
     lambda given: [*dict.fromkeys(part.strip() for part in given.split(",") if part.strip())],
     _are_modules,
+)
+METRICS_PORT = Kind(
+    "PORT, ADDR:PORT or [IPV6]:PORT, with a port from 0 to 65535",
+    _listening,
+    _listening,
+    metavar="[ADDR:]PORT",
+)
+_STRAGGLER_NUMBERS = (
+    f"a factor from {STRAGGLER_FACTOR_MIN} to {STRAGGLER_FACTOR_MAX:g}, and a number of steps "
+    f"from 1 to {STRAGGLER_STEPS_MAX}"
+)
+STRAGGLER = Kind(
+    f"True, False, None, a factor or both of (factor, steps): {_STRAGGLER_NUMBERS}",
+    _read_straggler_rule,
+    _parse_straggler_rule,
+    lambda rule: "off" if rule is None else f"{rule[0]:g},{rule[1]}",
+    metavar="FACTOR[,STEPS]",
+    allowed_text=f"on, off, FACTOR or FACTOR,STEPS as in 1.5,20: {_STRAGGLER_NUMBERS}",
 )
 SIGNAL = one_of(SIGNALS_ALLOWED)._replace(metavar="NAME")
 SIGNALS = _texts(

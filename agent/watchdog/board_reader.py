@@ -36,7 +36,7 @@ _SECTION = struct.Struct(f"={layout.SECTION_WORDS}q")
 
 
 class Board:
-    """One worker's directory: its board, two FIFOs and its notice page.
+    """One worker's directory: its board, three FIFOs and its notice page.
 
     Raises ``OSError`` if it can't be made.
 
@@ -56,9 +56,10 @@ class Board:
             self._write(layout.VERSION_WORD, layout.VERSION)
             self._write(layout.LOOK_AT, LOOKED_AT_NEVER_NS)
             self._write(layout.BEAT_INTERVAL, round(beat_interval_s * _SECOND_NS))
-            for name in (layout.KICK_FILE, layout.STACKS_FILE):
+            for name in (layout.KICK_FILE, layout.ASK_FILE, layout.STACKS_FILE):
                 os.mkfifo(self.directory / name, 0o600)
             self.kick_fd = self._open(layout.KICK_FILE, os.O_NONBLOCK)
+            self.ask_fd = self._open(layout.ASK_FILE, os.O_NONBLOCK)
             self.stacks_fd = self._open(layout.STACKS_FILE, os.O_NONBLOCK)
             self.notices = NoticePage(self.directory)
             self._fds.append(self.notices.fd)
@@ -84,9 +85,13 @@ class Board:
         if not 0 < owner <= PID_MAX:
             return None
         step, heartbeats = header[layout.STEP], max(0, header[layout.HEARTBEATS])
+        is_busy_time = header[layout.STEPS_BUSY] > 0
+        timed = layout.STEPS_BUSY if is_busy_time else layout.STEPS_TIMED
+        took = layout.BUSY_TIME if is_busy_time else layout.STEPS_TIME
         return Snapshot(
             owner_pid=owner,
             stack_signal=max(0, header[layout.STACK_SIGNAL]),
+            answers=header[layout.ANSWERS] == 1,
             beat_at=_seconds(header[layout.BEAT_AT]),
             exiting_at=_seconds(header[layout.EXITING_AT]),
             is_debugged=header[layout.IS_DEBUGGED] == 1,
@@ -95,6 +100,10 @@ class Board:
             heartbeat_at=_seconds(header[layout.HEARTBEAT_AT]),
             heartbeats=heartbeats,
             step_time_s=_seconds(header[layout.STEP_TIME]),
+            steps_total=max(0, header[layout.STEPS_TOTAL]),
+            steps_timed=max(0, header[timed]),
+            steps_s=_seconds(header[took]) or 0.0,
+            is_busy_time=is_busy_time,
             gap_max_s=_seconds(header[layout.GAP_MAX]) or 0.0,
             gaps=max(0, header[layout.GAPS]),
             slots=self._read_slots(header[layout.SLOTS_USED]),

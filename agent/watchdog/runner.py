@@ -29,7 +29,7 @@ from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
-from agent.watchdog.stacks import is_below, signal_below, take_evidence
+from agent.watchdog.stacks import StackSource, is_below, signal_below, take_evidence
 from drumbeat.command.console import write_text
 from drumbeat.format import describe
 from worker_sdk import context
@@ -268,13 +268,7 @@ class Watchdog:
                 return StacksTaken(key.local_rank, problem="it does not run")
             pid, snapshot = worker.pid, worker.board.read() or Snapshot()
             try:
-                evidence = await take_evidence(
-                    pid,
-                    worker.board.stacks_fd,
-                    owner_pid=snapshot.owner_pid,
-                    stack_signal=snapshot.stack_signal,
-                    timeout_s=timeout_s,
-                )
+                evidence = await take_evidence(pid, _source(worker, snapshot), timeout_s)
             except Exception as error:
                 # In any case: the others answer, and this one may be asked again.
                 log.exception("stacks not taken", **_place(key))
@@ -386,13 +380,8 @@ class Watchdog:
         snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
         try:
             async with worker.looking:
-                evidence = await take_evidence(
-                    effect.pid or worker.pid,
-                    worker.board.stacks_fd,
-                    owner_pid=snapshot.owner_pid,
-                    stack_signal=snapshot.stack_signal,
-                    timeout_s=effect.timeout_s,
-                )
+                pid, source = effect.pid or worker.pid, _source(worker, snapshot)
+                evidence = await take_evidence(pid, source, effect.timeout_s)
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
@@ -468,6 +457,17 @@ class Watchdog:
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
         return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)
+
+
+def _source(worker: _Worker, snapshot: Snapshot) -> StackSource:
+    """Return where its stacks come from, as its board says."""
+    board = worker.board
+    return StackSource(
+        stacks_fd=board.stacks_fd,
+        ask_fd=board.ask_fd if snapshot.answers else None,
+        owner_pid=snapshot.owner_pid,
+        stack_signal=snapshot.stack_signal,
+    )
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:

@@ -1,8 +1,10 @@
 """Shell. What can be seen of a process that seems to hang: its stacks and its state.
 
-Python's fault handler writes the stacks itself, upon a signal and whichever thread holds the
-interpreter's lock. The signal is sent only to a process that is the worker or one of
-its descendants, and only if it catches it: any other would die of it.
+A thread of the worker's runtime is asked for them first: it has them written while no other Python
+code runs. If it does not answer, because native code holds the interpreter's lock, Python's fault
+handler writes them upon a signal, whichever thread holds the lock; of threads that run, it has
+crashed the process. The signal is sent only to a process that is the worker or one of its
+descendants, and only if it catches it: any other would die of it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import structlog
 
 from agent.watchdog.hang import Evidence
 from drumbeat.format import count, printable
+from worker_sdk.board.layout import STACKS_END
 
 log = structlog.get_logger()
 
 # More stacks are cut: those of the latest threads, for the first is written last.
 STACKS_BYTES_MAX = 64 * 1024
 STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to any longer
+# Of the time there is, what a thread of the runtime has for its answer.
+ASKED_SHARE = 0.4
 QUIET_S = 0.003  # after so long without more the process is asked whether that was all
 ANCESTORS_MAX = 64  # how far below its worker a process may be
 _KERNEL_STACK_LINES_MAX = 12
@@ -45,14 +50,23 @@ class _Status(NamedTuple):
     pending: int
 
 
-async def take_evidence(
-    worker_pid: int, stacks_fd: int, *, owner_pid: int = 0, stack_signal: int = 0, timeout_s: float
-) -> Evidence:
-    """Return what can be had within the time; never raises because of the process.
+class StackSource(NamedTuple):
+    """Where the stacks of a worker come from.
 
-    The board of the worker names ``owner_pid`` and ``stack_signal``, 0 if it does not; they are
-    not believed. The stacks arrive at ``stacks_fd``.
+    Its board names ``owner_pid`` and ``stack_signal``, 0 if it does not; they are not believed.
+    A byte in ``ask_fd`` asks its runtime, None if that does not answer; they arrive at
+    ``stacks_fd``.
     """
+
+    stacks_fd: int
+    ask_fd: int | None = None
+    owner_pid: int = 0
+    stack_signal: int = 0
+
+
+async def take_evidence(worker_pid: int, source: StackSource, timeout_s: float) -> Evidence:
+    """Return what can be had within the time; never raises because of the process."""
+    owner_pid = source.owner_pid
     why, stacks = _why_not_ours(owner_pid, worker_pid) if owner_pid else "", ""
     pid = worker_pid if why or not owner_pid else owner_pid
     if (worker := _status(worker_pid)) is None:
@@ -63,14 +77,14 @@ async def take_evidence(
         return Evidence(notes=f"process {pid} is gone", is_alive=is_alive)
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
-    if not owner_pid or not stack_signal:
+    if not owner_pid or not source.stack_signal:
         why = "the worker does not use the SDK, or offers none"
     elif not why and not is_traced:
         try:
             with FileIO(os.pidfd_open(pid)) as process:  # its number may come to mean another
                 if not (why := _why_not_ours(pid, worker_pid)):
                     stacks, why = await _take_stacks(
-                        process.fileno(), pid, status, stacks_fd, stack_signal, timeout_s
+                        process.fileno(), pid, status, source, timeout_s
                     )
         except OSError as error:
             why = f"process {pid} can't be signalled: {error.strerror}"
@@ -86,20 +100,27 @@ async def take_evidence(
 
 
 async def _take_stacks(
-    process: int, pid: int, status: _Status, stacks_fd: int, number: int, timeout_s: float
+    process: int, pid: int, status: _Status, source: StackSource, timeout_s: float
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
+    number, text = source.stack_signal, ""
     if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
         return "", f"signal {number} is not caught by process {pid}"
     is_stopped = status.state == "T"
-    fd = os.dup(stacks_fd)  # the board may be closed meanwhile
+    fd = os.dup(source.stacks_fd)  # the board may be closed meanwhile
     try:
         with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some
             os.read(fd, STACKS_READ_MAX)
-        signal.pidfd_send_signal(process, number)
-        if is_stopped:  # or it would not see the signal
+        if is_stopped:  # or it would not hear what it is asked
             signal.pidfd_send_signal(process, signal.SIGCONT)
-        text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
+        if source.ask_fd is not None:
+            with suppress(BlockingIOError):  # it was asked often, and has answered nothing
+                os.write(source.ask_fd, b"\n")
+            text = await _collect(fd, timeout_s * ASKED_SHARE, lambda: True)
+        if not text:
+            signal.pidfd_send_signal(process, number)
+            left_s = timeout_s if source.ask_fd is None else timeout_s * (1 - ASKED_SHARE)
+            text = await _collect(fd, left_s, lambda: _is_writing(pid, number, status))
         if is_stopped:  # as it was found
             with suppress(OSError):
                 signal.pidfd_send_signal(process, signal.SIGSTOP)
@@ -109,7 +130,7 @@ async def _take_stacks(
 
 
 async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) -> str:
-    """Return what comes within the time, until nothing more does."""
+    """Return what comes within the time, until their end or nothing more."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     deadline, patience_s = loop.time() + timeout_s, timeout_s
     data, heard, is_over = bytearray(), 0, False
@@ -127,9 +148,10 @@ async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) ->
                 data += piece
                 del data[:-STACKS_BYTES_MAX]
                 patience_s = QUIET_S
+                is_over = is_over or piece.endswith(STACKS_END)
     finally:
         loop.remove_reader(fd)
-    text = data.decode("utf-8", "replace")
+    text = data.removesuffix(STACKS_END).decode("utf-8", "replace")
     if heard > len(data):
         text = "(cut)\n" + text.partition("\n")[2]
     # Users look for the main thread, which is written last.

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import grpc
 import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -21,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
 from coordinator import errors
-from coordinator.access.server_identity import ServerIdentity, time_of_day
+from coordinator.access.server_identity import ServerIdentity, Shown, derived, time_of_day
 from drumbeat.access import certificates
 from drumbeat.access.files import PEM_BYTES_MAX, read_private
 from drumbeat.access.problem import AccessProblem
@@ -105,7 +104,7 @@ class Issuer(Struct, frozen=True):
             if isinstance(key, ec.EllipticCurvePublicKey)
         ]
 
-    def issue(self, *, now: datetime) -> grpc.ServerCertificateConfiguration:
+    def issue(self, *, now: datetime) -> Shown:
         """Return a new server certificate, with those that clients of older authorities need."""
         key = ec.generate_private_key(certificates.CURVE)
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
@@ -126,7 +125,7 @@ class Issuer(Struct, frozen=True):
             .sign(self.key, hashes.SHA256())
         )
         chain = b"".join(map(_pem, (issued, *self.chain[:-1])))
-        return grpc.ssl_server_certificate_configuration([(_key_pem(key), chain)])
+        return Shown(_key_pem(key), chain)
 
 
 class OwnAuthority(ServerIdentity):
@@ -149,7 +148,7 @@ class OwnAuthority(ServerIdentity):
         """Public keys of all authorities that are served, newest first, as tokens have them."""
         return self._issuer.keys()
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
+    def configuration(self) -> Shown:
         """Return what is shown now; a certificate is renewed once two thirds of it are over."""
         now = self._clock()
         with self._lock:
@@ -158,6 +157,11 @@ class OwnAuthority(ServerIdentity):
             if not -certificates.BACKDATED / 2 < age < RENEWED_AFTER:
                 self._issue(self._issuer, now)
             return self._issued
+
+    def secret(self, purpose: bytes) -> bytes:
+        """Return 32 bytes that follow from the key of the newest authority."""
+        number = self._issuer.key.private_numbers().private_value
+        return derived(number.to_bytes(32), purpose)
 
     def rotate(self) -> list[str]:
         """Have another authority, which the one before vouches for until it is retired."""

@@ -60,12 +60,17 @@ def how_to_join(addresses: Sequence[str], token: Token | None, directory: Path) 
     if token is None:
         return "make a token for machines that join:\n  coordinator token create --role join"
     shown = f"--token {token.text()}"
-    if any(map(os.environ.get, _LOGS)):
+    if is_log():
         shown = f"--token-file {directory / FILE}"
     if token.ca == NO_CA:
         shown += " --tls-ca ca.crt"  # of the authority that the operator knows
     where = ",".join(addresses)
     return f"join a machine with:\n  agent join --coordinator {where} {shown} train.py"
+
+
+def is_log() -> bool:
+    """Whether standard output is a log, which others than this user read."""
+    return any(map(os.environ.get, _LOGS))
 
 
 def _read(directory: Path) -> Token | None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-import grpc
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from coordinator import errors
-from coordinator.access.server_identity import ServerIdentity, time_of_day
+from coordinator.access.server_identity import ServerIdentity, Shown, time_of_day
 from drumbeat.access.files import PEM_BYTES_MAX, read_private, read_public
 from drumbeat.access.problem import AccessProblem
 
@@ -52,7 +51,7 @@ class OperatorCertificate(ServerIdentity):
         except AccessProblem as problem:
             raise errors.CertificateUnusable(problem.text, problem.hint) from problem
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
+    def configuration(self) -> Shown:
         """Return what is shown now; the files are read if one of them is not what it was."""
         with self._lock:
             versions = self._stat()
@@ -85,7 +84,7 @@ class OperatorCertificate(ServerIdentity):
         hour = int(self._clock().timestamp() // 3600)
         return [(hour,), *(_version(path) for path in paths if path)]
 
-    def _load(self) -> grpc.ServerCertificateConfiguration:
+    def _load(self) -> Shown:
         """Read the files. Raises ``AccessProblem``."""
         shown = read_public(self._certificate, "--tls-cert").encode()
         certificate = _certificates(shown, f"the --tls-cert {self._certificate}")[0]
@@ -102,7 +101,7 @@ class OperatorCertificate(ServerIdentity):
         if certificate != self._logged:
             self._logged = certificate
             log.info("server certificate read", path=self._certificate, until=str(until))
-        return grpc.ssl_server_certificate_configuration([(key, shown)], clients)
+        return Shown(key, shown, clients)
 
 
 def _version(path: str) -> tuple[int, ...]:

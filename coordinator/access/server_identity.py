@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 log = structlog.get_logger()
 
@@ -15,6 +17,14 @@ log = structlog.get_logger()
 def time_of_day() -> datetime:
     """Return what certificates are valid by."""
     return datetime.now(UTC)
+
+
+class Shown(NamedTuple):
+    """What handshakes are made with, in PEM. ``clients``: authorities of theirs, for mutual TLS."""
+
+    key: bytes
+    chain: bytes
+    clients: bytes | None = None
 
 
 class ServerIdentity(ABC):
@@ -41,7 +51,7 @@ class ServerIdentity(ABC):
         return []
 
     @abstractmethod
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
+    def configuration(self) -> Shown:
         """Return what is shown now: the same object until it is replaced. For any thread."""
 
     @abstractmethod
@@ -54,6 +64,13 @@ class ServerIdentity(ABC):
     @abstractmethod
     def retire(self) -> list[str]:
         """Serve the newest authority alone; return its key. Blocks. Raises as ``rotate`` does."""
+
+    def secret(self, purpose: bytes) -> bytes:
+        """Return 32 bytes that follow from the key, other ones for each purpose.
+
+        They are the same after a restart, and on each coordinator that has the key.
+        """
+        return derived(self.configuration().key, purpose)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return what one port of a server is opened with. Keep the identity while it is open."""
@@ -69,10 +86,10 @@ class ServerIdentity(ABC):
             if current is shown:
                 return None
             shown = current
-            return current
+            return _for_grpc(current)
 
         fetcher: Any = fetch  # None, for no change, is missing in the stubs
-        made = grpc.dynamic_ssl_server_credentials(shown, fetcher, self.is_mutual)
+        made = grpc.dynamic_ssl_server_credentials(_for_grpc(shown), fetcher, self.is_mutual)
         self._credentials.append(made)
         return made
 
@@ -83,3 +100,13 @@ class ServerIdentity(ABC):
             log.error(
                 "server certificate kept", reason=str(error), advice=getattr(error, "hint", "")
             )
+
+
+def derived(key: bytes, purpose: bytes) -> bytes:
+    """Return a key for one purpose (RFC 5869)."""
+    return HKDF(hashes.SHA256(), 32, None, b"drumbeat " + purpose).derive(key)
+
+
+def _for_grpc(shown: Shown) -> grpc.ServerCertificateConfiguration:
+    pairs = [(shown.key, shown.chain)]
+    return grpc.ssl_server_certificate_configuration(pairs, shown.clients)

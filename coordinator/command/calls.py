@@ -15,9 +15,11 @@ import grpc
 from coordinator.access.calls import error_detail
 from coordinator.command.looking.reading import Reader, calls_of
 from coordinator.command.requests import (
+    CheckpointRun,
     CreateToken,
     DrainAgent,
     ForgetRun,
+    LinkPage,
     ListDrains,
     ListMembers,
     ListTokens,
@@ -33,6 +35,7 @@ from coordinator.command.requests import (
     UndrainAgent,
 )
 from coordinator.errors import CallFailed
+from coordinator.wire.documents import drain_document
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.format import are, count, listed, printable
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
+# The longest lease of a leader may have to end, and the next one's with it.
+_TIMEOUTS_S: dict[type[Request], float] = {StepDown: 130.0}
 
 # Names that are looked through for those like another one.
 _COMPARED_MAX = 10_000
@@ -78,7 +83,8 @@ def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
 
         def call(method: str, request: Message) -> Any:
             stub = control if hasattr(control, method) else query
-            return getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
+            within_s = _TIMEOUTS_S.get(type(asked), timeout_s)
+            return getattr(stub, method)(request, timeout=within_s, metadata=metadata)
 
         return CALLS[type(asked)](asked, call)
 
@@ -179,6 +185,16 @@ def _restart_run(asked: RestartRun, call: Call) -> Done:
     return _steered(asked.run_id, call("RestartRun", request))
 
 
+def _checkpoint_run(asked: CheckpointRun, call: Call) -> Done:
+    request = control_pb2.CheckpointRequest(
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
+    )
+    return _steered(asked.run_id, call("Checkpoint", request))
+
+
 def _steered(run_id: str, response: Any) -> Done:
     document = {"run_id": run_id, "is_new": response.is_new, "outcome": response.outcome}
     return Done(f"coordinator: run {run_id}: {response.outcome}", document)
@@ -232,16 +248,8 @@ def _drained(asked: DrainAgent | UndrainAgent, response: Any) -> Done:
 
 
 def _list_drains(_asked: ListDrains, call: Call) -> Done:
-    drains = [
-        {
-            "name": each.name,
-            "run_id": each.run_id or None,
-            "age_s": seconds_of(each.age),
-            "caller": each.caller or None,
-            "reason": each.reason or None,
-        }
-        for each in call("ListDrains", control_pb2.ListDrainsRequest()).drains
-    ]
+    found = call("ListDrains", control_pb2.ListDrainsRequest()).drains
+    drains = [drain_document(each) for each in found]
     rows = [
         (
             each["name"],
@@ -289,6 +297,15 @@ def _step_down(asked: StepDown, call: Call) -> Done:
     return Done(f"coordinator: {leader} leads", {"leader": leader})
 
 
+def _link_page(asked: LinkPage, call: Call) -> Done:
+    request = query_pb2.GetPageLinkRequest(run_id=asked.run_id or "")
+    if asked.role is not None:
+        request.role = control_pb2.Role.Value(f"ROLE_{asked.role.upper()}")
+    found = call("GetPageLink", request)
+    left_s = seconds_of(found.time_left) if found.HasField("time_left") else None
+    return Done(found.url, {"url": found.url, "time_left_s": left_s})
+
+
 CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ResetLimits: _reset_limits,
     CreateToken: _create_token,
@@ -299,12 +316,14 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     RetireAuthority: _retire_authority,
     StopRun: _stop_run,
     RestartRun: _restart_run,
+    CheckpointRun: _checkpoint_run,
     ForgetRun: _forget_run,
     DrainAgent: _drain_agent,
     UndrainAgent: _undrain_agent,
     ListDrains: _list_drains,
     ListMembers: _list_members,
     StepDown: _step_down,
+    LinkPage: _link_page,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from coordinator.command import requests
+from coordinator.command.completion import run_ids
 from coordinator.command.declaration import EXIT_CODES, RUN, command, made
 from coordinator.command.looking.commands import LOOKING
 from coordinator.command.requests import Request
@@ -15,8 +16,10 @@ from drumbeat.command import options
 
 def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
-    root.add_section("Looking", *LOOKING)
-    root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
+    root.add_section("Looking", *LOOKING, page)
+    root.add_section(
+        "Steering", stop, restart, checkpoint, drain, undrain, drains, forget, reset_limits
+    )
     root.add_section("Access", token, authority)
     root.add_section("High availability", members, step_down)
 
@@ -343,3 +346,45 @@ def step_down(ctx: click.Context, /, **params: Any) -> Request:
     Workers go on, and agents follow at once. It is refused if there is no other one.
     """
     return made(requests.StepDown, ctx, params)
+
+
+@command(
+    None,
+    "page",
+    """\b
+Examples:
+  coordinator page
+  coordinator page mt5 --role view
+""",
+    requests.LinkPage,
+)
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
+@click.pass_context
+def page(ctx: click.Context, /, **params: Any) -> Request:
+    """Print a link to the page, of all runs or of one.
+
+    A browser that opens it within five minutes is let in, once, and stays in for half a day. Who
+    has the link has what it allows: it is as secret as a token. The coordinator has to serve the
+    page, with --http-port.
+    """
+    return made(requests.LinkPage, ctx, params)
+
+
+@command(
+    None,
+    "checkpoint",
+    """\b
+Examples:
+  coordinator checkpoint mt5 --reason "before the network is changed"
+""",
+    requests.CheckpointRun,
+)
+@RUN
+@click.pass_context
+def checkpoint(ctx: click.Context, /, **params: Any) -> Request:
+    """Have training save now, at one step on all ranks, and go on.
+
+    It has to ask when to save, with worker_sdk.should_checkpoint; if it does not, nothing happens.
+    The events of the run say when all have saved.
+    """
+    return made(requests.CheckpointRun, ctx, params)

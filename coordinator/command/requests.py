@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.wire.stack_groups import parse_ranks
 from drumbeat.access.settings import AccessSettings
 from drumbeat.access.token import Role
 from drumbeat.command import settings
@@ -71,21 +72,9 @@ _GRACE = Setting(
 
 
 def _ranks(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, str):
-        return tuple(given)
-    found: list[int] = []
-    for part in given.split(","):
-        if not (match := _RANK_OR_RANGE.fullmatch(part)):
-            raise ValueError
-        first = int(match[1])
-        last = int(match[2] or first)
-        if not first <= last < first + _RANKS_MAX - len(found):
-            raise ValueError
-        found += range(first, last + 1)
-    return tuple(dict.fromkeys(found))
+    return parse_ranks(given, _RANKS_MAX) if isinstance(given, str) else tuple(given)
 
 
-_RANK_OR_RANGE = re.compile(r" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", re.ASCII)
 _RANKS_MAX = 10_000
 _RANKS = settings.Kind(
     f"ranks and ranges of them, {_RANKS_MAX} at most, e.g. 17 or 0,8-15",
@@ -144,6 +133,15 @@ class RestartRun(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointRun(Request):
+    """``coordinator checkpoint``."""
+
+    run_id: str  # an argument
+    reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE._replace(help="How long it may take, at most."))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForgetRun(Request):
     """``coordinator forget``."""
 
@@ -199,7 +197,7 @@ class CreateToken(Request):
         None,
         _TTL,
         "Options",
-        "How long it lets anyone in; agents that came before may come back after that.",
+        "How long it lets callers in; agents that came before may come back after that.",
         shown_default="until it is revoked",
         has_variable=False,
     )
@@ -357,10 +355,26 @@ class ShowGoodput(Looking):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinkPage(Request):
+    """``coordinator page``."""
+
+    run_id: str | None = None  # an argument; None: all runs
+    role: str | None = setting(
+        None,
+        one_of(("view", "admin")),
+        "Options",
+        "What it allows. view: reading, of one run alone if one is named; admin: everything.",
+        shown_default="what you may do yourself",
+        has_variable=False,
+    )
+
+
 COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
     "restart": RestartRun,
+    "checkpoint": CheckpointRun,
     "forget": ForgetRun,
     "drain": DrainAgent,
     "undrain": UndrainAgent,
@@ -380,6 +394,7 @@ COMMANDS: dict[str, type[Request]] = {
     "members": ListMembers,
     "step-down": StepDown,
     "goodput": ShowGoodput,
+    "page": LinkPage,
 }
 
 

@@ -23,6 +23,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True):
     uptime_s: float | None = None
     version: str = ""  # for readers, as the labels
     labels: dict[str, str] = field(default_factory=dict)
+    devices: str = ""  # its GPUs in short
     features: frozenset[str] = frozenset()
 
 
@@ -61,6 +62,9 @@ class FailureReported(Struct, frozen=True, kw_only=True):
     request_id: int
     record: FailureRecord
     uptime_s: float | None = None  # of its agent when it was sent, if known
+    # Of this incarnation in its stream, in which records come in order: those that are not
+    # acknowledged begin the next one.
+    is_first: bool = False
 
 
 class LimitsReset(Struct, frozen=True, kw_only=True):
@@ -126,6 +130,17 @@ class RestartAsked(Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
 
 
+class CheckpointAsked(Struct, frozen=True, kw_only=True):
+    """The operator wants training to save now, and to go on; as ``StopAsked``."""
+
+    run_id: str
+    request_id: int
+    call_id: str = ""
+    reason: str = ""
+    caller: str = ""
+    grace_s: float | None = None
+
+
 class ForgetAsked(Struct, frozen=True, kw_only=True):
     """The operator wants an ended run forgotten; as ``StopAsked``."""
 
@@ -177,7 +192,7 @@ class RunRead(Struct, frozen=True, kw_only=True):
 
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
-Steering = StopAsked | RestartAsked
+Steering = StopAsked | RestartAsked | CheckpointAsked
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 FromOutside = ToRun | TokenCreated | TokenRevoked
 CoreEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded

@@ -55,6 +55,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     # that restarts, also those whose streams break a little later.
     has_others: bool = False
     deaf_s: float = 0.4
+    pulse_s: float = 1.0  # the longest time without a deadline that could be noticed late
     forgiving_s: float = 1.0
     # How much longer than the stop timeout a failed run waits for workers and records.
     report_wait_s: float = 10.0

@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import grpc
 import structlog
@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from coordinator.access.audit import Audit
 from coordinator.access.authentication import Authenticator, Open
-from coordinator.access.caller import Caller
+from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.certificate_roles import caller_of_names, names_of
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
+from coordinator.core import effects as fx
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
@@ -31,12 +32,16 @@ from coordinator.journal.journal import Journal
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.cluster.service import Alone, Cluster, ClusterService
 from coordinator.shell.driver import Driver
+from coordinator.shell.services.query_service import Links
 from coordinator.shell.term import Term
 from coordinator.shell.transport.binding import bound
 from coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 from drumbeat.access.local import INSECURE
 from drumbeat.access.token import NO_CA, Role, Token
+
+if TYPE_CHECKING:
+    from coordinator.shell.tracing.exporter import Tracing
 
 log = structlog.get_logger()
 
@@ -46,9 +51,6 @@ STOP_GRACE_S = 1.0
 
 # What probes ask for that want to know whether the process answers, be it that it leads or not.
 LIVE = "live"
-
-# Id of the token for the user that the coordinator runs as; no other token has it.
-LOCAL_ID = "hostuser"
 
 Publish = Callable[[str], object]  # takes the text that lets this user in
 Published = Callable[[int, str], AbstractContextManager[Publish]]
@@ -69,6 +71,7 @@ async def serving(
     *,
     identity: ServerIdentity | None = None,
     published: Published = lambda *_: nullcontext(str),
+    page: Page | None = None,
 ) -> AsyncIterator[Serving]:
     """Serve as the one coordinator there is while the context is open. Raises ``CommandFailed``.
 
@@ -76,7 +79,7 @@ async def serving(
     told the port and what lets this user in, for as long as that does; what it yields is told
     when that is another text.
     """
-    server = Server(config, identity, policy)
+    server = Server(config, identity, policy, page)
     term = await server.restored(journal)
     try:
         port = server.bind()
@@ -90,6 +93,30 @@ async def serving(
             yield Serving(port, term.driver)
     finally:
         await term.ended()
+
+
+class Page(Links, Protocol):
+    """What browsers see of this coordinator, at a port of its own."""
+
+    def bind(self) -> object:
+        """Take the port. Raises ``PortInUse``."""
+        ...
+
+    def start(self, coordinator: Server) -> None:
+        """Let callers in, whom the server knows."""
+        ...
+
+    async def stop(self, error: CoordinatorError, within_s: float) -> None:
+        """End what is under way with an error, and let no caller in any more."""
+        ...
+
+    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
+        """Take in what a term has journaled, in a write that took so long."""
+        ...
+
+    def revoke(self, token_id: str) -> None:
+        """End what a token opened."""
+        ...
 
 
 class Follower(Protocol):
@@ -119,17 +146,21 @@ class Server:
         config: CoordinatorConfig,
         identity: ServerIdentity | None,
         policy: Policy | None = None,
+        page: Page | None = None,
     ) -> None:
         self.term: Term | None = None
+        self.cluster: Cluster  # once it listens
+        self._page = page
         self._follower: Follower | None = None
         self._config, self._identity = config, identity
         self._policy = _policy(config, policy or Policy())
         self._local = _local_token(identity)
-        self._audit = Audit()
+        self.audit = Audit()
+        self._tracing = _tracing(config)
         self._health = health.aio.HealthServicer()
-        authenticator = self._authenticator()
+        self.authenticator = self._authenticator()
         self._interceptor = CallInterceptor(
-            authenticator, config.limits, on_refused=self._audit.refused
+            self.authenticator, config.limits, on_refused=self.audit.refused
         )
         self._publish_anew: Publish = str
         self._bound: tuple[grpc.aio.Server, int] | None = None
@@ -142,6 +173,8 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(shown, server)
+        if self._page is not None:
+            self._page.bind()
         return port
 
     @asynccontextmanager
@@ -155,9 +188,9 @@ class Server:
         assert self._bound is not None, "it has a port"
         (server, port), limits = self._bound, self._config.limits
         local = INSECURE if self._local is None else self._local.text()
-        of_all = ClusterService(cluster, self._audit, caller_of, self._outage)
+        of_all = ClusterService(cluster, self.audit, caller_of, self._outage)
         self._always = of_all.services(limits.hello_timeout_s)
-        self._follower = follower
+        self._follower, self.cluster = follower, cluster
         try:
             # Known before the first caller is let in: an agent that comes back at once looks there.
             with published(port, local) as self._publish_anew:
@@ -166,6 +199,8 @@ class Server:
                 await server.start()
                 ended = asyncio.create_task(server.wait_for_termination(), name="server")
                 ended.add_done_callback(crash_if_failed)
+                if self._page is not None:
+                    self._page.start(self)
                 yield
         finally:
             await self._health.enter_graceful_shutdown()
@@ -173,19 +208,28 @@ class Server:
                 self.term.driver.stop(Unavailable("it is stopping"))
             if follower is not None:
                 follower.end(Unavailable("it is stopping"))
-            await server.stop(STOP_GRACE_S)
+            ends: list[Awaitable[object]] = [server.stop(STOP_GRACE_S)]
+            if self._page is not None:
+                ends.append(self._page.stop(Unavailable("it is stopping"), STOP_GRACE_S))
+            await asyncio.gather(*ends)
+            if self._tracing is not None:
+                await self._tracing.close()
 
     async def restored(self, journal: Journal) -> Term:
         """Return a term that goes on from a journal. Raises ``CommandFailed``, and closes it."""
         registry, limits = Registry(self._policy), self._config.limits
         driver = Driver(registry, journal, limits, on_serving=self._tell_health)
+        if self._tracing is not None:
+            driver.on_record = self._tracing.observer(driver.now)
         try:
             await driver.restore()
         except BaseException:
             await journal.close()
             raise
         driver.on_revoked = self.revoked
-        term = Term(driver, self._identity, self._audit)
+        if self._page is not None:
+            driver.on_written = self._page.written
+        term = Term(driver, self._identity, self.audit, self._page)
         if self._local is not None:
             term.control.on_replaced = self.authorities_changed
         return term
@@ -209,6 +253,8 @@ class Server:
     def revoked(self, token_id: str) -> None:
         """End what a token opened."""
         self._interceptor.revoke(token_id)
+        if self._page is not None:
+            self._page.revoke(token_id)
 
     def authorities_changed(self, keys: list[str]) -> None:
         """Have this user's commands trust the newest authority, before an older one is retired."""
@@ -219,10 +265,14 @@ class Server:
         assert self._always is not None, "it listens"
         if method in self._always:
             return self._always
+        return (await self.term_for(context)).services
+
+    async def term_for(self, context: Any) -> Term:
+        """Return the term, be it that one has to begin. Raises ``NotLeader``."""
         while self.term is None:
             assert self._follower is not None, "one leads before callers are let in"
             await self._follower.wait_for_term(context)
-        return self.term.services
+        return self.term
 
     def _outage(self) -> str:
         return "" if self.term is None else self.term.driver.outage
@@ -253,6 +303,16 @@ class Server:
         response = health_pb2.HealthCheckResponse
         for name in ("", *SERVICES):
             await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
+
+
+def _tracing(config: CoordinatorConfig) -> Tracing | None:
+    """Return what tells of runs, if that is asked for. Raises ``TracesUnusable``."""
+    if config.otlp_endpoint is None:
+        return None
+    # Its packages are missing where nothing is to be told.
+    from coordinator.shell.tracing.exporter import Tracing  # noqa: PLC0415
+
+    return Tracing(config.otlp_endpoint)
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:

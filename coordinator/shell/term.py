@@ -15,7 +15,7 @@ from coordinator.access.server_identity import ServerIdentity
 from coordinator.errors import CoordinatorError
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.control_service import ControlService
-from coordinator.shell.services.query_service import QueryService
+from coordinator.shell.services.query_service import Links, QueryService
 from coordinator.shell.services.sessions import Sessions
 from coordinator.shell.transport.interceptor import caller_of
 from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, Services
@@ -24,9 +24,16 @@ from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, 
 class Term:
     """A driver that is restored, and what can be asked of it."""
 
-    def __init__(self, driver: Driver, identity: ServerIdentity | None, audit: Audit) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        identity: ServerIdentity | None,
+        audit: Audit,
+        links: Links | None = None,
+    ) -> None:
         self.driver, self.number = driver, driver.journal.term
         self.control = ControlService(driver, identity, audit, caller_of)
+        self.queries = QueryService(driver, caller_of, links)
         self.services = Services(self._served(), driver.limits.hello_timeout_s)
         self._owner: asyncio.Task[None] | None = None
         if identity is not None and len(identity.keys) > 1:
@@ -65,8 +72,7 @@ class Term:
             ReportStacks=report_stacks,
             ReportLogs=_stream(sessions.report_logs),
         )
-        queries = QueryService(self.driver, caller_of)
-        return {AGENT: agents, QUERY: queries, CONTROL: self.control}
+        return {AGENT: agents, QUERY: self.queries, CONTROL: self.control}
 
 
 def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

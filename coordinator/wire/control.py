@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.access.caller import Caller
 from coordinator.access.token_table import KeptToken
 from coordinator.core.events import DrainAsked, TokenCreated
 from coordinator.core.model import KeptDrain
@@ -56,6 +57,16 @@ def token_created(
     )
 
 
+def page_role(number: control_pb2.Role.ValueType, caller: Caller) -> Role:
+    """Read what a link to the page is to allow. Raises ``InvalidRequest``."""
+    if not number:
+        return caller.role
+    role = _ROLES.get(number)
+    if role is None or role is Role.JOIN:
+        raise InvalidRequest("role", number, "ROLE_VIEW or ROLE_ADMIN")
+    return role
+
+
 def reason_of(given: str) -> str:
     """Read why an operator wants something, as one line. Raises ``InvalidRequest``."""
     if len(given) > REASON_CHARACTERS_MAX:
@@ -75,6 +86,7 @@ def call_id_of(given: str) -> str:
 def grace_of(
     request: control_pb2.StopRunRequest
     | control_pb2.RestartRunRequest
+    | control_pb2.CheckpointRequest
     | control_pb2.DrainAgentRequest,
 ) -> float | None:
     """Read how long training may take to save; ``None``: it is not said. Raises as above."""

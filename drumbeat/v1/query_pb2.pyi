@@ -6,6 +6,7 @@ isort:skip_file
 import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
+import drumbeat.v1.control_pb2
 import drumbeat.v1.failure_pb2
 import drumbeat.v1.session_pb2
 import google.protobuf.descriptor
@@ -125,10 +126,16 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A caller made an agent leave, and keeps it out of rounds."""
     RUN_EVENT_KIND_AGENT_UNDRAINED: _RunEventKind.ValueType  # 19
     """A caller let an agent in again that had waited for that."""
+    RUN_EVENT_KIND_CHECKPOINT_ASKED: _RunEventKind.ValueType  # 20
+    """A caller asked training to save, and to go on."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
     """All have saved, or nothing more is waited for."""
+    RUN_EVENT_KIND_STRAGGLER_FOUND: _RunEventKind.ValueType  # 50
+    """A rank takes longer for its steps than its peers. Nothing follows from it."""
+    RUN_EVENT_KIND_STRAGGLER_OVER: _RunEventKind.ValueType  # 51
+    """It does no more."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -173,10 +180,16 @@ RUN_EVENT_KIND_AGENT_DRAINED: RunEventKind.ValueType  # 18
 """A caller made an agent leave, and keeps it out of rounds."""
 RUN_EVENT_KIND_AGENT_UNDRAINED: RunEventKind.ValueType  # 19
 """A caller let an agent in again that had waited for that."""
+RUN_EVENT_KIND_CHECKPOINT_ASKED: RunEventKind.ValueType  # 20
+"""A caller asked training to save, and to go on."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41
 """All have saved, or nothing more is waited for."""
+RUN_EVENT_KIND_STRAGGLER_FOUND: RunEventKind.ValueType  # 50
+"""A rank takes longer for its steps than its peers. Nothing follows from it."""
+RUN_EVENT_KIND_STRAGGLER_OVER: RunEventKind.ValueType  # 51
+"""It does no more."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 class _PartKind:
@@ -782,6 +795,7 @@ class Agent(google.protobuf.message.Message):
     PIDS_FIELD_NUMBER: builtins.int
     WAITING_REASON_FIELD_NUMBER: builtins.int
     IS_DRAINED_FIELD_NUMBER: builtins.int
+    DEVICES_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -802,6 +816,8 @@ class Agent(google.protobuf.message.Message):
     """Why it has no place in the round and what it waits for, in words; empty if it has one."""
     is_drained: builtins.bool
     """Whether it is no member of the run: it waits outside until its drain is lifted."""
+    devices: builtins.str
+    """Its GPUs in short, e.g. "8 NVIDIA H200"; empty if it told of none, or is not connected."""
     @property
     def seat(self) -> Global___Seat:
         """Its place in the current round; unset if it has none."""
@@ -844,9 +860,10 @@ class Agent(google.protobuf.message.Message):
         pids: collections.abc.Iterable[builtins.int] | None = ...,
         waiting_reason: builtins.str = ...,
         is_drained: builtins.bool = ...,
+        devices: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 
@@ -1025,6 +1042,8 @@ class GetOverviewResponse(google.protobuf.message.Message):
     EVENTS_FIELD_NUMBER: builtins.int
     FRESH_FOR_FIELD_NUMBER: builtins.int
     STEPS_REPEATED_FIELD_NUMBER: builtins.int
+    STRAGGLERS_FIELD_NUMBER: builtins.int
+    STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
     behind: builtins.str
     """Who seems to hold the others up, in words; empty: no worker in particular."""
     rows_count: builtins.int
@@ -1033,6 +1052,8 @@ class GetOverviewResponse(google.protobuf.message.Message):
     """How many steps were computed again after restarts, at least, as far as this coordinator was
     there: from where a worker began a round to where it had been in the one before.
     """
+    stragglers_count: builtins.int
+    """How many there are, shown or not."""
     @property
     def run(self) -> Global___Run:
         """The run, with everything."""
@@ -1053,6 +1074,12 @@ class GetOverviewResponse(google.protobuf.message.Message):
     def fresh_for(self) -> google.protobuf.duration_pb2.Duration:
         """A repeated request finds nothing new before that, unless by an event."""
 
+    @property
+    def stragglers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Straggler]:
+        """Ranks that were found to take longer for their steps than their peers, by rank; at most 16.
+        Only with a `straggler_factor` in the spec.
+        """
+
     def __init__(
         self,
         *,
@@ -1063,9 +1090,11 @@ class GetOverviewResponse(google.protobuf.message.Message):
         events: collections.abc.Iterable[Global___RunEvent] | None = ...,
         fresh_for: google.protobuf.duration_pb2.Duration | None = ...,
         steps_repeated: builtins.int = ...,
+        stragglers: collections.abc.Iterable[Global___Straggler] | None = ...,
+        stragglers_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
 
@@ -1485,3 +1514,221 @@ class LostHost(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["host_seconds", b"host_seconds", "name", b"name", "time", b"time"]) -> None: ...
 
 Global___LostHost: typing_extensions.TypeAlias = LostHost
+
+@typing.final
+class GetPageLinkRequest(google.protobuf.message.Message):
+    """Asks for a link to the page."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that it opens at, and with `ROLE_VIEW` the only one that it shows; empty: all."""
+    role: drumbeat.v1.control_pb2.Role.ValueType
+    """What it allows, `ROLE_VIEW` or `ROLE_ADMIN`; unspecified: what the caller may do."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        role: drumbeat.v1.control_pb2.Role.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["role", b"role", "run_id", b"run_id"]) -> None: ...
+
+Global___GetPageLinkRequest: typing_extensions.TypeAlias = GetPageLinkRequest
+
+@typing.final
+class GetPageLinkResponse(google.protobuf.message.Message):
+    """A link to the page."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    URL_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    url: builtins.str
+    """The link. Its part after `#` is a secret for as long as it is good."""
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long it lets a browser in; unset: nothing is authenticated."""
+
+    def __init__(
+        self,
+        *,
+        url: builtins.str = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["time_left", b"time_left", "url", b"url"]) -> None: ...
+
+Global___GetPageLinkResponse: typing_extensions.TypeAlias = GetPageLinkResponse
+
+@typing.final
+class Straggler(google.protobuf.message.Message):
+    """A rank that takes longer for its steps than its peers: the ranks of its role in the round."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    STEP_TIME_FIELD_NUMBER: builtins.int
+    MEDIAN_FIELD_NUMBER: builtins.int
+    IS_BUSY_TIME_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank in the round."""
+    name: builtins.str
+    """Name of its agent."""
+    host: builtins.str
+    """Its host."""
+    is_busy_time: builtins.bool
+    """Whether these are times of a rank's own work, as `worker_sdk.heartbeat(busy=...)` tells it."""
+    @property
+    def step_time(self) -> google.protobuf.duration_pb2.Duration:
+        """What it takes for a step at present, or took when it was found."""
+
+    @property
+    def median(self) -> google.protobuf.duration_pb2.Duration:
+        """The median of its peers at the same time."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        step_time: google.protobuf.duration_pb2.Duration | None = ...,
+        median: google.protobuf.duration_pb2.Duration | None = ...,
+        is_busy_time: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["median", b"median", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "is_busy_time", b"is_busy_time", "median", b"median", "name", b"name", "rank", b"rank", "step_time", b"step_time"]) -> None: ...
+
+Global___Straggler: typing_extensions.TypeAlias = Straggler
+
+@typing.final
+class GetStepTimesRequest(google.protobuf.message.Message):
+    """Asks how long steps took."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the round; at most 64. Empty: the stragglers, and then those slowest at present, 8 in
+        all.
+        """
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "ranks", b"ranks", "run_id", b"run_id"]) -> None: ...
+
+Global___GetStepTimesRequest: typing_extensions.TypeAlias = GetStepTimesRequest
+
+@typing.final
+class GetStepTimesResponse(google.protobuf.message.Message):
+    """How long steps took, in columns: one an instant, a row a rank. A float that is no number (NaN)
+    stands where nothing is known.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    AGES_SECONDS_FIELD_NUMBER: builtins.int
+    MEDIAN_SECONDS_FIELD_NUMBER: builtins.int
+    MEDIAN_BUSY_SECONDS_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    STRAGGLERS_FIELD_NUMBER: builtins.int
+    STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """The round."""
+    world_size: builtins.int
+    """Workers in it."""
+    stragglers_count: builtins.int
+    """As in `GetOverviewResponse`."""
+    @property
+    def ages_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """How long ago each column was begun; the oldest first. At most 60, closer to each other in a
+        round that is young: up to 60 s of it at each second, the last minutes of a longer one.
+        """
+
+    @property
+    def median_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The median in each column: of all ranks, or of 1,000 that are spread evenly."""
+
+    @property
+    def median_busy_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The same of the ranks' own work, as far as they tell it; empty if none does."""
+
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RankStepTimes]:
+        """The ranks asked for, by rank."""
+
+    @property
+    def stragglers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Straggler]:
+        """As in `GetOverviewResponse`."""
+
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        world_size: builtins.int = ...,
+        ages_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        median_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        median_busy_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        ranks: collections.abc.Iterable[Global___RankStepTimes] | None = ...,
+        stragglers: collections.abc.Iterable[Global___Straggler] | None = ...,
+        stragglers_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ages_seconds", b"ages_seconds", "median_busy_seconds", b"median_busy_seconds", "median_seconds", b"median_seconds", "ranks", b"ranks", "round_id", b"round_id", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count", "world_size", b"world_size"]) -> None: ...
+
+Global___GetStepTimesResponse: typing_extensions.TypeAlias = GetStepTimesResponse
+
+@typing.final
+class RankStepTimes(google.protobuf.message.Message):
+    """How long the steps of one rank took."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    STEP_SECONDS_FIELD_NUMBER: builtins.int
+    BUSY_SECONDS_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank in the round."""
+    name: builtins.str
+    """Name of its agent."""
+    host: builtins.str
+    """Its host."""
+    @property
+    def step_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Time between two heartbeats for each step, sections left out."""
+
+    @property
+    def busy_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Time of its own work for each step; empty if it tells none."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        step_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        busy_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy_seconds", b"busy_seconds", "host", b"host", "name", b"name", "rank", b"rank", "step_seconds", b"step_seconds"]) -> None: ...
+
+Global___RankStepTimes: typing_extensions.TypeAlias = RankStepTimes

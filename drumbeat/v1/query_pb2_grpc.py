@@ -95,6 +95,16 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputResponse.FromString,
                 _registered_method=True)
+        self.GetPageLink = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetPageLink',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkResponse.FromString,
+                _registered_method=True)
+        self.GetStepTimes = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetStepTimes',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -175,7 +185,7 @@ class QueryServiceServicer(object):
 
     def WatchLogs(self, request, context):
         """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+        keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
         With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
         stops: go on with the cursors of what was read. Without, it ends once all agents of the round
@@ -197,6 +207,23 @@ class QueryServiceServicer(object):
 
     def GetGoodput(self, request, context):
         """Returns what the time of a run went into, up to now or to its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPageLink(self, request, context):
+        """Makes a link to the page of the coordinator, that lets a browser in once, as the caller or as
+        less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStepTimes(self, request, context):
+        """Returns how long the steps of some ranks took in the last minutes of the present round, and
+        the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+        INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,6 +286,16 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetGoodput,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetGoodputResponse.SerializeToString,
+            ),
+            'GetPageLink': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPageLink,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkResponse.SerializeToString,
+            ),
+            'GetStepTimes': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStepTimes,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -564,6 +601,60 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetGoodput',
             drumbeat_dot_v1_dot_query__pb2.GetGoodputRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetGoodputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPageLink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetPageLink',
+            drumbeat_dot_v1_dot_query__pb2.GetPageLinkRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetPageLinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStepTimes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetStepTimes',
+            drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -201,7 +201,39 @@ _QueryServiceGetGoodputType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType]):
+_QueryServiceGetPageLinkType = typing_extensions.TypeVar(
+    '_QueryServiceGetPageLinkType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+)
+
+_QueryServiceGetStepTimesType = typing_extensions.TypeVar(
+    '_QueryServiceGetStepTimesType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -256,6 +288,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetGoodputRequest,
             drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetPageLinkRequest,
+            drumbeat.v1.query_pb2.GetPageLinkResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetStepTimesRequest,
+            drumbeat.v1.query_pb2.GetStepTimesResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -304,6 +344,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetGoodputRequest,
             drumbeat.v1.query_pb2.GetGoodputResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetPageLinkRequest,
+            drumbeat.v1.query_pb2.GetPageLinkResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetStepTimesRequest,
+            drumbeat.v1.query_pb2.GetStepTimesResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetRun: _QueryServiceGetRunType
@@ -349,7 +397,7 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     WatchLogs: _QueryServiceWatchLogsType
     """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-    keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+    keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
     With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
     stops: go on with the cursors of what was read. Without, it ends once all agents of the round
@@ -365,6 +413,17 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     GetGoodput: _QueryServiceGetGoodputType
     """Returns what the time of a run went into, up to now or to its end."""
+
+    GetPageLink: _QueryServiceGetPageLinkType
+    """Makes a link to the page of the coordinator, that lets a browser in once, as the caller or as
+    less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
+    """
+
+    GetStepTimes: _QueryServiceGetStepTimesType
+    """Returns how long the steps of some ranks took in the last minutes of the present round, and
+    the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+    INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+    """
 
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -410,6 +469,14 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetGoodputRequest,
         drumbeat.v1.query_pb2.GetGoodputResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetPageLinkRequest,
+        drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
     ],
 ]
 
@@ -510,7 +577,7 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchLogsResponse]]:
         """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+        keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
         With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
         stops: go on with the cursors of what was read. Without, it ends once all agents of the round
@@ -536,5 +603,26 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.GetGoodputResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetGoodputResponse]]:
         """Returns what the time of a run went into, up to now or to its end."""
+
+    @abc.abstractmethod
+    def GetPageLink(
+        self,
+        request: drumbeat.v1.query_pb2.GetPageLinkRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetPageLinkResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetPageLinkResponse]]:
+        """Makes a link to the page of the coordinator, that lets a browser in once, as the caller or as
+        less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
+        """
+
+    @abc.abstractmethod
+    def GetStepTimes(
+        self,
+        request: drumbeat.v1.query_pb2.GetStepTimesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetStepTimesResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetStepTimesResponse]]:
+        """Returns how long the steps of some ranks took in the last minutes of the present round, and
+        the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+        INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+        """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

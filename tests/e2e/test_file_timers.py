@@ -62,8 +62,9 @@ def test_an_expired_timer_ends_its_worker(cluster: Cluster) -> None:
 def test_the_file_is_where_the_user_wants_it(cluster: Cluster) -> None:
     path = cluster.directory / "timers"
     env = {**ENABLED, "TORCHELASTIC_TIMER_FILE": str(path)}
-    agent = cluster.agent(*OPTIONS, script(cluster, BUSY), env=env)
+    agent = cluster.agent("--standalone", script(cluster, BUSY), env=env)
     assert agent.wait(120) == 0, agent.log()
+    assert agent.stdout.count("no overflow") == 1
     assert not path.exists(), "the agent removes what it made"
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from coordinator.core import effects as fx
     from tests.simulation.cluster import Cluster
+    from tests.simulation.machines.head import Life
 
     Wish = Callable[[Cluster, Random], None]
 
@@ -56,18 +57,17 @@ def ask(cluster: Cluster, kind: _Asked, **fields: Any) -> None:
         if (life := head.life) is not None:
             event = kind(request_id=life.expect(answered), **(common | fields))
             clock.note("operator", "ASKS", event)
-            clock.hand(life.actor, "operator", partial(_submit, cluster, event))
+            clock.hand(life.actor, "operator", partial(_submit, life, event))
         clock.after(AGAIN_S, None, attempt)
 
     attempt()
 
 
-def _submit(cluster: Cluster, event: DrainAsked | RestartAsked | StopAsked) -> None:
-    if (life := cluster.head.life) is not None:
-        try:
-            life.turns.submit(event, now=cluster.clock.now)
-        except CoordinatorError as error:
-            cluster.clock.note("operator", "IS REFUSED", error)
+def _submit(life: Life[Any], event: DrainAsked | RestartAsked | StopAsked) -> None:
+    try:
+        life.turns.submit(event, now=life.clock.now)
+    except CoordinatorError as error:
+        life.clock.note("operator", "IS REFUSED", error)
 
 
 def lift_all(cluster: Cluster) -> None:

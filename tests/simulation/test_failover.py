@@ -32,6 +32,11 @@ REGRESSIONS = [
     42303,  # agents did not ask one again that had stood still, as long as others held them
     73172,  # a leader that stood still between two looks at an empty journal took it for broken
     75007,  # a campaign that arrived once more, amid a hand-over, made a term that it did not know
+    72084,  # a hello that waited to be read ended the grace of an agent that was held elsewhere
+    72806,  # a leader stood still while no deadline was due, and gave up agents held elsewhere
+    73070,  # a run broke amid a drain, and the drained agent never heard that it was
+    71196,  # a record behind one that broke its run was acknowledged, and that one was lost
+    104356,  # the wait for a free port was over though its agent could be told nothing
     49048,  # a deadline stayed due once workers had died with their supervisor amid a goodbye
 ]
 

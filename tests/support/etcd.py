@@ -19,7 +19,6 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import psutil
 import pytest
 
 from tests.support.certificates import CertificateAuthority
@@ -352,12 +351,10 @@ class EtcdCluster:
 
     def member_at(self, port: int) -> str:
         """Return the name of the member that connects from a port; empty: none does."""
+        inodes = _sockets_at(port)
         for member in self.members:
-            with suppress(psutil.Error):
-                if member.process and any(
-                    each.laddr and each.laddr.port == port
-                    for each in psutil.Process(member.process.pid).net_connections("tcp")
-                ):
+            with suppress(OSError):
+                if member.process and inodes & _sockets_of(member.process.pid):
                     return member.name
         return ""
 
@@ -399,3 +396,24 @@ class EtcdCluster:
         path.touch(mode=0o600)
         path.write_text(f"{password}\n")
         self.user, self.password_file = user, str(path)
+
+
+def _sockets_at(port: int) -> set[str]:
+    """Return the inodes of sockets with this port; psutil takes ten times as long, for all."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    mine = f":{port:04X}"
+    return {fields[9] for line in lines if (fields := line.split())[1].endswith(mine)}
+
+
+def _sockets_of(pid: int) -> set[str]:
+    """Return the inodes of the sockets that a process has."""
+    names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - the proxy waits for it
+    found = (_target(f"/proc/{pid}/fd/{name}") for name in names)
+    return {each.removeprefix("socket:[").rstrip("]") for each in found if "socket:" in each}
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - as above
+    except FileNotFoundError:  # closed meanwhile
+        return ""

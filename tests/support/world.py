@@ -355,6 +355,7 @@ class Story:
         agent = self.agents[name]
         if "sequence" not in fields:
             agent.sequence += 1
+        is_first = fields.pop("is_first", False)
         run = self.registry.runs.get(agent.run_id)
         seats = run.state.round.seats if run is not None and run.state.round is not None else {}
         seat = seats.get(agent.identity.incarnation)
@@ -363,7 +364,9 @@ class Story:
         self._counter += 1
         record = a_record(**(given | place | {"sequence": agent.sequence} | fields))
         return self.handle(
-            FailureReported(run_id=agent.run_id, request_id=self._counter, record=record)
+            FailureReported(
+                run_id=agent.run_id, request_id=self._counter, record=record, is_first=is_first
+            )
         )
 
     def reset_limits(self, run_id: str = RUN) -> int | None:

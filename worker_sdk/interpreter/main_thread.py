@@ -1,39 +1,22 @@
-"""Shell. Where the main thread stands, and whether that is the prompt of a debugger.
+"""Shell. Where the main thread stands, and whether that is the prompt of a debugger."""
 
-Its frames are not walked: CPython 3.11 has crashed in ``f_back`` while the thread left the frame
-(python/cpython#111363, still open; seen with 3.11.7). The fault handler reads in C, in one piece.
-"""
-
-import faulthandler
-import os
 import re
 import sys
 import threading
 import time
 from traceback import FrameSummary
 
+from worker_sdk.interpreter.stacks import all_stacks
+
 # How long the main thread has to stand still for a look whether it is at a prompt.
 IDLE_S = 0.002
-_BYTES_MAX = 1024 * 1024
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 def main_stack() -> list[FrameSummary]:
-    """Return the calls of the main thread, innermost first; at most 100, none if not to be had.
-
-    Long names are cut by the fault handler.
-    """
-    try:
-        fd = os.memfd_create("stacks")
-    except OSError:
-        return []
-    try:
-        faulthandler.dump_traceback(fd, all_threads=True)
-        text = os.pread(fd, _BYTES_MAX, 0).decode(errors="replace")
-    finally:
-        os.close(fd)
-    _, *parts = _THREAD.split(text)
+    """Return the calls of the main thread, innermost first; at most 100, none if not to be had."""
+    _, *parts = _THREAD.split(all_stacks())
     for ident, stack in zip(parts[::2], parts[1::2], strict=True):
         if int(ident, 16) == threading.main_thread().ident:
             return [

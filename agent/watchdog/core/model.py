@@ -34,8 +34,9 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     # After a wake-up later than this every limit is given as much more time: this process, or
     # its host, has stood still.
     stall_s: float = 0.1
-    evidence_timeout_s: float = 0.1  # the longest wait for a worker's stacks
+    evidence_timeout_s: float = 0.15  # the longest wait for a worker's stacks
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
+    tells_step_sums: bool = False  # of workers, beside where they stand
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -66,6 +67,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     owner_pid: int = 0
     stack_signal: int = 0
+    answers: bool = False  # a thread of the runtime writes its stacks when it is asked
     beat_at: float | None = None
     exiting_at: float | None = None
     is_debugged: bool = False
@@ -74,6 +76,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     heartbeat_at: float | None = None
     heartbeats: int = 0
     step_time_s: float | None = None
+    steps_total: int = 0
+    steps_timed: int = 0
+    steps_s: float = 0.0
+    is_busy_time: bool = False
     gap_max_s: float = 0.0
     gaps: int = 0
     slots: tuple[Slot, ...] = ()

@@ -10,10 +10,12 @@ import structlog
 
 from coordinator.access.authority import Authority
 from coordinator.command.serving.process import (
+    open_page,
     operators_identity,
     published,
     stop_signals,
     tell_how_to_join,
+    tell_page,
     tell_ready,
 )
 from coordinator.config import CoordinatorConfig
@@ -38,8 +40,10 @@ async def _serve(config: CoordinatorConfig, directory: Path, journal: SqliteJour
     identity = operators_identity(config)
     if identity is None and not config.insecure:
         identity = Authority(directory)
-    async with serving(config, journal, identity=identity, published=shown) as served:
+    page = open_page(config, identity)
+    async with serving(config, journal, identity=identity, published=shown, page=page) as served:
         tell_ready(config, served.port)
+        tell_page(config, page)
         where = [str(advertised(config, served.port))]
         told = asyncio.create_task(
             tell_how_to_join(config, where, served.driver, identity, directory)

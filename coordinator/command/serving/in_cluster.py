@@ -16,10 +16,12 @@ import structlog
 from coordinator.access.join_token import is_loopback
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.command.serving.process import (
+    open_page,
     operators_identity,
     published,
     stop_signals,
     tell_how_to_join,
+    tell_page,
     tell_ready,
 )
 from coordinator.config import CoordinatorConfig
@@ -100,7 +102,8 @@ async def _serve(
 ) -> None:
     assert config.etcd is not None, "the journal is there"
     keys, etcd_hosts = Keys(config.etcd.prefix), config.etcd.endpoints
-    server = Server(config, identity)
+    page = open_page(config, identity)
+    server = Server(config, identity, page=page)
     port = server.bind()
     where = advertised(config, port)
     if is_loopback(where.host) and not all(is_loopback(each.host) for each in etcd_hosts):
@@ -134,6 +137,7 @@ async def _serve(
         async with server.listening(membership, membership.follower, partial(published, directory)):
             membership.start()
             tell_ready(config, port)
+            tell_page(config, page)
             await stopped.wait()
             log.info("coordinator stopping", reason="it was told to by a signal")
             with suppress(CoordinatorError):  # there may be no other one

@@ -8,19 +8,23 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.access.join_token import how_to_join, is_loopback, join_token, pin
+from coordinator.access.join_token import how_to_join, is_log, is_loopback, join_token, pin
 from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, MissingExtra
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import Publish
 from drumbeat.access.local import publish, withdraw
 from drumbeat.access.token import NO_CA, parse_token
 from drumbeat.command.settings import HostPort
+
+if TYPE_CHECKING:
+    from coordinator.shell.http.page import Page
 
 log = structlog.get_logger()
 
@@ -42,6 +46,27 @@ def tell_ready(config: CoordinatorConfig, port: int) -> None:
     gc.freeze()  # what is there by now stays
     gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
     print(f"coordinator ready at {HostPort(config.host, port)}", flush=True)
+
+
+def open_page(config: CoordinatorConfig, identity: ServerIdentity | None) -> Page | None:
+    """Return the page that is wanted, None if there is to be none. Raises ``MissingExtra``."""
+    if config.http_port is None:
+        return None
+    try:
+        from coordinator.shell.http.page import Page  # noqa: PLC0415 - of an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtra("--http-port", error.name, "page") from error
+    return Page(config, identity)
+
+
+def tell_page(config: CoordinatorConfig, page: Page | None) -> None:
+    """Say where the page is, and let its user in where no other one reads it."""
+    if page is None:
+        return
+    if config.insecure or not is_log():
+        print(f"page: {page.local_link()}", flush=True)
+    else:
+        print(f"page: {page.link_without_code()}, with a link of `coordinator page`", flush=True)
 
 
 @contextmanager

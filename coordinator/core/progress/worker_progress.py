@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -31,6 +31,11 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     scope: str = ""  # the innermost open section, else the latest open timer
     scope_age_s: float | None = None
     scopes_open: int = 0
+    # Only where stragglers are looked for: how many steps are timed, what they took together,
+    # and whether that is the time of the worker's own work.
+    steps_timed: int = 0
+    steps_s: float = 0.0
+    is_busy_time: bool = False
 
     def aged(self, seconds: float) -> WorkerProgress:
         """Return the same, told ``seconds`` later."""
@@ -106,6 +111,10 @@ class Whereabouts:
     def latest(self, round_id: int) -> list[WorkerProgress]:
         """Return where they stood in this round as they said it, in no order."""
         return [] if round_id != self._round_id else [told for told, _ in self._latest.values()]
+
+    def told(self, round_id: int) -> Mapping[int, tuple[WorkerProgress, float]]:
+        """Return the same by local rank, each with the instant at which it was told."""
+        return self._latest if round_id == self._round_id else {}
 
     def in_round(self, round_id: int, *, now: float) -> list[WorkerProgress]:
         """Return where they stand in this round, by local rank, with the ages of ``now``."""

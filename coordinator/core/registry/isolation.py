@@ -33,6 +33,9 @@ class IsolatedRun:
         self._error: Exception | None = None  # that made it break, until it has been read
         self._broke_at: float | None = None
         self._is_ended_here = False
+        # Incarnations of which a record was refused: what comes behind it in the same stream is
+        # refused too, for it would make that one look like one that was counted before.
+        self._refused: set[str] = set()
         self._go_on(run)
 
     def _go_on(self, run: Run) -> None:
@@ -54,15 +57,16 @@ class IsolatedRun:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         if isinstance(event, ev.RunRead):
             return self._take_over(event.state, now)
-        if self._refusal is not None:
-            return refuse(event, self._refusal)
+        refusal = self._refusal or self._out_of_order(event)
+        if refusal is not None:
+            return self._refuse(event, refusal)
         phase = self.state.phase
         try:
             effects = self._run.handle(event, now=now)
             self._due = self._run.next_deadline()
         except Exception as error:  # noqa: BLE001 - the border between runs
             self.state.phase = phase  # the run's last word is in the journal, not here
-            return [*self._break(error), *refuse(event, self._refusal or Unavailable(""))]
+            return [*self._break(error), *self._refuse(event, self._refusal or Unavailable(""))]
         return effects
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
@@ -89,6 +93,22 @@ class IsolatedRun:
         """Assert what must hold between events. Linear in agents; for tests."""
         if self.is_sound:
             self._run.check_invariants()
+
+    def _out_of_order(self, event: ev.CoreEvent) -> CoordinatorError | None:
+        """Return why a record has to be sent again, after the one before it that was refused."""
+        if not isinstance(event, ev.FailureReported):
+            return None
+        if event.is_first:
+            self._refused.discard(event.record.incarnation)
+        if event.record.incarnation not in self._refused:
+            return None
+        return Unavailable("a failure record before this one was refused")
+
+    def _refuse(self, event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
+        has_room = len(self._refused) < self._policy.incarnations_heard_max
+        if isinstance(event, ev.FailureReported) and has_room:
+            self._refused.add(event.record.incarnation)
+        return refuse(event, error)
 
     def _break(self, error: Exception) -> list[fx.Effect]:
         """Let go of all sessions, and have the run read unless that has not helped before."""
@@ -121,7 +141,13 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
     match event:
         case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft():
             return [fx.Reject(session_id=event.session_id, error=error)]
-        case ev.FailureReported() | ev.LimitsReset() | ev.StopAsked() | ev.RestartAsked():
+        case (
+            ev.FailureReported()
+            | ev.LimitsReset()
+            | ev.StopAsked()
+            | ev.RestartAsked()
+            | ev.CheckpointAsked()
+        ):
             return [fx.Answer(request_id=event.request_id, result=error)]
         case _:
             return []

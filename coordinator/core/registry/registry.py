@@ -39,6 +39,7 @@ class Registry:
         self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
+        self._pulse_at: float | None = None  # where others may lead; begins with the first event
         most = policy.refusals_heard_max
         self._refusals = Throttle(policy.refusals_interval_s, keys_max=most)
 
@@ -64,6 +65,8 @@ class Registry:
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         effects: list[fx.Effect] = []
+        if self._policy.has_others and (self._pulse_at is None or now >= self._pulse_at):
+            self._pulse_at = now + self._policy.pulse_s
         match event:
             case ev.DeadlineReached():
                 effects += self.tokens.handle(event, now=now)
@@ -126,7 +129,7 @@ class Registry:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self._deadlines.next(), self.tokens.deadline)
+        instants = (self._deadlines.next(), self.tokens.deadline, self._pulse_at)
         return min((at for at in instants if at is not None), default=None)
 
     def was_deaf(self, *, now: float) -> bool:
@@ -154,7 +157,13 @@ class Registry:
                 return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
-            case ev.LimitsReset() | ev.CallNoted() | ev.StopAsked() | ev.RestartAsked():
+            case (
+                ev.LimitsReset()
+                | ev.CallNoted()
+                | ev.StopAsked()
+                | ev.RestartAsked()
+                | ev.CheckpointAsked()
+            ):
                 return self._to_latest(event, now)
             case ev.TokenCreated() | ev.TokenRevoked():
                 return self._change_token(event, now)

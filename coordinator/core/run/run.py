@@ -24,7 +24,7 @@ from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.run import records as rec
 from coordinator.core.run.reasons import hosts
 from coordinator.core.run.state import Phase, RunState
-from coordinator.core.run.steering import restarted, stopped, with_notice
+from coordinator.core.run.steering import checkpointed, noted, restarted, stopped, with_notice
 from coordinator.errors import CoordinatorError, LimitReached, SessionReplaced, StaleSession
 from drumbeat.format import are, count
 
@@ -83,6 +83,7 @@ class Run(RunContext):
                 break
         if self.members.meter.is_due(now):
             self.note_progress(now=now)
+        self._tell_stragglers(now)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
@@ -139,7 +140,7 @@ class Run(RunContext):
                 told = f"{count(forgotten, 'limit')} forgotten"
                 self._note(rec.CallKind.LIMITS_RESET, told, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
-            case ev.StopAsked() | ev.RestartAsked():
+            case ev.StopAsked() | ev.RestartAsked() | ev.CheckpointAsked():
                 self._on_steering(event, now)
             case ev.DrainAsked():
                 self._on_drain(event, now)
@@ -154,6 +155,9 @@ class Run(RunContext):
 
     def _on_steering(self, event: ev.Steering, now: float) -> None:
         """Note what an operator wants; the phase's review does it, now or after a restart."""
+        if isinstance(event, ev.CheckpointAsked):
+            self._on_checkpoint(event, now)
+            return
         is_stop = isinstance(event, ev.StopAsked)
         result = stopped(self.state) if is_stop else self._restarted()
         is_known = bool(event.call_id) and event.call_id in self.state.calls
@@ -161,19 +165,23 @@ class Run(RunContext):
             result = fx.Steered(outcome="it was asked before", is_new=False)
         if isinstance(result, fx.Steered) and result.is_new:
             kind = rec.CallKind.STOP_ASKED if is_stop else rec.CallKind.RESTART_ASKED
-            noted = rec.CallNoted(
-                kind=kind,
-                reason=event.reason,
-                caller=event.caller,
-                at_s=now,
-                call_id=event.call_id,
-            )
-            self.decide(noted)
+            self.decide(noted(kind, event, now=now))
         asked = self.state.stop_reason if is_stop else self.state.restart_reason
         if asked and not is_known:
             kind_of_notice = NoticeKind.STOP if is_stop else NoticeKind.RESTART
             self._give_notice(kind_of_notice, asked, event.grace_s, now)
             result = with_notice(result, self.state, now=now)
+        self.effects.append(fx.Answer(request_id=event.request_id, result=result))
+
+    def _on_checkpoint(self, event: ev.CheckpointAsked, now: float) -> None:
+        """Give training notice of nothing but that it is to save."""
+        result = checkpointed(self.state)
+        if event.call_id and event.call_id in self.state.calls:
+            result = fx.Steered(outcome="it was asked before", is_new=False)
+        if isinstance(result, fx.Steered) and result.is_new:
+            self.decide(noted(rec.CallKind.CHECKPOINT_ASKED, event, now=now))
+            reason = event.reason or f"asked for by {event.caller or 'the operator'}"
+            self._give_notice(NoticeKind.CHECKPOINT, reason, event.grace_s, now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
 
     def _restarted(self) -> fx.Steered | CoordinatorError:
@@ -271,17 +279,24 @@ class Run(RunContext):
         """Take in what one that is no member says or does; return whether it was such a one."""
         opened = self._held.get(event.incarnation)
         if opened is None or opened.session_id != event.session_id:
-            reason = self.state.drained.get(event.incarnation)
-            if reason is None or event.incarnation in self.state.members:
-                return False
-            if isinstance(event, ev.BeatReceived):
-                self._release(event.session_id, reason)  # it was told by a core that broke then
-            return True
+            return self._has_left(event)
         if isinstance(event, ev.BeatReceived):
             opened = replace(opened, beat=event.beat, uptime_s=event.uptime_s)
             self._held[event.incarnation] = opened
         else:
             del self._held[event.incarnation]
+        return True
+
+    def _has_left(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
+        """Return whether it is of an agent that was let go; one that still beats is told again.
+
+        What it was told may be lost with a core that broke, or with a session.
+        """
+        incarnation, state = event.incarnation, self.state
+        if incarnation not in state.drained or incarnation in state.members:
+            return False
+        if isinstance(event, ev.BeatReceived):
+            self._release(event.session_id, state.drained[incarnation])
         return True
 
     def _dismiss(self, verdict: Verdict) -> list[fx.Effect]:
@@ -325,6 +340,7 @@ class Run(RunContext):
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         presence = self.members.presences[incarnation]
         presence.version, presence.labels = event.version, event.labels
+        presence.devices = event.devices
         if replaced is not None:
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
@@ -351,6 +367,7 @@ class Run(RunContext):
             self._forgiving_until = now + self.policy.forgiving_s
         until = now + self.policy.return_grace_s(self.members.pace)
         self.members.expect(list(self.members.missed), until=until)
+        self._phase.resumed(now=now)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
@@ -396,7 +413,10 @@ class Run(RunContext):
     ) -> None:
         beat = event.beat
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
-        presence = self.members.heard(incarnation, beat, sent_at=sent_at, now=now)
+        is_hello = isinstance(event, ev.SessionOpened)
+        presence = self.members.heard(
+            incarnation, beat, sent_at=sent_at, now=now, is_hello=is_hello
+        )
         self.silent.heard(incarnation)
         if beat.master_port and not self.port_of(incarnation):
             presence.master_port_spent = beat.master_port
@@ -444,8 +464,16 @@ class Run(RunContext):
         elif isinstance(transition, rec.RoundEnded):
             self.learning.end_round()
             self._tell_limits()
+        self.members.step_times = None  # of a round that is over
         self._phase = PHASES[self.state.phase](self, now=now)
         self.tell_all()
+
+    def _tell_stragglers(self, now: float) -> None:
+        """Journal which ranks have become slower than their peers, or are so no more."""
+        steps = self.members.step_times
+        if steps is not None and steps.stragglers is not None and steps.is_due(now):
+            for record in steps.stragglers.news(self.state.stragglers, now=now):
+                self.decide(record)
 
     def _note(self, kind: rec.CallKind, reason: str, caller: str, now: float) -> None:
         """Journal what a caller did. Who serves callers logs it."""

@@ -249,7 +249,7 @@ class EtcdJournal(Journal):
         try:
             await self._etcd.compact(before)
         except errors.CommandFailed as error:  # it is asked for again, and nothing waits for it
-            log.info("etcd was not compacted", reason=str(error))
+            log.debug("etcd was not compacted", reason=str(error))
 
     def _lost(self) -> errors.LostLeadership:
         return errors.LostLeadership(self._keys.prefix.rstrip("/"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 from msgspec import Struct
@@ -97,13 +98,15 @@ _KNOWN = (
     ("has been compacted", Meaning.COMPACTED, ""),
 )
 _IMPOSSIBLE = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "UNIMPLEMENTED"})
+# The address is named already, as the user gave it.
+_ADDRESS = re.compile(r"^UNKNOWN: |ipv[46]:\S+: ")
 # How much of a message is shown: gRPC repeats all that it tried.
 _SHOWN_MAX = 240
 
 
 def failure(status: str, details: str) -> Failure:
     """Return what a status of gRPC and its details say."""
-    shown = details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ").strip() or status
+    shown = _ADDRESS.sub("", details.rpartition("last error: ")[2]).strip() or status
     if len(shown) > _SHOWN_MAX:
         shown = f"{shown[: _SHOWN_MAX // 2]}…{shown[-_SHOWN_MAX // 2 :]}"
     for part, meaning, hint in _KNOWN:

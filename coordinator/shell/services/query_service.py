@@ -9,23 +9,27 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.model import Round
 from coordinator.core.progress.stack_gathering import Asked, asked_of
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import InvalidRequest, LimitReached, UnknownRun
+from coordinator.errors import InvalidRequest, LimitReached, NoPage, UnknownRun
 from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.overviews import Overviews
+from coordinator.wire.control import page_role
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
 from coordinator.wire.stacks import answer_message
+from coordinator.wire.step_times import step_times_message
+from drumbeat.access.token import Role
+from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2
 
@@ -36,14 +40,26 @@ LOG_MESSAGE_BYTES_LEAST = 4096
 LOG_PAUSE_S = 0.01
 
 
+class Links(Protocol):
+    """Makes links to the page of this coordinator."""
+
+    def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+        """Return one, and for how long it is good. Raises ``Forbidden``."""
+        ...
+
+
 class QueryService:
-    """All methods but ``ListRuns`` raise ``UnknownRun``. Who may call is decided before."""
+    """All methods about one run raise ``UnknownRun``. Who may call is decided before."""
 
     def __init__(
-        self, driver: Driver, caller_of: Callable[[object], Caller] = lambda _: TRUSTED
+        self,
+        driver: Driver,
+        caller_of: Callable[[object], Caller] = lambda _: TRUSTED,
+        links: Links | None = None,
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
         self._overviews = Overviews(driver.now)
+        self._links = links
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -168,6 +184,27 @@ class QueryService:
         state, run = self._find(request.run_id, request.generation)
         with_segments = request.with_segments
         return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
+
+    async def GetPageLink(
+        self, request: query_pb2.GetPageLinkRequest, context: object = None
+    ) -> query_pb2.GetPageLinkResponse:
+        """Return a link to the page. Raises ``NoPage``, ``Forbidden`` or ``InvalidRequest``."""
+        caller = self._caller_of(context)
+        role = page_role(request.role, caller)
+        if request.run_id:
+            self._find(request.run_id, 0)
+        if self._links is None:
+            raise NoPage
+        url, valid_s = self._links.link(caller, role, request.run_id)
+        left = None if valid_s is None else duration(valid_s)
+        return query_pb2.GetPageLinkResponse(url=url, time_left=left)
+
+    async def GetStepTimes(
+        self, request: query_pb2.GetStepTimesRequest, context: object = None
+    ) -> query_pb2.GetStepTimesResponse:
+        """Return how long steps took of late. Raises ``InvalidRequest`` too."""
+        state, run = self._find(request.run_id, request.generation)
+        return step_times_message(request, state, run, now=self._driver.now())
 
     async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
         """Write what comes, no faster than is allowed."""

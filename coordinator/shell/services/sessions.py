@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
 from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.events import SessionOpened
@@ -126,8 +127,7 @@ class Sessions:
         self._check(caller, opened.run_id, incarnation, message.hello.incarnation_key)
         if message.hello.term > self._driver.journal.term:
             raise Deposed(message.hello.term)
-        if gpus := wire.gpu_summary(message):
-            # Nothing is decided by it, so it is not kept either.
+        if gpus := opened.devices:
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened
@@ -160,12 +160,15 @@ class Sessions:
         """
         noted = _note_once("failure records", "an agent")
         error: CoordinatorError | None = None
+        incarnations: set[str] = set()
         try:
             async for message in requests:
                 number, limits = next(self._request_ids), self._driver.limits
                 event = failure_reported(message, number, limits, noted)
                 incarnation, key = event.record.incarnation, message.incarnation_key
                 self._check(caller, event.run_id, incarnation, key)
+                event = replace(event, is_first=incarnation not in incarnations)
+                incarnations.add(incarnation)
                 await pending.put((event.record, await self._driver.submit_failure(event)))
         except CoordinatorError as refused:
             error = refused

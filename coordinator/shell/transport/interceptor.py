@@ -32,6 +32,11 @@ _REVOKED = "its token {} was revoked"
 _caller: ContextVar[Caller] = ContextVar("caller")  # of the call that a task serves
 
 
+def set_caller(caller: Caller) -> None:
+    """Say who makes the call that this task serves."""
+    _caller.set(caller)
+
+
 def caller_of(context: object) -> Caller:
     """Return who makes a call; without a context it is made in this process."""
     return TRUSTED if context is None else _caller.get()
@@ -114,7 +119,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if known is None:
                     known = self._authenticator.by_certificate(context.auth_context())
                     known.check_method(method)
-                _caller.set(known)
+                set_caller(known)
                 # By itself: a call that is ended while its first answer takes it along would
                 # send it twice, which gRPC refuses, and then the caller hears of no end.
                 await context.send_initial_metadata(())

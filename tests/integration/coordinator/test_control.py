@@ -8,14 +8,13 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator import errors
 from coordinator.access.audit import Audit
 from coordinator.access.caller import Caller
-from coordinator.access.server_identity import ServerIdentity
+from coordinator.access.server_identity import ServerIdentity, Shown
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import Beat, GroupState
@@ -54,7 +53,7 @@ class Identity(ServerIdentity):
     def keys(self) -> list[str]:
         return self.served
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
+    def configuration(self) -> Shown:
         raise AssertionError("no server shows it")
 
     def rotate(self) -> list[str]:

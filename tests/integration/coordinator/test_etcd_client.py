@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 from contextlib import aclosing, asynccontextmanager
@@ -205,8 +206,10 @@ async def until_done(client: EtcdClient, transaction: Transaction) -> None:
 
 
 async def fill(client: EtcdClient) -> None:
-    for number in range(20):
-        await client.commit(put(f"x/{number}", bytes(1_000_000)))
+    # etcd weighs what it has written to its file, which it does in the background.
+    async with asyncio.timeout(DEADLINE_S):
+        for number in itertools.count():
+            await client.commit(put(f"x/{number}", bytes(1_000_000)))
 
 
 async def test_a_full_etcd_says_so() -> None:

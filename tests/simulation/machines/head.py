@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.policy import Policy
@@ -57,6 +59,7 @@ class Session:
         self._outbox = Outbox()
         self._is_over = False
         self._is_flush_due = False
+        self._incarnations: set[str] = set()  # that the present stream of records told of
         # Ours say nothing that can't be read; of others that is passed over.
         self._on_problem = _pass_over if link.host == STRANGER else refuse
         self._random = life.clock.random(f"{link.name} outbox")
@@ -92,6 +95,7 @@ class Session:
     def on_record(self, message: session_pb2.ReportFailuresRequest | End) -> None:
         """Take a failure record."""
         if isinstance(message, End):
+            self._incarnations.clear()
             return
         link, record = self._link, message.record
 
@@ -111,6 +115,9 @@ class Session:
 
         life = self._life
         event = failure_reported(message, life.expect(answer), Limits(), refuse)
+        incarnation = record.fence.incarnation
+        event = replace(event, is_first=incarnation not in self._incarnations)
+        self._incarnations.add(incarnation)
         life.turns.submit(event, now=life.clock.now)
 
     def put(self, effect: fx.Push | fx.Reject) -> None:

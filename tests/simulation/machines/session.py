@@ -212,6 +212,8 @@ class SimSession:
             return
         for spooled in self._agent.pending:
             if spooled.key not in self._sent:
+                if not self._sent:
+                    self._link.records.send(End("another stream begins"))
                 self._sent.add(spooled.key)
                 record = failure_pb2.FailureRecord()
                 record.CopyFrom(spooled.record)

@@ -49,20 +49,13 @@ def test_an_agent_that_did_not_hear_it_is_told_again_also_after_a_restart_and_an
     assert story.agents["b"].identity.incarnation not in story.state().members
 
 
-def test_an_agent_that_goes_on_is_told_again() -> None:
-    """What told it first may have been lost with a core that broke."""
-    story = a_running_story(2)
-    ask(story, DrainAsked, name="b")
-    (told,) = story.beat("b")
-    released = Release(reason="drained by op", is_drained=True)
-    assert told == fx.Direct(session_id=story.agents["b"].session_id or "", state=released)
-
-
 def test_what_a_leaving_agent_says_harms_nothing() -> None:
     story = a_running_story(2)
     ask(story, DrainAsked, name="b")
     story.beat("b")
     assert not story.of(fx.Reject)
+    (told,) = story.of(fx.Direct)
+    assert told.state == Release(reason="drained by op", is_drained=True), "it is told again"
     agent = story.agents["b"]
     goodbye = AgentLeft(
         run_id=RUN,

@@ -218,6 +218,24 @@ def test_a_record_that_breaks_its_run_is_not_acknowledged(
     assert isinstance(answer.result, Unavailable)
 
 
+def test_what_comes_behind_a_refused_record_in_its_stream_is_refused_too(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    """Acknowledged, it would make the one before it look like one that was counted before."""
+    bugs.left = 1
+    story.record("xa", is_first=True)
+    story.read()
+    comes_back(story, "xa", "xb")
+    story.record("xa")
+    (answer,) = story.of(fx.Answer)
+    assert isinstance(answer.result, Unavailable)
+    story.record("xb")
+    assert [answer.result for answer in story.of(fx.Answer)] == [True], "the streams of others"
+    for sequence in (1, 2):
+        story.record("xa", sequence=sequence, is_first=sequence == 1)
+        assert [answer.result for answer in story.of(fx.Answer)] == [True]
+
+
 def test_a_deadline_that_breaks_one_run_comes_to_the_others(
     story: BreakableStory, bugs: Bugs
 ) -> None:

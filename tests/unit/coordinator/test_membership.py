@@ -34,6 +34,16 @@ def test_a_broken_stream_has_a_grace_and_a_return_ends_it() -> None:
     assert members.pop_expired(now=5.4) == ["a"]
 
 
+def test_a_hello_that_was_read_late_shortens_no_grace() -> None:
+    members = Membership(POLICY)
+    members.expect(["a"], until=15.0)
+    for is_hello, until in ((True, 15.0), (False, 3.5)):
+        members.attach("a", "s1", now=3.0)
+        members.heard("a", BEAT, now=3.0, is_hello=is_hello)
+        members.detach("a", "s1", until=3.5)
+        assert members.next_deadline() == until
+
+
 def test_a_grace_that_is_over_ends_a_member() -> None:
     members = Membership(POLICY)
     members.attach("a", "s1", now=0.0)
@@ -184,3 +194,16 @@ def test_agents_that_went_to_look_for_another_coordinator_may_come_back(
     story.advance(5.0)
     assert ("a.1" in story.state().members) is is_kept
     assert ("b.1" in story.state().members) is is_kept
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_where_others_may_lead_there_is_always_a_deadline_soon(has_others: bool) -> None:
+    """Else one that stood still meanwhile would not know it."""
+    policy = Policy(has_others=has_others)
+    story = a_running_story(1, policy=policy)
+    story.break_session("a")
+    story.advance(policy.reconnect_grace_s)
+    for _ in range(3):
+        due = story.registry.next_deadline()
+        assert (due is not None and due <= story.now + policy.pulse_s) is has_others
+        story.advance(policy.pulse_s)

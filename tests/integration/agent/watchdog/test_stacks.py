@@ -9,13 +9,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from agent.watchdog.board_reader import Board
 from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.stacks import STACKS_BYTES_MAX, take_evidence
+from agent.watchdog.hang import Evidence
+from agent.watchdog.stacks import STACKS_BYTES_MAX, StackSource, take_evidence
+from tests.support.processes import DEADLINE_S
+from tests.support.waiting import wait_until
+from worker_sdk import context
 
 NUMBER = signal.SIGRTMAX - 1
 TIMEOUT_S = 5.0
@@ -76,9 +81,12 @@ def wait_for(pid: int, what: int) -> None:
     os.waitid(os.P_PID, pid, what | (os.WNOWAIT if what == os.WEXITED else 0))
 
 
-def suspect(board: Board, pid: int, **more: int) -> dict[str, int]:
-    given = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
-    return {"worker_pid": pid, "stacks_fd": board.stacks_fd, **given}
+async def evidence_of(
+    board: Board, pid: int, *, timeout_s: float = TIMEOUT_S, **more: int
+) -> Evidence:
+    given: dict[str, Any] = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
+    source = StackSource(stacks_fd=board.stacks_fd, **given)
+    return await take_evidence(pid, source, timeout_s)
 
 
 @pytest.mark.parametrize("line", [SLEEP, HOLD_THE_LOCK])
@@ -86,7 +94,7 @@ async def test_the_stacks_of_all_threads_are_taken(
     board: Board, processes: list[subprocess.Popen[str]], line: str
 ) -> None:
     pid = start_python(processes, board, line)
-    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await evidence_of(board, pid)
     assert "in all_reduce" in evidence.stacks
     assert "in in_the_background" in evidence.stacks
     # The main thread, whatever else there is.
@@ -103,7 +111,7 @@ async def test_a_stopped_process_is_stopped_again(
     pid = start_python(processes, board)
     os.kill(pid, signal.SIGSTOP)
     wait_for(pid, os.WSTOPPED)
-    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await evidence_of(board, pid)
     assert "in all_reduce" in evidence.stacks
     assert evidence.is_stopped
     wait_for(pid, os.WSTOPPED)
@@ -117,9 +125,7 @@ async def test_a_worker_behind_a_shell_is_asked_itself(
     argv = ("sh", "-c", script, sys.executable, PROGRAM % (NUMBER, SLEEP), str(board.directory))
     shell = start(processes, *argv)
     [child] = psutil.Process(shell).children()
-    evidence = await take_evidence(
-        **suspect(board, shell, owner_pid=child.pid), timeout_s=TIMEOUT_S
-    )
+    evidence = await evidence_of(board, shell, owner_pid=child.pid)
     assert "in all_reduce" in evidence.stacks
     assert f"process {child.pid}: " in evidence.notes
 
@@ -128,7 +134,7 @@ async def test_a_process_that_is_not_the_workers_gets_no_signal(
     board: Board, processes: list[subprocess.Popen[str]]
 ) -> None:
     worker, other = start_python(processes, board), start_python(processes, board)
-    evidence = await take_evidence(**suspect(board, worker, owner_pid=other), timeout_s=TIMEOUT_S)
+    evidence = await evidence_of(board, worker, owner_pid=other)
     assert evidence.stacks == ""
     assert f"process {other}, which the worker's board names, is not below it" in evidence.notes
     assert evidence.is_alive
@@ -139,8 +145,7 @@ async def test_no_signal_is_sent_that_might_end_it(
     board: Board, processes: list[subprocess.Popen[str]], number: int
 ) -> None:
     pid = start_python(processes, board)
-    given = suspect(board, pid, stack_signal=int(number))
-    evidence = await take_evidence(**given, timeout_s=TIMEOUT_S)
+    evidence = await evidence_of(board, pid, stack_signal=int(number))
     assert evidence.stacks == ""
     assert "no stacks: " in evidence.notes
     assert evidence.is_alive
@@ -152,7 +157,7 @@ async def test_stacks_are_not_waited_for_longer_than_the_timeout(
 ) -> None:
     silent = f"import signal; signal.signal({NUMBER}, lambda *_: None); print('up', flush=True)"
     pid = start(processes, sys.executable, "-c", f"{silent}; import time; time.sleep(1000)")
-    evidence = await take_evidence(**suspect(board, pid), timeout_s=0.05)
+    evidence = await evidence_of(board, pid, timeout_s=0.05)
     assert evidence.stacks == ""
     assert evidence.notes.endswith("no stacks: none came within 0.05 s")
 
@@ -163,7 +168,7 @@ async def test_a_worker_that_is_gone_is_said_to_be(
     pid = start_python(processes, board)
     processes[0].kill()
     wait_for(pid, os.WEXITED)
-    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await evidence_of(board, pid, timeout_s=0.1)
     assert not evidence.is_alive
 
 
@@ -184,7 +189,7 @@ async def test_old_stacks_are_dropped_and_long_ones_cut(
         "while True: signal.pause()\n"
     )
     pid = start(processes, sys.executable, "-c", program, str(board.directory))
-    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await evidence_of(board, pid)
     assert evidence.stacks.startswith("(cut)\nxxx")
     assert len(evidence.stacks) <= STACKS_BYTES_MAX + 10
 
@@ -196,12 +201,88 @@ async def test_eight_workers_are_seen_at_once(
     try:
         pids = [start_python(processes, board) for board in boards]
         taken = await asyncio.gather(
-            *(
-                take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
-                for board, pid in zip(boards, pids, strict=True)
-            )
+            *(evidence_of(board, pid) for board, pid in zip(boards, pids, strict=True))
         )
         assert all("in all_reduce" in evidence.stacks for evidence in taken)
     finally:
         for board in boards:
             board.close()
+
+
+# With the runtime of the SDK, and as many threads as call each other all the time.
+BUSY = """
+import signal, sys, threading, time, worker_sdk
+worker_sdk.heartbeat()
+if sys.argv[1] == "silent":  # what the fault handler would write upon a signal
+    signal.signal(worker_sdk.runtime.STATE.stack_signal, lambda *_: None)
+def deep(calls):
+    if calls:
+        deep(calls - 1)
+for _ in range(3):
+    threading.Thread(target=lambda: [deep(30) for _ in iter(int, 1)], daemon=True).start()
+def all_reduce():
+    print("up", flush=True); %s
+all_reduce()
+"""
+
+
+def start_with_sdk(
+    processes: list[subprocess.Popen[str]],
+    board: Board,
+    monkeypatch: pytest.MonkeyPatch,
+    **how: str,
+) -> int:
+    monkeypatch.setenv(context.WORKER_DIR, str(board.directory))
+    line, handler = how.get("line", SLEEP), how.get("handler", "silent")
+    pid = start(processes, sys.executable, "-c", BUSY % line, handler)
+    seen = board.read()
+    assert seen is not None
+    assert seen.answers
+    return pid
+
+
+async def asked(board: Board, pid: int, **more: float) -> Evidence:
+    seen = board.read()
+    assert seen is not None
+    source = StackSource(
+        stacks_fd=board.stacks_fd,
+        ask_fd=board.ask_fd,
+        owner_pid=seen.owner_pid,
+        stack_signal=seen.stack_signal,
+    )
+    return await take_evidence(pid, source, more.get("timeout_s", TIMEOUT_S))
+
+
+async def test_a_worker_whose_threads_run_is_asked_and_not_signalled(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault handler crashes now and then on the frames of threads that run."""
+    pid = start_with_sdk(processes, board, monkeypatch)
+    for _ in range(20):
+        evidence = await asked(board, pid)
+        assert "in all_reduce" in evidence.stacks.partition("\n\n")[0], "the main thread first"
+        assert evidence.stacks.count("in deep") >= 1
+        assert "in _beat" not in evidence.stacks, "the thread that answers"
+
+
+async def test_one_that_holds_the_interpreters_lock_is_signalled(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding = "threading.Event().wait(0.1); " + HOLD_THE_LOCK
+    pid = start_with_sdk(processes, board, monkeypatch, line=holding, handler="loud")
+    await asyncio.sleep(0)
+    evidence = await asked(board, pid, timeout_s=1.0)
+    assert "in all_reduce" in evidence.stacks
+
+
+async def test_an_answer_that_no_agent_reads_holds_nothing_up(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = start_with_sdk(processes, board, monkeypatch)
+    for _ in range(50):  # more than the pipe takes
+        os.write(board.ask_fd, b"\n")
+        await asyncio.sleep(0.002)
+    before = board.read()
+    assert before is not None
+    await wait_until(lambda: board.read() != before, DEADLINE_S)
+    assert "in all_reduce" in (await asked(board, pid)).stacks

@@ -51,6 +51,6 @@ def test_limits_below_those_of_etcd_are_named() -> None:
 
 def test_what_grpc_repeats_is_cut() -> None:
     text = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:2379: no way"
-    assert failure("UNAVAILABLE", text).text == "ipv4:10.0.0.1:2379: no way"
+    assert failure("UNAVAILABLE", text).text == "no way"
     assert len(failure("UNAVAILABLE", "x" * 10_000).text) < 300
     assert failure("UNAVAILABLE", "").text == "UNAVAILABLE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import time
 import weakref
 from multiprocessing import active_children
@@ -14,7 +15,8 @@ from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess.restart import call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from multiprocessing.pool import Pool
 
 
 class Thing:
@@ -24,21 +26,39 @@ class Thing:
         self.me = self
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_out() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def other_process() -> Iterator[Pool]:
+    """One without pytest, whose objects take longer to look through than all else."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        yield pool
+        pool.close()
+        pool.join()
+
+
+def elsewhere(test: Callable[[], None]) -> Callable[[Pool], None]:
+    """Run a test in the other process."""
+
+    def test_there(other_process: Pool) -> None:
+        other_process.apply(run, (test.__name__,))
+
+    test_there.here = test  # type: ignore[attr-defined]
+    return test_there
+
+
+def run(name: str) -> None:
     gc.disable()
+    globals()[name].here()
     gc.unfreeze()
-    yield
-    gc.unfreeze()
-    gc.enable()
 
 
+@elsewhere
 def test_garbage_is_freed() -> None:
     thing = weakref.ref(Thing())
     call.collect()
     assert thing() is None
 
 
+@elsewhere
 def test_older_objects_are_left_out_until_the_end() -> None:
     older = Thing()
     with call.older_objects_left_out():
@@ -54,12 +74,14 @@ def test_older_objects_are_left_out_until_the_end() -> None:
     assert left() is None
 
 
+@elsewhere
 def test_what_was_garbage_before_is_not_kept() -> None:
     thing = weakref.ref(Thing())
     with call.older_objects_left_out():
         assert thing() is None
 
 
+@elsewhere
 def test_what_the_program_has_left_out_itself_stays_so() -> None:
     gc.freeze()
     count = gc.get_freeze_count()
@@ -68,12 +90,14 @@ def test_what_the_program_has_left_out_itself_stays_so() -> None:
     assert gc.get_freeze_count() == count
 
 
+@elsewhere
 def test_an_exception_ends_it_too() -> None:
     with pytest.raises(KeyboardInterrupt), call.older_objects_left_out():
         raise KeyboardInterrupt
     assert gc.get_freeze_count() == 0
 
 
+@elsewhere
 def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:
     thing = Thing()
     freed = weakref.ref(thing)

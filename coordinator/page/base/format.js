@@ -1,0 +1,92 @@
+/** Durations, shares and names as they are read, the same as on the command line. */
+
+const UNITS = [["d", 86_400], ["h", 3_600], ["m", 60]];
+
+/** A duration in its two largest units: "3d4h", "1m05s", "90ms". */
+export function duration(seconds) {
+  if (seconds == null || Number.isNaN(seconds)) return "–";
+  if (seconds < 0) return `−${duration(-seconds)}`;
+  if (seconds < 0.0005) return "0s";
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 9.95) return `${trimmed(seconds.toFixed(1))}s`;
+  const whole = Math.round(seconds);
+  const at = UNITS.findIndex(([, size]) => whole >= size);
+  if (at < 0) return `${whole}s`;
+  const [unit, size] = UNITS[at];
+  const [nextUnit, nextSize] = UNITS[at + 1] ?? ["s", 1];
+  const count = Math.floor(whole / size);
+  const rest = Math.floor((whole % size) / nextSize);
+  return rest ? `${count}${unit}${String(rest).padStart(2, "0")}${nextUnit}` : `${count}${unit}`;
+}
+
+function trimmed(number) {
+  return number.replace(/\.0$/, "");
+}
+
+/** How long ago, in one unit, so that it changes seldom: "12s ago", "3m ago". */
+export function ago(seconds) {
+  if (seconds == null) return "–";
+  if (seconds < 1) return "now";
+  const [unit, size] = UNITS.find(([, each]) => seconds >= each) ?? ["s", 1];
+  return `${Math.floor(seconds / size)}${unit} ago`;
+}
+
+/** A share as "83.1%"; "–" if it is not known. */
+export function percent(share) {
+  return share == null ? "–" : `${(100 * share).toFixed(1)}%`;
+}
+
+/** A number with thin spaces between thousands: "80 000". */
+export function number(value) {
+  return value == null ? "–" : String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
+}
+
+/** "1 agent", "2 agents". */
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** An instant on this browser's clock: "14:03:22", with the day if it was not today. */
+export function clock(instantMs, { withDay = false } = {}) {
+  const instant = new Date(instantMs);
+  const time = [instant.getHours(), instant.getMinutes(), instant.getSeconds()]
+    .map((part) => String(part).padStart(2, "0")).join(":");
+  if (!withDay && instant.toDateString() === new Date().toDateString()) return time;
+  const day = [instant.getMonth() + 1, instant.getDate()].map((part) => String(part).padStart(2, "0"));
+  return `${day.join("-")} ${time}`;
+}
+
+/** Whole numbers in short: "0-3,7". */
+export function ranges(numbers) {
+  const found = [];
+  for (const each of [...numbers].sort((one, other) => one - other)) {
+    const last = found.at(-1);
+    if (last && each === last[1] + 1) last[1] = each;
+    else found.push([each, each]);
+  }
+  return found.map(([low, high]) => (low === high ? `${low}` : `${low}-${high}`)).join(",");
+}
+
+/** The numbers of "0-3,7" in order; throws an Error that says what is wrong. */
+export function parseRanges(text, most = 1_000) {
+  const found = new Set();
+  for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
+    const match = /^(\d{1,9})(?:-(\d{1,9}))?$/.exec(part);
+    if (!match) throw new Error(`“${part}” is no rank: write 17 or 0-3,7`);
+    const [low, high] = [Number(match[1]), Number(match[2] ?? match[1])];
+    if (high < low) throw new Error(`“${part}”: the first rank is above the last`);
+    if (found.size + high - low >= most) throw new Error(`at most ${number(most)} ranks at once`);
+    for (let rank = low; rank <= high; rank += 1) found.add(rank);
+  }
+  return [...found].sort((one, other) => one - other);
+}
+
+/** A word of the protocol as it is read: "worker_failed" is "worker failed". */
+export function words(name) {
+  return name == null ? "–" : String(name).replaceAll("_", " ");
+}
+
+/** A run by its id, and its generation if that is not the first. */
+export function runName(run) {
+  return run.generation > 1 ? `${run.run_id} (generation ${run.generation})` : run.run_id;
+}

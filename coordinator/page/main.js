@@ -1,0 +1,224 @@
+/** The page: who looks at it, which view, and what surrounds the views. */
+
+import { ApiError, api, configure } from "./base/api.js";
+import { showKeys } from "./base/dialog.js";
+import { fill, h, setText, show } from "./base/dom.js";
+import { clock } from "./base/format.js";
+import { mountRun } from "./run.js";
+import { mountRuns } from "./runs.js";
+
+const main = document.getElementById("main");
+const announcer = document.getElementById("announcer");
+const connection = document.getElementById("connection");
+const outage = document.getElementById("outage");
+
+let me = null;
+let view = null; // {destroy}
+let shownPath = null;
+
+/** Say something to those who hear the page. */
+function announce(text) {
+  announcer.textContent = "";
+  requestAnimationFrame(() => setText(announcer, text));
+}
+
+/** Show how the live stream of the present view is. */
+function connected({ isOpen, since, reason, isOver }) {
+  const state = isOpen ? "live" : isOver ? "ended" : since ? "broken" : "connecting";
+  if (connection.dataset.state === "broken" && isOpen) announce("connected again");
+  connection.dataset.state = state;
+  setText(connection, { live: "live", broken: "offline", ended: "ended", connecting: "connecting" }[state]);
+  show(outage, state === "broken");
+  if (state === "broken") {
+    setText(outage, `No connection to the coordinator since ${clock(since)}: ${reason}. `
+      + "What is shown is from before; it is tried again.");
+  }
+}
+
+/** Where the location points to: the list or one run. */
+function route() {
+  const match = /^\/runs\/([^/]+)\/?$/.exec(location.pathname);
+  if (!match) return location.pathname === "/" ? { name: "runs" } : { name: "nowhere" };
+  let runId;
+  try {
+    runId = decodeURIComponent(match[1]);
+  } catch {
+    return { name: "nowhere" };
+  }
+  const generation = Number(new URLSearchParams(location.search).get("generation")) || null;
+  return { name: "run", runId, generation };
+}
+
+function leave() {
+  view?.destroy();
+  view = null;
+  shownPath = null;
+}
+
+function render() {
+  const path = location.pathname + location.search;
+  if (path === shownPath && view) return;
+  leave();
+  shownPath = path;
+  const { name, runId, generation } = route();
+  const frame = { me, announce, connected, go, crumbs };
+  crumbs(...(name === "run" ? [["Runs", "/"], [runId]] : [["Runs"]]));
+  if (name === "runs") view = mountRuns(main, frame);
+  else if (name === "run") view = mountRun(main, frame, { runId, generation });
+  else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));
+}
+
+/** Show another path of the page. */
+function go(path) {
+  history.pushState(null, "", path);
+  window.scrollTo(0, 0);
+  render();
+  main.focus({ preventScroll: true });
+}
+
+function crumbs(...steps) {
+  document.title = [...steps.map(([text]) => text).reverse(), "drumbeat"].join(" · ");
+  fill(document.getElementById("crumbs"), steps.map(([text, href]) => h("li", {},
+    href ? h("a", { href, "data-link": true }, text)
+      : h("span", { class: "foreign", "aria-current": "page" }, text))));
+}
+
+function notice(title, ...content) {
+  fill(main, h("section", { class: "notice", "data-view": "notice" }, h("h1", {}, title), content));
+  connected({});
+  show(connection, false);
+  return { destroy: () => show(connection, true) };
+}
+
+/** Ask for a link; `text` says what became of the last one. */
+function askForLink(title, text) {
+  leave();
+  const code = h("input", {
+    id: "code", name: "code", required: true, autocomplete: "off", spellcheck: "false",
+    "aria-describedby": "code-help", placeholder: "https://…/#code=…",
+  });
+  const error = h("p", { class: "error", role: "alert", hidden: true });
+  const form = h("form", {
+    class: "enter",
+    onsubmit: async (event) => {
+      event.preventDefault();
+      const given = /(?:#?code=)?([^#=\s]+)\s*$/.exec(code.value)?.[1] ?? "";
+      const problem = await enter(given);
+      setText(error, problem ?? "");
+      show(error, problem);
+    },
+  }, h("label", { for: "code" }, "Link or code"), code, h("button", { class: "primary" }, "Open"), error);
+  view = notice(title,
+    h("p", {}, text),
+    h("p", { id: "code-help" }, "Run ", h("code", {}, "coordinator page"), " where you have a token, and open the link that it prints. It is good once, for five minutes."),
+    form);
+  view.isEntry = true;
+}
+
+/** Enter with a code; returns what is wrong with it. */
+async function enter(code) {
+  try {
+    await api("/api/enter", { method: "POST", body: { code } });
+  } catch (error) {
+    return [error.reason, error.hint].filter(Boolean).join(" – ");
+  }
+  await start();
+  return null;
+}
+
+/** Take a code out of the location, so that it stays in no history. */
+function takeCode() {
+  const code = /^#code=(.+)$/.exec(location.hash)?.[1];
+  if (code) history.replaceState(null, "", location.pathname + location.search);
+  return code ?? null;
+}
+
+/** Learn who looks at the page, and show the view. */
+async function start() {
+  const code = takeCode();
+  if (code) {
+    const problem = await enter(code);
+    if (problem && !(await isKnown())) {
+      askForLink("Your link has expired", `It opened nothing: ${problem}.`);
+    } else if (problem) {
+      begin();
+    }
+    return;
+  }
+  try {
+    me = await api("/api/me");
+  } catch (error) {
+    if (error.status !== 401) unreachable(error);
+    return; // `expired` was called
+  }
+  begin();
+}
+
+async function isKnown() {
+  try {
+    me = await api("/api/me");
+    return true;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    return false;
+  }
+}
+
+function begin() {
+  configure({ csrf: me.csrf });
+  const caller = document.getElementById("caller");
+  setText(caller, [me.name, me.role].filter(Boolean).join(" · "));
+  caller.title = `You may ${me.role === "admin" ? "change runs" : "read"}; coordinator ${me.version ?? ""}`;
+  leave();
+  render();
+}
+
+/** Nothing was answered at all: try again until something is. */
+function unreachable(error) {
+  leave();
+  view = notice("The coordinator does not answer",
+    h("p", { class: "foreign" }, `${error.reason}. `, error.hint), h("p", {}, "It is tried again."));
+  const timer = setTimeout(start, 3_000);
+  const { destroy } = view;
+  view = { destroy: () => { clearTimeout(timer); destroy(); } };
+}
+
+configure({
+  expired() {
+    if (view?.isEntry) return;
+    askForLink(me ? "Your link has expired" : "Open this page by a link",
+      me ? "What let this browser in has ended, or was revoked." : "This browser has no access, or has it no longer: a link lets it in.");
+    me = null;
+  },
+});
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-link]");
+  if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  go(link.getAttribute("href"));
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented) return;
+  if (event.target.closest("input, textarea, select, dialog")) return;
+  if (event.key === "d") window.switchTheme();
+  else if (event.key === "?") showKeys();
+  else if (event.key === "u" && location.pathname !== "/") go("/");
+  else view?.key?.(event);
+});
+
+function nameTheme() {
+  const isDark = document.documentElement.dataset.theme === "dark";
+  setText(document.getElementById("theme"), isDark ? "Light" : "Dark");
+}
+
+document.getElementById("theme").addEventListener("click", () => window.switchTheme());
+document.getElementById("keys").addEventListener("click", showKeys);
+window.addEventListener("themechange", nameTheme);
+window.addEventListener("popstate", () => { if (me) render(); });
+window.addEventListener("hashchange", () => { if (location.hash.startsWith("#code=")) start(); });
+// Another tab may have entered meanwhile.
+document.addEventListener("visibilitychange", () => { if (!document.hidden && !me) start(); });
+nameTheme();
+start();

@@ -1,0 +1,83 @@
+/** What was decided on a run, the latest first. */
+
+import { fill, h, keyed, setText, show } from "../base/dom.js";
+import { ago, clock, count, words } from "../base/format.js";
+import { isFailure } from "./timeline_model.js";
+
+const SHOWN = 200;
+const NOTEWORTHY = new Set(["round_ended", "agent_removed", "agent_drained", "straggler_found", "run_stopping", "stop_asked", "restart_asked", "access_refused"]);
+
+export function mount(root, context) {
+  const body = h("tbody");
+  const scroll = h("div", { class: "scroll events-scroll", tabindex: "0", "aria-label": "Events" }, h("table", { class: "events", "data-events": true },
+    h("thead", {}, h("tr", {}, ["When", "What", "Round", "Why"].map((head) => h("th", { scope: "col" }, head)))), body));
+  const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter events", "data-filter": true, oninput: paint });
+  const hint = h("span", { class: "hint" });
+  const more = h("button", { type: "button", hidden: true, onclick: () => { isWhole = true; paint(); } }, "Show all");
+  const empty = h("p", { class: "empty" }, "Nothing was decided yet.");
+  fill(context.tools, hint, filter);
+  fill(root, scroll, empty, more);
+  let events = [];
+  let missed = 0;
+  let isWhole = false;
+  let isFirst = true;
+
+  function paint() {
+    const wanted = filter.value.trim().toLowerCase();
+    const found = wanted ? events.filter((each) => `${words(each.kind)} ${each.reason} ${each.caller ?? ""} ${each.round_id ?? ""}`.toLowerCase().includes(wanted)) : events;
+    const shown = found.slice(isWhole ? 0 : -SHOWN).reverse();
+    keyed(body, shown, (each) => each.sequence, (each) => row(each, !isFirst));
+    isFirst = isFirst && !events.length;
+    show(empty, !shown.length);
+    setText(empty, events.length ? "No event has this." : "Nothing was decided yet.");
+    show(scroll, shown.length);
+    show(more, shown.length < found.length);
+    setText(more, `Show all ${found.length}`);
+    setText(hint, events.length ? count(events.length, "event") + (missed ? `, ${missed} earlier ones are forgotten` : "") : "");
+    age();
+  }
+
+  function row(event, isNew) {
+    const level = isFailure(event) ? "bad" : NOTEWORTHY.has(event.kind) ? "noteworthy" : null;
+    return h("tr", { "data-event": event.sequence, "data-kind": event.kind, "data-level": level, tabindex: "-1", class: isNew ? "arrived" : null },
+      h("td", { class: "when" }, h("time", { datetime: new Date(event.at).toISOString(), title: `event ${event.sequence}` }, clock(event.at)), h("small", {})),
+      h("td", { class: "kind" }, words(event.kind)),
+      h("td", { class: "round" }, event.round_id ?? "–"),
+      h("td", { class: "foreign" }, event.reason, event.caller && h("small", { class: "caller-of" }, ` by ${event.caller}`)));
+  }
+
+  /** Tell ages anew; those of a day ago change seldom enough to be told with the others. */
+  function age() {
+    const now = Date.now();
+    const times = new Map(events.map((each) => [String(each.sequence), each.at]));
+    for (const element of body.children) {
+      setText(element.firstChild.lastChild, ago((now - times.get(element.dataset.event)) / 1_000));
+    }
+  }
+  const timer = setInterval(() => { if (!document.hidden) age(); }, 5_000);
+
+  return {
+    update(kind, data) {
+      if (kind !== "events") return;
+      events = data.all;
+      missed = data.missed;
+      const telling = data.added.filter((each) => isFailure(each) || NOTEWORTHY.has(each.kind));
+      if (telling.length) context.announce(telling.slice(-2).map((each) => `${words(each.kind)}: ${each.reason}`).join(". "));
+      paint();
+    },
+    /** Show one event, by its sequence. */
+    show(sequence) {
+      if (!events.some((each) => each.sequence === sequence)) return false;
+      filter.value = "";
+      isWhole ||= !events.slice(-SHOWN).some((each) => each.sequence === sequence);
+      paint();
+      for (const each of body.querySelectorAll(".found")) each.classList.remove("found");
+      const found = body.querySelector(`[data-event="${sequence}"]`);
+      found.classList.add("found");
+      scroll.scrollTop = found.offsetTop - scroll.clientHeight / 2;
+      found.focus({ preventScroll: true });
+      return true;
+    },
+    destroy() { clearInterval(timer); },
+  };
+}

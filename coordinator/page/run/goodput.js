@@ -1,0 +1,89 @@
+/** What the time of a run went into: ETTR, parts, causes and hosts. */
+
+import { fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { count, duration, percent, words } from "../base/format.js";
+
+// As time goes by in a round; training first, so that bars of runs can be compared.
+export const PARTS = ["training", "away", "repeated", "starting", "waiting", "hanging", "interrupted", "stopping", "unknown"];
+const HOSTS_SHOWN = 10;
+
+export const ABOUT_PARTS = {
+  training: "trained what had not been trained before",
+  away: "trained while the coordinator was not there to see it",
+  repeated: "did steps once more that a restart had lost",
+  starting: "from an assignment to the first progress of all ranks",
+  waiting: "had no round: waited for hosts",
+  hanging: "from the last progress until it was found out",
+  interrupted: "between two iterations of in-process restart",
+  stopping: "until the last worker of a round had ended",
+  unknown: "before this was accounted for",
+};
+
+/** Parts in the order of the bar. */
+function inOrder(parts) {
+  return [...parts].sort((one, other) => PARTS.indexOf(one.part) - PARTS.indexOf(other.part));
+}
+
+/** Draw the parts of a run's time into `slot` as one bar. */
+export function partsBar(slot, parts) {
+  const whole = parts.reduce((sum, each) => sum + each.time_s, 0);
+  let bar = slot.firstChild;
+  if (!bar) {
+    bar = h("span", { class: "bar-parts", role: "img" });
+    slot.append(bar);
+  }
+  keyed(bar, whole ? inOrder(parts) : [], (each) => each.part,
+    (each) => h("span", { class: "fill", "data-part": each.part }),
+    (element, each) => {
+      const share = each.time_s / whole;
+      element.style.flexGrow = share;
+      setAttribute(element, "title", `${words(each.part)} ${percent(share)}, ${duration(each.time_s)}`);
+    });
+  setAttribute(bar, "aria-label", whole
+    ? inOrder(parts).map((each) => `${words(each.part)} ${percent(each.time_s / whole)}`).join(", ") : "nothing is known yet");
+}
+
+export function mount(root) {
+  const ratio = h("span", { class: "ettr", "data-ettr": true }, "–");
+  const sentence = h("p", { class: "muted", "data-goodput-sentence": true }, "Nothing is known yet.");
+  const slot = h("div", { class: "bar-large" });
+  const parts = table(["Part", "Time", "Share", "Host time"], "parts");
+  const causes = table(["Lost for", "Time", "Share", "Host time", "Restarts"], "causes");
+  const hosts = table(["Lost by host", "Time", "Share", "Host time"], "hosts");
+  fill(root,
+    h("div", { class: "ettr-line" }, ratio, h("span", { class: "muted" }, "of its time trained what had not been trained before", " ", h("abbr", { title: "effective training time ratio" }, "(ETTR)"))),
+    sentence, slot, h("div", { class: "tables" }, parts.scroll, causes.scroll, hosts.scroll));
+
+  function update(kind, found) {
+    if (kind !== "goodput") return;
+    const whole = found.whole_s;
+    const share = (row) => percent(whole ? row.time_s / whole : null);
+    setText(ratio, percent(found.effective_ratio));
+    const mean = found.mean_time_between_failures_s;
+    setText(sentence, `${duration(whole)} ${found.is_running ? "so far" : "in all"}; ${count(found.failures_count, "failure")}`
+      + (mean == null ? "" : `, one in ${duration(mean)} on average`));
+    partsBar(slot, found.parts);
+    const shown = inOrder(found.parts);
+    rows(parts, shown, (each) => each.part, (each) => [words(each.part), duration(each.time_s), share(each), duration(each.host_s)]);
+    rows(causes, found.causes, (each) => each.cause, (each) => [words(each.cause), duration(each.time_s), share(each), duration(each.host_s), String(each.restarts)]);
+    rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "", (each) => [line(each.name ?? "others", 100), duration(each.time_s), share(each), duration(each.host_s)]);
+  }
+
+  return { update, destroy() {} };
+}
+
+function table(heads, name) {
+  const body = h("tbody");
+  const element = h("table", { [`data-goodput-${name}`]: true },
+    h("thead", {}, h("tr", {}, heads.map((head, at) => h("th", { scope: "col", class: at ? "number" : null }, head)))), body);
+  return { scroll: h("div", { class: "scroll", hidden: true }, element), body, isOfParts: name === "parts" };
+}
+
+function rows(into, items, keyOf, cellsOf) {
+  show(into.scroll, items.length);
+  keyed(into.body, items, keyOf, (item) => h("tr", { "data-row": keyOf(item) },
+    h("th", { scope: "row", class: "foreign", title: into.isOfParts ? ABOUT_PARTS[item.part] : null },
+      into.isOfParts && h("span", { class: "swatch fill", "data-part": item.part }), h("span")),
+    cellsOf(item).slice(1).map(() => h("td", { class: "number" }))),
+  (element, item) => cellsOf(item).forEach((text, at) => setText(at ? element.children[at] : element.firstChild.lastChild, text)));
+}

@@ -1,0 +1,153 @@
+/** What workers write, as it comes. */
+
+import { coalesced, fill, h, line, setText, show, visible } from "../base/dom.js";
+import { count, parseRanges, ranges } from "../base/format.js";
+import { openStream } from "../base/live.js";
+
+const LINES_MAX = 5_000; // shown, and waiting while it is paused
+const TAIL = 200;
+const TAIL_AGAIN = 50;
+const SMALL_WORLD = 16; // up to here all ranks are shown unless some are chosen
+const COLOURS = 6;
+const HIDDEN_MS = 600_000; // what is written meanwhile would be missed
+
+export function mount(root, context) {
+  const field = h("input", { name: "ranks", placeholder: "all ranks", "aria-label": "Ranks, e.g. 0-3,7", size: 12, autocomplete: "off", "data-log-ranks": true });
+  const start = h("button", { class: "primary", "data-follow": true }, "Follow");
+  const pause = h("button", { type: "button", "aria-pressed": "false", disabled: true, "data-pause": true, onclick: toggle }, "Pause");
+  const clear = h("button", { type: "button", disabled: true, onclick: () => { waiting = []; fill(list); } }, "Clear");
+  const form = h("form", { class: "buttons", onsubmit: (event) => { event.preventDefault(); follow(); } }, field, start, pause, clear);
+  const status = h("p", { class: "hint", role: "status", "data-log-status": true }, "Workers wait for no reader: what comes faster than it is read is counted.");
+  const error = h("p", { class: "error foreign", role: "alert", hidden: true });
+  const list = h("div", { class: "logs", role: "log", "aria-live": "off", "aria-label": "Output of workers", tabindex: "0", hidden: true, "data-log": true });
+  const latest = h("button", { type: "button", class: "latest", hidden: true, onclick: () => { isAtEnd = true; toEnd(); } }, "↓ latest");
+  fill(context.tools, form);
+  fill(root, error, status, h("div", { class: "log-frame" }, list, latest));
+
+  let stream = null;
+  let waiting = [];
+  let dropped = 0;
+  let isPaused = false;
+  let isAtEnd = true;
+  let wasOpen = false;
+  let worldSize = null;
+
+  function follow() {
+    stop();
+    let ranks;
+    try {
+      if (!field.value.trim() && worldSize > SMALL_WORLD) field.value = "0";
+      ranks = parseRanges(field.value);
+    } catch (problem) {
+      return fail(problem.message);
+    }
+    show(error, false);
+    fill(list);
+    waiting = [];
+    wasOpen = false;
+    setPaused(false);
+    show(list, true);
+    pause.disabled = clear.disabled = false;
+    setText(start, "Follow anew");
+    // The lines that were shown already are not asked for again in full.
+    const query = () => ({ ranks: ranks.length ? ranges(ranks) : null, tail: wasOpen ? TAIL_AGAIN : TAIL, generation: context.generation });
+    stream = openStream(context.path("logs"), { query, isEnding: true, hiddenMs: HIDDEN_MS, onState });
+    stream.on("message", take);
+    for (const kind of ["logs", "lines"]) stream.on(kind, take);
+  }
+
+  function onState({ isOpen, isOver, isFinal, since, reason }) {
+    if (isFinal) return fail(reason);
+    if (isOpen && wasOpen) add([{ note: "connected again; some lines may be repeated" }]);
+    wasOpen ||= isOpen;
+    if (isOpen) setText(status, "Following.");
+    else if (isOver) setText(status, "All is told: the run has ended, or its workers have.");
+    else if (since) setText(status, `Not connected: ${reason}. It is tried again.`);
+  }
+
+  function fail(reason) {
+    error.textContent = visible(reason);
+    show(error, true);
+    setText(status, "");
+  }
+
+  function take(document) {
+    const pieces = Array.isArray(document) ? document : document.lines ?? [document];
+    add(pieces);
+  }
+
+  function add(pieces) {
+    waiting.push(...pieces);
+    if (waiting.length > LINES_MAX) {
+      dropped += waiting.length - LINES_MAX;
+      waiting = waiting.slice(-LINES_MAX);
+    }
+    if (isPaused) setText(status, `Paused; ${count(waiting.length, "line")} ${waiting.length === 1 ? "waits" : "wait"}${dropped ? `, ${dropped} more were left out` : ""}.`);
+    else paint();
+  }
+
+  const paint = coalesced(() => {
+    if (isPaused || !waiting.length) return;
+    if (dropped) waiting.unshift({ note: `${count(dropped, "line")} left out: they came faster than they were read` });
+    list.append(...waiting.map(element));
+    waiting = [];
+    dropped = 0;
+    while (list.childElementCount > LINES_MAX) list.firstChild.remove();
+    if (isAtEnd) toEnd();
+    show(latest, !isAtEnd);
+  });
+
+  function element(piece) {
+    const text = piece.line ?? piece.note ?? piece.problem
+      ?? `${count(piece.missed, "line")} of its ${piece.stream ?? "output"} not shown: they came faster than they were read`;
+    const isNote = piece.line == null;
+    return h("div", { class: isNote ? "log-line note" : "log-line", "data-stream": piece.stream, title: piece.name ? `rank ${piece.rank} on ${line(piece.name, 80)}, round ${piece.round_id}, ${piece.stream ?? ""}` : null },
+      h("span", { class: "log-rank", "data-colour": piece.rank == null ? null : piece.rank % COLOURS }, piece.rank ?? "–"),
+      h("span", { class: "foreign" }, piece.problem ? `no output: ${text}` : text));
+  }
+
+  function toEnd() {
+    list.scrollTop = list.scrollHeight;
+    show(latest, false);
+  }
+
+  list.addEventListener("scroll", () => {
+    isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 24;
+    if (isAtEnd) show(latest, false);
+  }, { passive: true });
+
+  function setPaused(isNow) {
+    isPaused = isNow;
+    pause.setAttribute("aria-pressed", String(isNow));
+    setText(pause, isNow ? "Go on" : "Pause");
+    if (stream) setText(status, isNow ? "Paused." : "Following.");
+  }
+
+  function toggle() {
+    setPaused(!isPaused);
+    paint();
+  }
+
+  function stop() {
+    stream?.close();
+    stream = null;
+  }
+
+  return {
+    update(kind, data) {
+      if (kind === "run") worldSize = data.world_size;
+      else if (kind === "select" && data != null) field.value = data;
+    },
+    key(event) {
+      if (event.key === "p" && stream) toggle();
+    },
+    show() {
+      field.focus({ preventScroll: true });
+      return true;
+    },
+    destroy() {
+      stop();
+      paint.cancel();
+    },
+  };
+}

@@ -1,0 +1,91 @@
+/** Why a run failed: the root cause first, then the victims, folded. */
+
+import { fill, h, line, visible } from "../base/dom.js";
+import { count, duration, words } from "../base/format.js";
+import { phaseOf } from "./headline.js";
+
+const VICTIMS_SHOWN = 200;
+
+export function mount(root, context) {
+  let asked = null; // the end that was asked for
+  let request = null;
+
+  async function load(run) {
+    request?.abort();
+    request = new AbortController();
+    try {
+      const report = await context.api("report", { signal: request.signal });
+      paint(report, run);
+    } catch (error) {
+      if (error.name !== "AbortError") asked = null; // with the next document
+    }
+  }
+
+  function paint(report, run) {
+    const causes = report.root_causes ?? [];
+    const victims = report.victims ?? [];
+    const isTold = causes.length || victims.length || phaseOf(run) === "failed";
+    context.showCard(isTold);
+    if (!isTold) return;
+    fill(root,
+      h("p", { class: "foreign verdict", "data-verdict": true }, report.reason),
+      causes.length > 1 && h("p", { class: "muted" }, `One of ${causes.length}, too close in time to be told apart:`),
+      !causes.length && h("p", { class: "muted" }, "No record of a root cause arrived."),
+      causes.map((cause) => failure(cause, "Root cause")),
+      folded(victims, report),
+      report.earlier?.length ? h("details", { class: "earlier", "data-earlier": true }, h("summary", {}, `What ended the rounds before (${report.earlier.length})`),
+        h("ol", {}, report.earlier.map((each) => h("li", { class: "foreign" }, each)))) : null,
+      report.goodput && h("p", { class: "muted foreign" }, `Goodput: ${report.goodput}`));
+  }
+
+  function failure(of, title) {
+    const facts = [
+      ["Ended by", endedBy(of)],
+      ["Likely why", of.explanation],
+      ["Message", of.message],
+      ["Seen", of.evidence],
+    ].filter(([, text]) => text);
+    const texts = [["Stacks", of.stacks], ["Traceback", of.traceback], ["Last lines of stderr", of.stderr_tail]].filter(([, text]) => text?.trim());
+    return h("article", { class: "cause", "data-root-cause": of.rank },
+      h("h3", { class: "foreign" }, `${title}: rank ${of.rank} on ${line(of.name || of.host, 120)}`),
+      h("p", { class: "muted foreign" }, [of.name && of.name !== of.host ? `host ${line(of.host, 120)}` : null, `local rank ${of.local_rank}`, of.pid ? `pid ${of.pid}` : null].filter(Boolean).join(", ")),
+      h("dl", { class: "evidence" }, facts.flatMap(([head, text]) => [h("dt", {}, head), h("dd", { class: "foreign" }, text)])),
+      texts.map(([head, text]) => h("details", { class: "text", open: head !== "Last lines of stderr" || texts.length === 1 }, h("summary", {}, head),
+        h("pre", { class: "foreign", tabindex: "0", "aria-label": head }, visible(text.trimEnd())))));
+  }
+
+  function folded(victims, report) {
+    const total = report.victims_count ?? victims.length;
+    if (!total) return null;
+    const shown = victims.slice(0, VICTIMS_SHOWN);
+    return h("details", { class: "victims", "data-victims": total },
+      h("summary", {}, `${count(total, "victim")}${report.world_size ? ` of ${count(report.world_size, "worker")}` : ""}, ended because of it`),
+      h("div", { class: "scroll" }, h("table", {},
+        h("thead", {}, h("tr", {}, ["Rank", "Host", "Ended by", "Message"].map((head, at) => h("th", { scope: "col", class: at ? null : "number" }, head)))),
+        h("tbody", {}, shown.map((each) => h("tr", {}, h("td", { class: "number" }, each.rank), h("td", { class: "foreign" }, line(each.name || each.host, 120)),
+          h("td", {}, endedBy(each)), h("td", { class: "foreign" }, line(each.message, 300))))))),
+      total > shown.length && h("p", { class: "muted" }, `${count(total - shown.length, "other")} stopped by their agents`));
+  }
+
+  return {
+    update(kind, run) {
+      if (kind !== "run") return;
+      if (run.phase !== "ended") {
+        asked = null;
+        context.showCard(false);
+        return;
+      }
+      const end = `${run.generation} ${run.cause}`;
+      if (asked === end) return;
+      asked = end;
+      load(run);
+    },
+    destroy() { request?.abort(); },
+  };
+}
+
+function endedBy(of) {
+  if (of.hang) return `hang: ${words(of.hang)}${of.hang_s == null ? "" : ` for ${duration(of.hang_s)}`}`;
+  if (of.signal_name) return of.signal_name;
+  return of.exit_code < 0 ? `signal ${-of.exit_code}` : `exit code ${of.exit_code}`;
+}

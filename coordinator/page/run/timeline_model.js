@@ -1,0 +1,130 @@
+/** What a timeline shows, from events and from what the time went into. Instants are ms of this browser's clock. */
+
+import { words } from "../base/format.js";
+
+export const FAILURE_CAUSES = new Set(["worker_failed", "hang", "agent_lost", "interrupted"]);
+// Ages of events and segments are told in different messages.
+const TOLERANCE_MS = 1_500;
+// In which a round is; the others lie between two.
+const IN_ROUND = new Set(["starting", "training", "repeated", "hanging", "interrupted", "away"]);
+const ROUND_OVER = new Set(["round_ended", "run_failing", "run_stopping", "run_succeeded", "run_failed", "run_stopped"]);
+const SIGNS = {
+  run_failing: "failure", run_failed: "failure", iteration_interrupted: "failure",
+  stop_asked: "asked", restart_asked: "asked", agent_drained: "asked", agent_undrained: "asked",
+  run_stopped: "end", run_succeeded: "end", notice_given: "notice", straggler_found: "straggler",
+  agent_admitted: "agent", agent_removed: "agent", round_ended: "change", access_refused: "agent",
+};
+const REASON_OF_FAILURE = /\b(fail|failed|hang|hangs|hung|lost|killed|exit code|signal|SIG[A-Z]+|vanished|silent)\b/;
+
+/** Segments with instants, from a goodput document that was received at `now`. */
+export function segmentsOf(goodput, now) {
+  return (goodput.segments ?? []).map((each) => {
+    const start = now - each.age_s * 1_000;
+    return { ...each, start, end: start + each.time_s * 1_000 };
+  }).sort((one, other) => one.start - other.start);
+}
+
+/** Rounds as {round_id, start, end, reason}; those of which no event is left come from segments. */
+export function roundsOf(events, segments, end) {
+  const found = [];
+  let open = null;
+  for (const event of events) {
+    if (event.kind === "round_started") {
+      if (open) open.end = event.at;
+      open = { round_id: event.round_id, start: event.at, end, reason: event.reason };
+      found.push(open);
+    } else if (open && ROUND_OVER.has(event.kind)) {
+      open.end = event.at;
+      open.ended = event.reason;
+      open = null;
+    }
+  }
+  const first = found[0]?.start ?? Infinity;
+  const before = merged(segments.filter((each) => each.start < first - TOLERANCE_MS && IN_ROUND.has(each.part)), (each) => each.round_id);
+  return [...before.filter((each) => found[0]?.round_id !== each.round_id), ...found];
+}
+
+/** Iterations as {round_id, iteration, start, end}; none where workers do not restart in process. */
+export function iterationsOf(segments) {
+  const within = segments.filter((each) => each.iteration != null && IN_ROUND.has(each.part));
+  return merged(within, (each) => `${each.round_id}:${each.iteration}`);
+}
+
+function merged(segments, keyOf) {
+  const found = new Map();
+  for (const each of segments) {
+    if (each.round_id == null) continue;
+    const known = found.get(keyOf(each));
+    if (known) known.end = each.end;
+    else found.set(keyOf(each), { round_id: each.round_id, iteration: each.iteration, start: each.start, end: each.end });
+  }
+  return [...found.values()];
+}
+
+/** Events with the sign that stands for each on the timeline. */
+export function marksOf(events, segments) {
+  const marks = [];
+  for (const event of events) {
+    let sign = SIGNS[event.kind];
+    if (isFailure(event, segments)) sign = "failure";
+    const last = marks.at(-1);
+    // That it has failed follows from that it fails.
+    if (event.kind === "run_failed" && last?.event.kind === "run_failing") continue;
+    if (sign) marks.push({ sign, at: event.at, event });
+  }
+  return marks;
+}
+
+/** Whether a decision was made for a failure, and not because it was asked for, say. */
+export function isFailure(event, segments = []) {
+  if (event.kind !== "round_ended") return SIGNS[event.kind] === "failure";
+
+  const next = segments.find((each) => each.start >= event.at - TOLERANCE_MS && each.cause);
+  if (next && next.start <= event.at + TOLERANCE_MS) return FAILURE_CAUSES.has(next.cause);
+  return REASON_OF_FAILURE.test(event.reason);
+}
+
+/** Marks that would cover each other as one: {sign, at, marks}; failures stay in sight. */
+export function clustered(marks, xOf, widthMin) {
+  const found = [];
+  for (const mark of marks) {
+    const last = found.at(-1);
+    if (last && xOf(mark.at) - xOf(last.at) < widthMin) {
+      last.marks.push(mark);
+      if (mark.sign === "failure") last.sign = "failure";
+    } else found.push({ sign: mark.sign, at: mark.at, marks: [mark] });
+  }
+  return found;
+}
+
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000];
+
+/** Instants for the axis, on round times of the local clock: {at, text}. */
+export function ticksOf(from, to, most) {
+  const step = 1_000 * (STEPS_S.find((each) => (to - from) / (each * 1_000) <= most) ?? STEPS_S.at(-1));
+  const zone = new Date(from).getTimezoneOffset() * 60_000;
+  const found = [];
+  let dayBefore = null;
+  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) {
+    const instant = new Date(at);
+    const pad = (part) => String(part).padStart(2, "0");
+    const day = `${pad(instant.getMonth() + 1)}-${pad(instant.getDate())}`;
+    const time = `${pad(instant.getHours())}:${pad(instant.getMinutes())}${step < 60_000 ? `:${pad(instant.getSeconds())}` : ""}`;
+    const isNewDay = dayBefore !== null && dayBefore !== day;
+    found.push({ at, text: step >= 86_400_000 || isNewDay ? day : time });
+    dayBefore = day;
+  }
+  return found;
+}
+
+/** The timeline in a sentence, for those who hear it. */
+export function summaryOf(rounds, marks) {
+  const failures = marks.filter(({ sign }) => sign === "failure").length;
+  return `Timeline: ${rounds.length} ${rounds.length === 1 ? "round" : "rounds"}, ${failures} ${failures === 1 ? "failure" : "failures"}. `
+    + "Arrow keys move, plus and minus zoom, n and b go from failure to failure, Enter leads to it.";
+}
+
+/** A mark in words. */
+export function titleOf({ event }) {
+  return `${words(event.kind)}: ${event.reason}`;
+}

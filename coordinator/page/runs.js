@@ -1,0 +1,84 @@
+/** All runs, live. */
+
+import { openStream } from "./base/live.js";
+import { fill, h, keyed, setAttribute, setText, show } from "./base/dom.js";
+import { count, duration, number, percent, runName, words } from "./base/format.js";
+import { partsBar } from "./run/goodput.js";
+import { phaseOf } from "./run/headline.js";
+
+const HEADS = ["Run", "State", "Why", "Hosts", "Restarts", "Goodput"];
+
+/** Show the list in `main` until `destroy()`. */
+export function mountRuns(main, frame) {
+  const summary = h("p", { class: "muted", "data-summary": true });
+  const only = h("input", { type: "search", placeholder: "Filter by name, state, reason", "aria-label": "Filter runs", "data-filter": true });
+  const body = h("tbody");
+  const table = h("table", { class: "runs", "data-runs": true },
+    h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", { scope: "col", class: ["Hosts", "Restarts"].includes(head) ? "number" : null }, head)))),
+    body);
+  const empty = h("p", { class: "empty", hidden: true }, "There is no run yet. The first agent that joins makes one.");
+  fill(main, h("section", { "data-view": "runs" },
+    h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "grow" }), only),
+    h("div", { class: "card wide" }, h("div", { class: "scroll" }, table), empty)));
+  let runs = null;
+
+  function paint() {
+    if (!runs) return;
+    const wanted = only.value.trim().toLowerCase();
+    const shown = wanted ? runs.filter((run) => [run.run_id, phaseOf(run), run.reason].join(" ").toLowerCase().includes(wanted)) : runs;
+    keyed(body, [...shown].sort(inOrder), (run) => `${run.run_id}\n${run.generation}`, row, updateRow);
+    const living = runs.filter((run) => run.phase !== "ended").length;
+    setText(summary, runs.length ? `${count(runs.length, "run")}, ${living} ${living === 1 ? "lives" : "live"}`
+      + (wanted ? `; ${shown.length} shown` : "") : "");
+    setText(empty, runs.length ? "No run has this in its name, state or reason." : "There is no run yet. The first agent that joins makes one.");
+    show(empty, !shown.length);
+    show(table, shown.length);
+  }
+
+  const stream = openStream("/api/live", { onState: frame.connected });
+  stream.on("runs", (document) => {
+    const before = new Map((runs ?? []).map((run) => [run.run_id, phaseOf(run)]));
+    runs = document.runs ?? document;
+    const changed = runs.filter((run) => before.has(run.run_id) && before.get(run.run_id) !== phaseOf(run));
+    if (changed.length) frame.announce(changed.map((run) => `${run.run_id} is ${words(phaseOf(run))}`).slice(0, 3).join(", "));
+    paint();
+  });
+  only.addEventListener("input", paint);
+  return {
+    destroy: () => stream.close(),
+    key(event) {
+      if (event.key !== "/") return;
+      event.preventDefault();
+      only.focus();
+    },
+  };
+}
+
+/** Those that live first; the order stays as runs go on, so that no line moves under a hand. */
+function inOrder(one, other) {
+  return (one.phase === "ended") - (other.phase === "ended")
+    || (one.ended_age_s ?? 0) - (other.ended_age_s ?? 0)
+    || (one.run_id < other.run_id ? -1 : one.run_id > other.run_id ? 1 : one.generation - other.generation);
+}
+
+function row(run) {
+  const path = `/runs/${encodeURIComponent(run.run_id)}${run.generation > 1 ? `?generation=${run.generation}` : ""}`;
+  return h("tr", { "data-run": run.run_id },
+    h("th", { scope: "row", class: "foreign run-name" }, h("a", { href: path, "data-link": true }, runName(run))),
+    h("td", { "data-cell": "state" }, h("span", { class: "state" })),
+    h("td", { class: "foreign reason", "data-cell": "reason" }, h("span")),
+    h("td", { class: "number", "data-cell": "hosts" }),
+    h("td", { class: "number", "data-cell": "restarts" }),
+    h("td", { class: "goodput-cell", "data-cell": "goodput" }, h("span", { class: "ratio" }), h("span", { class: "bar-slot" })));
+}
+
+function updateRow(element, run) {
+  const [, state, reason, hosts, restarts, goodput] = element.children;
+  setText(state.firstChild, words(phaseOf(run)));
+  setAttribute(state.firstChild, "data-state", phaseOf(run));
+  setText(reason.firstChild, run.reason + (run.ended_age_s != null ? ` (${duration(run.ended_age_s)} ago)` : ""));
+  setText(hosts, number(run.agents_count));
+  setText(restarts, `${run.restarts_used}/${run.restarts_max}`);
+  setText(goodput.firstChild, percent(run.goodput?.effective_ratio));
+  partsBar(goodput.lastChild, run.goodput?.parts ?? []);
+}

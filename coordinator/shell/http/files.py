@@ -1,0 +1,46 @@
+"""Shell. The files of the page, as they are served to all who reach the port."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from pathlib import Path
+
+from msgspec import Struct
+
+FOLDER = Path(__file__).resolve().parents[2] / "page"
+INDEX = "index.html"
+# A module that browsers load from another type is refused.
+_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+_TEXTS = ("text/", "image/svg")
+
+
+class File(Struct, frozen=True):
+    """One file."""
+
+    content: bytes
+    content_type: str
+    tag: str
+
+
+class Files:
+    """All files there are, read once: nothing that a caller says becomes a path."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        self._files = {str(path.relative_to(folder)): _read(path) for path in paths}
+
+    def find(self, path: str) -> File | None:
+        """Return the file at a path of the page; all that is no file's name is the page itself."""
+        name = path.removeprefix("/")
+        if name in ("", "runs") or name.startswith("runs/"):
+            name = INDEX
+        return self._files.get(name)
+
+
+def _read(path: Path) -> File:
+    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+    kind = kind or "application/octet-stream"
+    charset = "; charset=utf-8" if kind.startswith(_TEXTS) else ""
+    content = path.read_bytes()
+    return File(content, kind + charset, f'"{hashlib.sha256(content).hexdigest()[:32]}"')

@@ -1,0 +1,101 @@
+"""Shell. The page of a coordinator: its port, its links, all that is served there."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+
+from coordinator.access.caller import LOCAL_ID, Caller
+from coordinator.access.server_identity import ServerIdentity
+from coordinator.config import CoordinatorConfig
+from coordinator.core import effects as fx
+from coordinator.errors import CoordinatorError, Forbidden
+from coordinator.shell.cluster.address import advertised
+from coordinator.shell.http.access import Access, Coordinator, link
+from coordinator.shell.http.api.actions import Actions
+from coordinator.shell.http.api.collecting import Collecting
+from coordinator.shell.http.api.live import Live
+from coordinator.shell.http.api.reading import Reading
+from coordinator.shell.http.api.scrapes import Scrapes
+from coordinator.shell.http.connections import Listener
+from coordinator.shell.http.files import Files
+from coordinator.shell.http.site import Site
+from coordinator.shell.http.tls import Handshakes
+from drumbeat.access.token import Role
+
+
+class Page:
+    """Serves it. ``identity`` is what it shows; None: nothing is encrypted, no caller is asked."""
+
+    def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
+        self._config, self._identity = config, identity
+        self._access = Access(identity, config.limits)
+        live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
+        parts = (Reading(self._access, live), live, Collecting(live), Actions(), self._scrapes)
+        routes = [route for part in parts for route in part.routes()]
+        self._site = Site(self._access, config.limits, routes, Files())
+        self._listener = Listener(config, self._site)
+        self._host, self._port = "", 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._port
+
+    def bind(self) -> int:
+        """Take the port, and return it. Raises ``PortInUse``. Blocks as the name service does."""
+        self._port = self._listener.bind()
+        self._host = advertised(self._config, self._port).host
+        self._access.set_port(self._port)
+        return self._port
+
+    def start(self, coordinator: Coordinator) -> None:
+        """Let callers in, whom the server knows."""
+        self._site.coordinator = coordinator
+        context: ssl.SSLContext | None = None
+        if self._identity is not None:
+            context = Handshakes(self._identity).context
+        self._scrapes.start(coordinator)
+        self._listener.start(context)
+
+    async def stop(self, error: CoordinatorError, within_s: float) -> None:
+        """End what is under way with an error, and let no caller in any more."""
+        self._site.end(error)
+        self._scrapes.stop()
+        await self._listener.stop(within_s)
+
+    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
+        """Take in what a term has journaled, in a write that took so long."""
+        self._scrapes.written(effects, took_s)
+
+    def revoke(self, token_id: str) -> None:
+        """End what a token opened."""
+        self._site.revoke(token_id)
+
+    def link_without_code(self) -> str:
+        """Return where the page is."""
+        scheme = "http" if self._identity is None else "https"
+        return link(scheme, self._host, self._port)
+
+    def local_link(self) -> str:
+        """Return a link for the user that the coordinator runs as."""
+        return self._link(Caller(LOCAL_ID, Role.ADMIN), Role.ADMIN, "")
+
+    def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+        """Return a link that lets a browser in as a caller, and for how long.
+
+        Raises ``Forbidden``.
+        """
+        with self._site.coordinator.audit.call("GetPageLink", caller.name, run_id) as details:
+            details["role"] = role
+            made = self._link(caller, role, run_id)
+        return made, None if self._identity is None else self._config.limits.page_code_life_s
+
+    def _link(self, caller: Caller, role: Role, run_id: str) -> str:
+        if caller.role is not Role.ADMIN and role is not caller.role:
+            raise Forbidden(caller.name, f"it has the role {caller.role}, not {role}")
+        if self._identity is None:
+            return link("http", self._host, self._port, run_id)
+        only_run = caller.run_id or (run_id if role is Role.VIEW else "")
+        code = self._access.code(caller, role, only_run, self._site.coordinator)
+        return link("https", self._host, self._port, run_id, code)

@@ -1,0 +1,92 @@
+"""Pure. Codes and cookies: signed values that say for whom they are, and until when.
+
+They outlive a process and hold on every coordinator that has the key, so ``now`` is the time of
+day here, in seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from coordinator.errors import LimitReached, Unauthenticated
+from drumbeat.access.token import Role
+
+# Of codes that were used; one that is older than its life is forgotten.
+USED_MAX = 10_000
+TEXT_CHARACTERS_MAX = 2_048
+
+
+class Kind(StrEnum):
+    """What a pass is good for."""
+
+    CODE = "code"  # a session, once
+    SESSION = "session"  # calls
+
+
+class Pass(Struct, frozen=True, kw_only=True):
+    """Who may call, as which token's or certificate's ``name`` was let in."""
+
+    kind: Kind
+    pass_id: str
+    name: str
+    role: Role
+    until: float
+    run_id: str = ""  # the only run it is for; empty: any
+    has_token: bool = True  # and ends with it; else a certificate was shown
+
+
+def signed(issued: Pass, secret: bytes) -> str:
+    """Return a pass as text, which only who has the secret can make."""
+    body = base64.urlsafe_b64encode(msgspec.json.encode(issued)).rstrip(b"=")
+    return f"{body.decode()}.{_mac(body, secret)}"
+
+
+def opened(text: str, kind: Kind, secret: bytes, *, now: float) -> Pass:
+    """Read a pass. Raises ``Unauthenticated``."""
+    body, _, mac = text.partition(".")
+    is_ours = len(text) <= TEXT_CHARACTERS_MAX and text.isascii()
+    if not is_ours or not hmac.compare_digest(mac, _mac(body.encode(), secret)):
+        raise Unauthenticated(f"its {kind} is not one of this coordinator's, or not whole")
+    try:
+        padded = body + "=" * (-len(body) % 4)
+        found = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Pass)
+    except (binascii.Error, ValueError):  # signed by another version
+        raise Unauthenticated(f"its {kind} is of another version of this coordinator") from None
+    if found.kind is not kind:
+        raise Unauthenticated(f"it brings a {found.kind} where a {kind} is asked for")
+    if now >= found.until:
+        raise Unauthenticated(f"its {kind} has expired")
+    return found
+
+
+def csrf_of(session: str, secret: bytes) -> str:
+    """Return what the page shows beside the cookie of a session; other sites cannot know it."""
+    return _mac(b"csrf " + session.encode(), secret)
+
+
+def _mac(body: bytes, secret: bytes) -> str:
+    made = hmac.digest(secret, body, "sha256")
+    return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+
+
+class UsedCodes:
+    """Lets each code be used once, as long as this process lives."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def take(self, code: Pass, *, now: float) -> None:
+        """Use a code. Raises ``Unauthenticated`` or ``LimitReached``."""
+        if len(self._until) >= USED_MAX:
+            self._until = {key: until for key, until in self._until.items() if now < until}
+            if len(self._until) >= USED_MAX:
+                raise LimitReached("used_codes_max", USED_MAX)
+        if code.pass_id in self._until:
+            raise Unauthenticated("its code was used before")
+        self._until[code.pass_id] = code.until

@@ -1,0 +1,308 @@
+"""Shell. The ranks of a run as columns, made while the others have their turns, and shared.
+
+A column is the base64 of a little-endian array, with a value for each host of the round in order
+of group ranks, or for each rank: bytes, 16 bits (``MOST``, ``UNKNOWN``), or floats of 32. Silences
+are tenths of a second, a rank's since its latest heartbeat, or else since its agent was heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from msgspec import json
+
+from coordinator.core.model import GroupState, Round
+from coordinator.core.progress.worker_progress import WorkerProgress
+from coordinator.core.run.state import Phase, RunState
+from coordinator.wire.run_status import AnyRun
+
+# Ranks passed between two turns of the others: some 2 ms.
+ROWS_PER_TURN = 2_000
+# How often a pass is made from the beginning, because a round began on the way.
+PASSES_MAX = 3
+# What the ranks of one run may take of the event loop's time, and how long a grid serves all
+# readers that ask again and again, at least.
+SHARE, FRESH_LEAST_S = 0.01, 1.0
+# The same just after an event.
+SHARE_AT_EVENTS = 0.05
+# What it takes to give one reader a byte of it: writing and encrypting.
+SECONDS_PER_BYTE = 2e-9
+# What no one has asked for in this time is forgotten.
+KEPT_S = 60.0
+# Of different scopes, without the empty one; ranks in others share one more.
+SCOPES_MAX = 254
+OTHER_SCOPES = "(others)"
+# Tenths of a second, and steps, as 16 bits hold them; more is as much.
+MOST, UNKNOWN = 2**16 - 2, 2**16 - 1
+_NO_STEP = -(2**63)
+
+
+class HostState(StrEnum):
+    """What is known of a host of the round; in the columns, its place in this list."""
+
+    UNKNOWN = "unknown"  # not heard since the coordinator started
+    WAITING = "waiting"  # holds no workers of this round
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SILENT = "silent"  # its beat is overdue
+    AWAY = "away"  # its connection broke, and may come back
+    LOST = "lost"  # it left, or was given up
+
+
+_CODES = {state: code for code, state in enumerate(HostState)}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The ranks of one run as JSON: ``whole`` begins with what is the same for a whole round."""
+
+    round_id: int | None
+    whole: bytes
+    columns: bytes
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The latest grid of one run. Who makes the next one holds the lock."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    grid: Grid | None = None
+    of: Round | None = None  # whose hosts these are
+    hosts: bytes = b""
+    made_at: float = -math.inf
+    took_s: float = 0.0
+    events_count: int = 0
+    served: int = 0  # readers that were given it
+    served_before: int = 0  # that were given the one before
+
+    def fresh_until(self, state: RunState) -> float:
+        """Return until when repeated readers are given this grid."""
+        share = SHARE if state.events_count == self.events_count else SHARE_AT_EVENTS
+        readers = max(self.served, self.served_before)
+        size = 0 if self.grid is None else len(self.grid.columns)
+        takes_s = self.took_s + SECONDS_PER_BYTE * size * readers
+        return self.made_at + max(FRESH_LEAST_S, takes_s / share)
+
+
+class Grids:
+    """Of all runs. ``now`` is the coordinator's clock.
+
+    Making one takes some 1.2 us for each rank, and 4 for each host.
+    """
+
+    def __init__(self, now: Callable[[], float], *, rows_per_turn: int = ROWS_PER_TURN) -> None:
+        self._now, self._rows_per_turn = now, rows_per_turn
+        self._kept: dict[str, _Kept] = {}
+
+    async def get(self, state: RunState, run: AnyRun | None, *, is_repeated: bool) -> Grid:
+        """Return a grid that was made after this call, or lately for a repeated one."""
+        asked_at = self._now()
+        self._forget(asked_at)
+        kept = self._kept.setdefault(state.key, _Kept())
+        async with kept.lock:
+            until = kept.fresh_until(state) if is_repeated else kept.made_at
+            if kept.grid is None or asked_at > until:
+                kept.events_count = state.events_count
+                kept.took_s = await self._make(kept, state, run)
+                kept.made_at = self._now()
+                kept.served_before, kept.served = kept.served, 0
+            kept.served += is_repeated
+            assert kept.grid is not None, "just made, or served from"
+            return kept.grid
+
+    def fresh_for_s(self, state: RunState) -> float:
+        """Return for how long repeated readers are given the same grid again."""
+        kept = self._kept.get(state.key)
+        return 0.0 if kept is None else max(0.0, kept.fresh_until(state) - self._now())
+
+    async def _make(self, kept: _Kept, state: RunState, run: AnyRun | None) -> float:
+        """Make a grid of one round; return what it took of the event loop's time."""
+        took_s = 0.0
+        for _ in range(PASSES_MAX):
+            current = None if state.phase is Phase.ENDED else state.round
+            columns, began = _Columns(self._now()), time.thread_time()
+            for _ in _passed(state, run, current, columns, self._rows_per_turn):
+                took_s += time.thread_time() - began
+                await asyncio.sleep(0)
+                began = time.thread_time()
+            took_s += time.thread_time() - began
+            if state.phase is Phase.ENDED or state.round is current:
+                break
+        if not kept.hosts or kept.of is not current:
+            kept.of, kept.hosts = current, _hosts(current)
+            await asyncio.sleep(0)
+        began = time.thread_time()
+        encoded = _changing(state, run, current, columns)
+        round_id = None if current is None else current.round_id
+        kept.grid = Grid(round_id, kept.hosts[:-1] + b"," + encoded[1:], encoded)
+        return took_s + time.thread_time() - began
+
+    def _forget(self, now: float) -> None:
+        old = [
+            key
+            for key, kept in self._kept.items()
+            if now - kept.made_at > KEPT_S and not kept.lock.locked()
+        ]
+        for key in old:
+            del self._kept[key]
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Takes hosts in, in order of group ranks."""
+
+    now: float
+    host_state: bytearray = field(default_factory=bytearray)
+    host_silence: array[int] = field(default_factory=lambda: array("H"))
+    host_step_time_s: array[float] = field(default_factory=lambda: array("f"))
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    lag: array[int] = field(default_factory=lambda: array("H"))
+    silence: array[int] = field(default_factory=lambda: array("H"))
+    scope: bytearray = field(default_factory=bytearray)
+    scopes: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def take(
+        self,
+        state: HostState,
+        heard_at: float | None,
+        told: Mapping[int, tuple[WorkerProgress, float]],
+        workers_count: int,
+    ) -> None:
+        """Take one host in, with what was told of its workers by local rank, and when."""
+        now, step_time_s = self.now, math.nan
+        age = UNKNOWN if heard_at is None else _tenths(now - heard_at)
+        add_step, add_silence = self.steps.append, self.silence.append
+        add_scope, scopes = self.scope.append, self.scopes
+        for local_rank in range(workers_count):
+            if (known := told.get(local_rank)) is None:
+                add_step(_NO_STEP)
+                add_silence(age)
+                add_scope(0)
+                continue
+            worker, told_at = known
+            step, beat_age_s, scope = worker.step, worker.heartbeat_age_s, worker.scope
+            add_step(_NO_STEP if step is None else step)
+            add_silence(age if beat_age_s is None else _tenths(now - told_at + beat_age_s))
+            index = scopes.get(scope)
+            add_scope(self._index(scope) if index is None else index)
+            if worker.step_time_s is not None:
+                step_time_s = worker.step_time_s
+        self.host_state.append(_CODES[state])
+        self.host_silence.append(age)
+        self.host_step_time_s.append(step_time_s)
+
+    def take_lags(self, furthest: int, begin: int, end: int) -> None:
+        """Write how many steps these ranks are behind that one."""
+        steps = self.steps[begin:end]
+        self.lag.extend(
+            [UNKNOWN if step == _NO_STEP else min(furthest - step, MOST) for step in steps]
+        )
+
+    @property
+    def furthest(self) -> int | None:
+        """The highest step, ``None`` if no rank counts steps."""
+        most = max(self.steps, default=_NO_STEP)
+        return None if most == _NO_STEP else most
+
+    def _index(self, scope: str) -> int:
+        name = scope if len(self.scopes) <= SCOPES_MAX else OTHER_SCOPES
+        return self.scopes.setdefault(name, len(self.scopes))
+
+
+def _passed(
+    state: RunState,
+    run: AnyRun | None,
+    current: Round | None,
+    columns: _Columns,
+    rows_per_turn: int,
+) -> Iterator[None]:
+    """Fill the columns with a round; yield whenever the others are to have their turn."""
+    rows, due = 0, rows_per_turn
+    for incarnation, seat in current.seats.items() if current is not None else ():
+        presence = run.members.presences.get(incarnation) if run is not None else None
+        told: Mapping[int, tuple[WorkerProgress, float]] = {}
+        if presence is not None and current is not None:
+            told = presence.whereabouts.told(current.round_id)
+        heard_at = None if presence is None else presence.heard_at
+        workers_count = seat.agent.local_world_size
+        columns.take(_host_state(state, run, current, incarnation), heard_at, told, workers_count)
+        rows += workers_count
+        if rows >= due:
+            due = rows + rows_per_turn
+            yield
+    furthest, at_once = columns.furthest or 0, 8 * rows_per_turn
+    for begin in range(0, len(columns.steps), at_once):
+        columns.take_lags(furthest, begin, begin + at_once)
+        yield
+
+
+def _host_state(
+    state: RunState, run: AnyRun | None, current: Round | None, incarnation: str
+) -> HostState:
+    if incarnation in state.succeeded:
+        return HostState.SUCCEEDED
+    if incarnation not in state.members or incarnation in state.given_up:
+        return HostState.LOST
+    presence = run.members.presences.get(incarnation) if run is not None else None
+    if run is None or presence is None or presence.heard_at is None:
+        return HostState.UNKNOWN
+    if not run.members.is_present(incarnation):
+        return HostState.SILENT if incarnation in run.members.connected else HostState.AWAY
+    beat, round_id = presence.beat, None if current is None else current.round_id
+    is_waiting = beat.round_id != round_id or beat.state is GroupState.IDLE
+    return HostState.WAITING if is_waiting else HostState(beat.state.lower())
+
+
+def _hosts(current: Round | None) -> bytes:
+    """Write what is the same for a whole round."""
+    agents = [] if current is None else [seat.agent for seat in current.seats.values()]
+    document = {
+        "states": list(HostState),
+        "names": [agent.name for agent in agents],
+        "hosts": [agent.host if agent.host != agent.name else None for agent in agents],
+        "counts": _bytes(array("H", [agent.local_world_size for agent in agents])),
+    }
+    return json.encode(document)
+
+
+def _changing(
+    state: RunState, run: AnyRun | None, current: Round | None, columns: _Columns
+) -> bytes:
+    """Write what a pass found."""
+    is_over, seats = state.phase is Phase.ENDED, {} if current is None else current.seats
+    document = {
+        "round_id": state.round_id if is_over or current is None else current.round_id,
+        "furthest_step": columns.furthest,
+        "interval_s": None if run is None else run.members.pace.heartbeat_interval_s,
+        "standbys_count": 0 if is_over else len(state.members.keys() - seats.keys()),
+        "host_state": columns.host_state,
+        "host_silence": _bytes(columns.host_silence),
+        "host_step_time_s": _bytes(columns.host_step_time_s),
+        "lag": _bytes(columns.lag),
+        "silence": _bytes(columns.silence),
+        "scope_index": columns.scope,
+        "scopes": list(columns.scopes),
+    }
+    return json.encode(document)
+
+
+def _tenths(seconds: float) -> int:
+    return min(MOST, int(10 * seconds)) if seconds > 0.0 else 0
+
+
+def _bytes(column: array[Any]) -> bytes:
+    """Return a column as it is read on any machine."""
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()

@@ -1,0 +1,50 @@
+"""Shell. TLS with the certificate that gRPC shows, whenever it is replaced."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+from coordinator.access.server_identity import ServerIdentity, Shown
+
+
+class Handshakes:
+    """Makes the contexts of handshakes. ``context`` is what a server is opened with."""
+
+    def __init__(self, identity: ServerIdentity) -> None:
+        self._identity = identity
+        self._shown = identity.configuration()
+        self._latest = self.context = _made(self._shown)
+        self.context.sni_callback = self._replace
+
+    def _replace(self, handshake: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> int | None:
+        """Have a handshake show what is shown now; asked at each, with a name in it or without."""
+        try:
+            shown = self._identity.configuration()
+            if shown is not self._shown:
+                self._latest, self._shown = _made(shown), shown
+        except Exception:  # noqa: BLE001 - the identity has told what is wrong; the one before holds
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        handshake.context = self._latest
+        return None
+
+
+def _made(shown: Shown) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    # Python reads keys from files alone; this one is in memory.
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(shown.key + b"\n" + shown.chain)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    if shown.clients is not None:
+        context.load_verify_locations(cadata=shown.clients.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A session that is resumed is not looked at again, and the authorities may change.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
+    return context

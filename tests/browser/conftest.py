@@ -1,0 +1,22 @@
+"""What the tests of the page share: one Chromium, and pages that must do nothing wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.support.browser import Browser, needs_chromium
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One Chromium for all tests, which live in the loop of the session for it."""
+    if needs_chromium.args[0]:
+        pytest.skip(needs_chromium.kwargs["reason"])
+    async with Browser() as browser:
+        yield browser
