@@ -41,9 +41,9 @@ _OWN_SCHEMES = ("data", "blob", "about")
 class Faults:
     """What went wrong in the pages of one visit: what they logged, raised, failed to fetch."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, errors: str = "") -> None:
         self._origin = origin
-        self._allowed: list[re.Pattern[str]] = []
+        self._allowed = [re.compile(errors)] if errors else []
         self.seen: list[str] = []
         self.forgiven: list[str] = []
 
@@ -117,15 +117,16 @@ class Browser:
         await self._driver.stop()
 
     @asynccontextmanager
-    async def visit(self, url: str, **looks: Any) -> AsyncIterator[Visit]:
+    async def visit(self, url: str, errors: str = "", **looks: Any) -> AsyncIterator[Visit]:
         """Open ``url`` in a profile of its own; at the end fail by whatever went wrong there.
 
         Args:
             url: Of the page; it may ask for nothing of another origin.
+            errors: A pattern of what goes wrong all the while, as the test wants it.
             looks: As ``Browser.new_context`` has them: ``viewport``, ``color_scheme``.
         """
         parts = urlsplit(url)
-        faults = Faults(f"{parts.scheme}://{parts.netloc}")
+        faults = Faults(f"{parts.scheme}://{parts.netloc}", errors)
         # The coordinator's certificate is of its own authority, which no browser knows.
         context = await self._chromium.new_context(
             ignore_https_errors=True, reduced_motion="reduce", **looks
