@@ -62,7 +62,7 @@ class FileThread:
             with suppress(RuntimeError):  # the loop is closed: nothing waits for it any more
                 loop.call_soon_threadsafe(self._finish, done, finish)
 
-        # asyncio would complain about an error that comes too late for anyone to look at.
+        # asyncio would complain about an error that comes too late to be looked at.
         done.add_done_callback(lambda late: late.cancelled() or late.exception())
         self._pending += 1
         self._jobs.put(job)

@@ -24,7 +24,7 @@ from drumbeat.v1 import common_pb2, session_pb2
 log = structlog.get_logger()
 
 REQUESTS_MAX = 32  # served at once; the coordinator has no more
-READ_TIMEOUT_S = 30.0  # a file system that stands still costs readers their output, nobody else
+READ_TIMEOUT_S = 30.0  # a file system that stands still costs only those who read logs
 RETRY_S = 2.0  # after a break, at most
 GATHER_S = 0.05  # what is written within it goes together, so that short lines cost little
 

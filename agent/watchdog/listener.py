@@ -38,7 +38,7 @@ class Listener:
         try:
             self._socket.setblocking(False)
             self._socket.bind(str(self.path))
-            self.path.chmod(0o600)  # before anyone can connect, whatever the umask
+            self.path.chmod(0o600)  # before a process can connect, whatever the umask
             self._socket.listen(1024)
             self._place = self.path.stat()
         except OSError:

@@ -21,7 +21,7 @@ ALLOWED: dict[str, frozenset[Role]] = {
     _CONTROL: frozenset(),
     "/grpc.reflection.v1alpha.ServerReflection/": frozenset({Role.VIEW}),
 }
-# What whoever reaches the port may ask for.
+# What any caller may ask for that reaches the port.
 OPEN = frozenset({"/grpc.health.v1.Health/"})
 # Id of the token for the user that the coordinator runs as; no other token has it.
 LOCAL_ID = "hostuser"

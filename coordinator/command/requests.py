@@ -199,7 +199,7 @@ class CreateToken(Request):
         None,
         _TTL,
         "Options",
-        "How long it lets anyone in; agents that came before may come back after that.",
+        "How long it lets callers in; agents that came before may come back after that.",
         shown_default="until it is revoked",
         has_variable=False,
     )

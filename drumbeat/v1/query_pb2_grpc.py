@@ -180,7 +180,7 @@ class QueryServiceServicer(object):
 
     def WatchLogs(self, request, context):
         """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+        keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
         With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
         stops: go on with the cursors of what was read. Without, it ends once all agents of the round

@@ -373,7 +373,7 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     WatchLogs: _QueryServiceWatchLogsType
     """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-    keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+    keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
     With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
     stops: go on with the cursors of what was read. Without, it ends once all agents of the round
@@ -543,7 +543,7 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.query_pb2.WatchLogsResponse], collections.abc.AsyncIterator[drumbeat.v1.query_pb2.WatchLogsResponse]]:
         """Returns output of a run's workers as their agents bring it, and nothing that the coordinator
-        keeps. Whoever reads slowly loses lines and is told how many; workers wait for no reader.
+        keeps. A slow reader loses lines and is told how many; workers wait for no reader.
 
         With `follow` it ends with OK once the run has ended, and with UNAVAILABLE when the coordinator
         stops: go on with the cursors of what was read. Without, it ends once all agents of the round

@@ -100,7 +100,7 @@ class AgentServiceServicer(object):
     def ReportStacks(self, request, context):
         """Answers one `StackRequest` of a `Collect` with the stacks of this agent's workers, in a call
         of its own, so that no heartbeat waits behind them. Nothing of it is journaled. An answer that
-        nobody waits for any more is dropped, and so is all but the first of an agent.
+        no reader waits for any more is dropped, and so is all but the first of an agent.
 
         INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: it is over the size limit.
         """
@@ -114,7 +114,7 @@ class AgentServiceServicer(object):
 
         The first message names the request; the coordinator answers once with where to begin, and
         the agent sends pieces from there on, no faster than they are taken. It closes its side when
-        all that was asked for is told; the coordinator ends the call when nobody reads any more. After
+        all that was asked for is told; the coordinator ends the call when no reader is left. After
         a break the agent calls again, and is told where to go on. A later call replaces an earlier one.
 
         INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: a message is over the size limit.

@@ -1,7 +1,7 @@
 """Shell. The output of a host's latest workers as far as it is kept, for those that ask for it.
 
 Reading it costs workers nothing: what they write goes to files, or through pipes that the agent
-empties whether anyone reads or not.
+empties whether it is read or not.
 """
 
 from __future__ import annotations

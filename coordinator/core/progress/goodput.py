@@ -324,7 +324,7 @@ class Ledger:
         for part in Part:
             time = sum(each.time for each in self.segments if each.part is part)
             assert time <= self.parts.get(part, NONE).run, f"segments have too much {part}"
-        assert self.until <= self.seen or self.began is None, "time that nobody has seen"
+        assert self.until <= self.seen or self.began is None, "time that was not seen"
 
     def _begin(self, at: int, known_since: int) -> None:
         """Begin with what an earlier version has journaled, of which nothing is known."""

@@ -134,7 +134,7 @@ class RunState:
     ended_at: float | None = None
     calls: list[str] = field(default_factory=list)  # ids of the latest that asked for something
     drained: dict[str, str] = field(default_factory=dict)  # incarnations that shall leave, why
-    stop_reason: str = ""  # why it shall end; empty: nobody asked for that
+    stop_reason: str = ""  # why it shall end; empty: no operator asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
     goodput: Ledger = field(default_factory=Ledger)  # what its time went into
 

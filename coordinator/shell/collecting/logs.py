@@ -74,7 +74,7 @@ class LogReader:
         requests: AsyncIterator[session_pb2.ReportLogsRequest],
         send: Callable[[session_pb2.ReportLogsResponse], Awaitable[None]],
     ) -> None:
-        """Hold the call of an agent until it has told all, or nobody reads any more."""
+        """Hold the call of an agent until it has told all, or no reader is left."""
         if (before := self._calls.get(incarnation)) is not None:
             before.set()
         replaced = self._calls[incarnation] = asyncio.Event()

@@ -1,7 +1,7 @@
 """Shell. gRPC's server, kept from ending for a call of a method that it cannot read.
 
 It reads the method of each call that is none of ours as UTF-8, and ends, with all sessions, if one
-is not: anyone who reaches the port could say so (seen in 1.85; before, only the call failed). So
+is not: any caller could say so (seen in 1.85; before, only the call failed). So
 those calls never get there: they are answered here, whatever their method.
 """
 
