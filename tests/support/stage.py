@@ -28,21 +28,28 @@ class Stage:
     """All that the page is looked at with; a context manager, in which every run is there.
 
     ``mt5-large`` trains on two hosts with two ranks each, the last of them slow; ``mt5-small`` has
-    failed; ``hostile`` is full of markup and escapes, and trains after a failure.
+    failed; ``hostile`` is full of markup and escapes, and trains after a failure. Or, if it
+    ``is_small``, there is the first run alone, on one host.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_small: bool = False) -> None:
         self.cluster = Cluster()
+        self._is_small = is_small
+        self.round_id = 0
+        """Of the run that trains."""
         self._port = Port()
 
     def __enter__(self) -> Self:
         self.cluster.__enter__()
         port = self._port.address.rpartition(":")[2]
         self.coordinator = self.cluster.coordinator("--http-port", port)
-        self.agents = {
-            "gpu0": self._join(TRAINING, "gpu0", "steady", "--nnodes", "2"),
-            "gpu3": self._join(HOSTILE, MARKUP, "hostile"),
-        }
+        self.agents: dict[str, Agent] = {}
+        if self._is_small:
+            self.agents["gpu0"] = self._join(TRAINING, "gpu0", "steady")
+            self.agents["gpu0"].wait_for_line("rank 1 trains at step")
+            return self
+        self.join("gpu0")
+        self.agents["gpu3"] = self._join(HOSTILE, MARKUP, "hostile")
         failed = self._join(FAILED, "gpu2", "failing", "--max-restarts", "0")
         self.agents["gpu0"].wait_for_line("standing by")  # so that rank 0 is its
         self.join("gpu1")
@@ -87,9 +94,12 @@ class Stage:
             stub = query_pb2_grpc.QueryServiceStub(channel)
             return stub.GetPageLink(asked, timeout=DEADLINE_S, wait_for_ready=True).url
 
-    def fail_a_worker(self, round_id: int) -> None:
-        """Have rank 1 of the run that trains fail in that round."""
+    def fail_a_worker(self) -> str:
+        """Have rank 1 of the run that trains fail; return what it says of it."""
+        round_id = self.round_id
+        self.round_id += 1
         (self.cluster.directory / f"fail-{round_id}").touch()
+        return f"loss is NaN in round {round_id}"
 
 
 def main() -> int:

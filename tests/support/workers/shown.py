@@ -35,7 +35,7 @@ def steady(scope: str, word: str) -> None:
         with worker_sdk.expires(after=600, scope=scope):
             time.sleep(STEP_S * (1 + slow))
         if RANK == 1 and (DIRECTORY / f"fail-{ROUND}").exists():
-            raise RuntimeError(f"{word}: loss is NaN at step {step}")
+            raise RuntimeError(f"loss is NaN in round {ROUND}")
 
 
 @worker_sdk.record
