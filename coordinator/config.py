@@ -10,6 +10,8 @@ from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
 from drumbeat.violation import Violation
 
+OTLP_PORT = 4317  # of OTLP over gRPC
+
 _PATH = text("the path of a file", len, metavar="FILE")
 
 
@@ -23,6 +25,21 @@ _REACHED_AT = settings.Kind(
     _reached_at,
     _reached_at,
     metavar="HOST[:PORT]",
+)
+
+
+def _otlp_endpoint(given: str) -> str:
+    scheme, _, where = given.strip().partition("://")
+    if scheme.lower() not in ("http", "https"):
+        raise ValueError
+    return f"{scheme.lower()}://{settings.parse_host_port(where.removesuffix('/'), OTLP_PORT)}"
+
+
+_OTLP_ENDPOINT = settings.Kind(
+    "http://HOST[:PORT], or https:// for TLS",
+    _otlp_endpoint,
+    _otlp_endpoint,
+    metavar="URL",
 )
 
 
@@ -133,6 +150,14 @@ class CoordinatorConfig:
         "Port of the page and of /metrics, on the address of --host; 0 takes a free one. It needs "
         "`pip install 'drumbeat[page]'`.",
         shown_default="no page",
+    )
+    otlp_endpoint: str | None = setting(
+        None,
+        _OTLP_ENDPOINT,
+        "Traces",
+        "Collector of OpenTelemetry to tell of rounds, restarts and iterations, over OTLP with "
+        "gRPC; more by the variables OTEL_*. Needs the extra otel.",
+        shown_default="none",
     )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)

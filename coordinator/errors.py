@@ -32,6 +32,7 @@ CoordinatorError
      ├─ CertificateUnusable   a file of the operator's certificate cannot be used
      ├─ JournalCorrupt        the journal holds what cannot be read
      ├─ JournalUnusable       etcd does not let the coordinator in, or its client is missing
+     ├─ TracesUnusable        what the environment says of traces is wrong
      └─ JournalOutage         it cannot be written now; nothing in it is lost
          └─ JournalFull       for want of room
 
@@ -49,6 +50,8 @@ _OPTIONS = {
     "agents_min": "--nnodes (minimum)",
     "agents_max": "--nnodes (maximum)",
     "restarts_max": "--max-restarts",
+    "straggler_factor": "--straggler-report (factor)",
+    "straggler_steps": "--straggler-report (steps)",
 }
 
 
@@ -350,6 +353,13 @@ class JournalUnusable(CommandFailed):
     def __init__(self, journal: str, problem: str, hint: str) -> None:
         super().__init__(journal, problem, hint)
         self.hint = hint
+
+
+class TracesUnusable(CommandFailed):
+    """What the environment says of traces is not to be understood."""
+
+    text = "traces cannot be told, for a variable OTEL_* of the environment is wrong: {0}"
+    hint = "unset it, or see opentelemetry.io for what it may be"
 
 
 class JournalOutage(CommandFailed):

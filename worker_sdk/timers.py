@@ -20,6 +20,7 @@ from weakref import ref
 from worker_sdk.board.board import REFUSED, Board, Thread
 from worker_sdk.board.layout import (
     AUTO,
+    BUSY_TIME,
     GAP_MAX,
     GAPS,
     HEARTBEAT_AT,
@@ -34,6 +35,10 @@ from worker_sdk.board.layout import (
     SLOTS_FROM,
     STEP,
     STEP_TIME,
+    STEPS_BUSY,
+    STEPS_TIME,
+    STEPS_TIMED,
+    STEPS_TOTAL,
 )
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 from worker_sdk.runtime import STATE, attachment, start
@@ -268,17 +273,29 @@ def release(scope: str) -> None:
             board.close_slot(slot)
 
 
-def heartbeat(step: int | None = None) -> None:
+def heartbeat(
+    step: int | None = None,
+    *,
+    total_steps: int | None = None,
+    busy: float | timedelta | None = None,
+) -> None:
     """Say that this worker makes progress. Costs about a microsecond.
 
     From the first one on the agent may expect more of them. ``step``, 0 or more, is shown in
-    reports, and tells how long a step takes.
+    reports, and tells how long a step takes. ``total_steps`` is how many there will be, for the
+    time that is left. ``busy`` is how long this worker worked since its latest heartbeat, waits for
+    other ranks left out: it tells a rank that is slow from those that wait for it.
     """
     # Called at every step: the usual one is checked without a call.
     if type(step) is int and 0 <= step <= STEP_MAX:
         mark = step
     else:
         mark = NO_STEP if step is None else checked_step(step)
+    total = 0 if total_steps is None else checked_step(total_steps, field="total_steps")
+    busy_ns = -1
+    if busy is not None:
+        is_idle = isinstance(busy, int | float) and busy == 0
+        busy_ns = 0 if is_idle else duration_ns("busy", busy, "0 or None")
     board = STATE.board or start()
     words = board.words
     mine = board.threads.mine
@@ -293,24 +310,32 @@ def heartbeat(step: int | None = None) -> None:
             words[GAPS] += 1
         steps = mark - board.step_before if mark >= 0 and board.step_before >= 0 else 1
         if steps > 0:
-            words[STEP_TIME] = (gap - board.paused_ns) // steps
+            took = gap - board.paused_ns
+            words[STEP_TIME] = took // steps
+            words[STEPS_TIMED] += steps
+            words[STEPS_TIME] += took
+            if busy_ns >= 0:
+                words[STEPS_BUSY] += steps
+                words[BUSY_TIME] += busy_ns
     board.beat_before = now
     board.step_before = mark
     board.beater = mine
     board.paused_ns = 0
     board.has_section_between = not is_outside
+    if total:
+        words[STEPS_TOTAL] = total
     words[STEP] = mark
     words[HEARTBEAT_AT] = now
     words[HEARTBEATS] += 1
     words[PROGRESS_SINCE] = now if is_outside else 0
 
 
-def checked_step(step: object, allowed: str = "an int or None") -> int:
+def checked_step(step: object, allowed: str = "an int or None", field: str = "step") -> int:
     """Return ``step`` as a plain int. Raises ``TypeError``, ``ValueError``."""
     if isinstance(step, bool) or not hasattr(step, "__index__"):
-        raise TypeError(f"step is {step!r}; it must be {allowed}")
+        raise TypeError(f"{field} is {step!r}; it must be {allowed}")
     if not 0 <= (plain := index(step)) <= STEP_MAX:
-        raise ValueError(f"step is {step!r}; it must be from 0 to {STEP_MAX}")
+        raise ValueError(f"{field} is {step!r}; it must be from 0 to {STEP_MAX}")
     return plain
 
 

@@ -133,12 +133,15 @@ def hello_message(
 ) -> session_pb2.Hello:
     """Write who this agent is, and that it comes to take part in its run, as it was told."""
     durations = {name: getattr(config, name) for name in _DURATIONS}
+    factor, steps = config.straggler_rule
     spec = common_pb2.RunSpec(
         agents_min=config.min_nodes,
         agents_max=config.max_nodes,
         restarts_max=config.max_restarts,
         master_addr=config.master_addr,
         master_port=config.master_port,
+        straggler_factor=factor,
+        straggler_steps=steps,
         **{name: duration(value) for name, value in durations.items() if value is not None},
     )
     return session_pb2.Hello(
@@ -238,7 +241,7 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
         return None if instant is None else duration(min(max(0.0, now - instant), AGE_MAX_S))
 
     step_time_s = standing.step_time_s
-    return failure_pb2.WorkerProgress(
+    message = failure_pb2.WorkerProgress(
         local_rank=standing.local_rank,
         step=standing.step,
         step_time=None if step_time_s is None else duration(min(step_time_s, AGE_MAX_S)),
@@ -248,6 +251,11 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
         scope_age=age(standing.scope_since),
         scopes_open=standing.scopes_open,
     )
+    if standing.steps_timed:
+        message.steps_timed = min(standing.steps_timed, INT64_MAX)
+        message.steps_seconds = standing.steps_s
+        message.is_busy_time = standing.is_busy_time
+    return message
 
 
 def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:

@@ -172,6 +172,15 @@ class JobSettings(AccessSettings):
     hang_grace: float = _hangs(
         5.0, seconds(), "Time that a worker which hangs has between SIGTERM and SIGKILL."
     )
+    straggler_report: tuple[float, int] | float | bool | None = _hangs(
+        None,
+        kinds.STRAGGLER,
+        "Report ranks whose steps take longer than FACTOR times the median of their role, for "
+        "STEPS steps in a row, 1.5 and 20 if not given; nothing else follows. The same on all "
+        "machines of the run.",
+        shown_default="none is reported",
+        bare="1.5,20",
+    )
     log_dir: str | None = _output(
         None, kinds.PATH, "Directory for the files of the workers; created if needed."
     )
@@ -300,6 +309,11 @@ class JobSettings(AccessSettings):
         return self.agent_store and not self.master_port
 
     @property
+    def straggler_rule(self) -> tuple[float, int]:
+        """The factor and the steps after which a rank is reported as slow; zeros: none is."""
+        return kinds.STRAGGLER.read(self.straggler_report) or (0.0, 0)
+
+    @property
     def is_preloading(self) -> bool:
         """Whether workers are to be forked from a process that has imported something."""
         return bool(self.preload or self.preload_script)
@@ -364,6 +378,7 @@ class AgentConfig(JobSettings):
             progress_timeout_s=self.progress_timeout or None,
             exit_timeout_s=self.exit_timeout or None,
             kill_grace_s=self.hang_grace,
+            tells_step_sums=bool(self.straggler_report),
         )
 
     def validate(self) -> list[Violation]:

@@ -18,6 +18,11 @@ SIGNALS_HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _OTHER_SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPWR", "SIGXCPU", "SIGXFSZ")
 SIGNALS_ALLOWED = SIGNALS_HANDLED + _OTHER_SIGNALS
 
+STRAGGLER_RULE = (1.5, 20)  # factor and steps, if none are given
+# Two ranks always differ by a little; and what takes a hundred times as long hangs.
+STRAGGLER_FACTOR_MIN, STRAGGLER_FACTOR_MAX, STRAGGLER_STEPS_MAX = 1.01, 100.0, 1_000_000
+_STRAGGLER_RULE_FORM = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,7}))?", re.ASCII)
+
 NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
 # It names a directory, where dots alone mean another one. Empty: made up.
@@ -117,6 +122,28 @@ def _is_name(value: str) -> bool:
     return len(value) <= 253 and value.isprintable() and " " not in value  # as of a DNS name
 
 
+def _read_straggler_rule(value: Any) -> tuple[float, int] | None:
+    if value in (None, False):
+        return None
+    if value is True:
+        return STRAGGLER_RULE
+    factor, steps = value if isinstance(value, (list, tuple)) else (value, STRAGGLER_RULE[1])
+    if isinstance(factor, bool) or not STRAGGLER_FACTOR_MIN <= factor <= STRAGGLER_FACTOR_MAX:
+        raise ValueError
+    if type(steps) is not int or not 1 <= steps <= STRAGGLER_STEPS_MAX:
+        raise ValueError
+    return float(factor), steps
+
+
+def _parse_straggler_rule(given: str) -> tuple[float, int] | None:
+    word = given.strip().lower()
+    if word in ("on", "off"):
+        return STRAGGLER_RULE if word == "on" else None
+    if (match := _STRAGGLER_RULE_FORM.fullmatch(word)) is None:
+        raise ValueError
+    return _read_straggler_rule((float(match[1]), int(match[2] or STRAGGLER_RULE[1])))
+
+
 _COUNT = number(1, WORKERS_PER_HOST_MAX)
 WORKERS = _COUNT._replace(
     convert=_parse_workers,
@@ -171,6 +198,18 @@ MODULES = _texts(
     "MODULE[,MODULE]...",
     lambda given: [*dict.fromkeys(part.strip() for part in given.split(",") if part.strip())],
     _are_modules,
+)
+_STRAGGLER_NUMBERS = (
+    f"a factor from {STRAGGLER_FACTOR_MIN} to {STRAGGLER_FACTOR_MAX:g}, and a number of steps "
+    f"from 1 to {STRAGGLER_STEPS_MAX}"
+)
+STRAGGLER = Kind(
+    f"True, False, None, a factor or both of (factor, steps): {_STRAGGLER_NUMBERS}",
+    _read_straggler_rule,
+    _parse_straggler_rule,
+    lambda rule: "off" if rule is None else f"{rule[0]:g},{rule[1]}",
+    metavar="FACTOR[,STEPS]",
+    allowed_text=f"on, off, FACTOR or FACTOR,STEPS as in 1.5,20: {_STRAGGLER_NUMBERS}",
 )
 SIGNAL = one_of(SIGNALS_ALLOWED)._replace(metavar="NAME")
 SIGNALS = _texts(

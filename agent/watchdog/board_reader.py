@@ -85,6 +85,9 @@ class Board:
         if not 0 < owner <= PID_MAX:
             return None
         step, heartbeats = header[layout.STEP], max(0, header[layout.HEARTBEATS])
+        is_busy_time = header[layout.STEPS_BUSY] > 0
+        timed = layout.STEPS_BUSY if is_busy_time else layout.STEPS_TIMED
+        took = layout.BUSY_TIME if is_busy_time else layout.STEPS_TIME
         return Snapshot(
             owner_pid=owner,
             stack_signal=max(0, header[layout.STACK_SIGNAL]),
@@ -97,6 +100,10 @@ class Board:
             heartbeat_at=_seconds(header[layout.HEARTBEAT_AT]),
             heartbeats=heartbeats,
             step_time_s=_seconds(header[layout.STEP_TIME]),
+            steps_total=max(0, header[layout.STEPS_TOTAL]),
+            steps_timed=max(0, header[timed]),
+            steps_s=_seconds(header[took]) or 0.0,
+            is_busy_time=is_busy_time,
             gap_max_s=_seconds(header[layout.GAP_MAX]) or 0.0,
             gaps=max(0, header[layout.GAPS]),
             slots=self._read_slots(header[layout.SLOTS_USED]),

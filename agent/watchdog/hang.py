@@ -37,6 +37,10 @@ class Standing(Struct, frozen=True, kw_only=True):
     scope: str = ""
     scope_since: float | None = None
     scopes_open: int = 0
+    steps_total: int = 0  # how many there will be; 0: not known
+    steps_timed: int = 0  # whose time is known, and what they took together
+    steps_s: float = 0.0
+    is_busy_time: bool = False  # it is that of the worker's own work
 
 
 class Evidence(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.wire.stack_groups import parse_ranks
 from drumbeat.access.settings import AccessSettings
 from drumbeat.access.token import Role
 from drumbeat.command import settings
@@ -71,21 +72,9 @@ _GRACE = Setting(
 
 
 def _ranks(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, str):
-        return tuple(given)
-    found: list[int] = []
-    for part in given.split(","):
-        if not (match := _RANK_OR_RANGE.fullmatch(part)):
-            raise ValueError
-        first = int(match[1])
-        last = int(match[2] or first)
-        if not first <= last < first + _RANKS_MAX - len(found):
-            raise ValueError
-        found += range(first, last + 1)
-    return tuple(dict.fromkeys(found))
+    return parse_ranks(given, _RANKS_MAX) if isinstance(given, str) else tuple(given)
 
 
-_RANK_OR_RANGE = re.compile(r" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", re.ASCII)
 _RANKS_MAX = 10_000
 _RANKS = settings.Kind(
     f"ranks and ranges of them, {_RANKS_MAX} at most, e.g. 17 or 0,8-15",

@@ -42,6 +42,10 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     coordinator_grace_s: float = 600.0
     master_addr: str = ""
     master_port: int = 0
+    # A rank is reported whose steps took longer than this times the median of its role, so many
+    # of them in a row; 0: none is.
+    straggler_factor: float = 0.0
+    straggler_steps: int = 0
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):

@@ -6,14 +6,14 @@ would undo, so records are folded a second time once they are durable; snapshots
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import FailuresCounted, RunCreated, RunEnded, weight
+from coordinator.core.run.records import FailuresCounted, Record, RunCreated, RunEnded, weight
 from coordinator.core.run.state import RunState, key_of
 from coordinator.journal.changes import Change, Compact
 from coordinator.journal.watches import Watches
@@ -29,6 +29,8 @@ class JournaledRuns:
     def __init__(self) -> None:
         self.states: dict[str, RunState] = {}
         self.watches = Watches()  # of those who are to see at once what is durable
+        # Called with each record once it is durable, and with its run as it was before it.
+        self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
         self.records_per_snapshot = RECORDS_PER_SNAPSHOT
         self._latest: dict[str, int] = {}  # generations by run id; of one id the oldest goes first
         self._sizes: dict[str, int] = {}  # usual records since the last snapshot
@@ -59,8 +61,12 @@ class JournaledRuns:
         for change in changes:
             match change:
                 case fx.Persist(run_id=key, record=RunCreated() as record):
-                    self.put(RunState.created(record))
+                    state = RunState.created(record)
+                    before = self._latest.get(state.run_id, 0)
+                    self.watches.changed(key_of(state.run_id, before))  # there is a later one
+                    self.put(state)
                 case fx.Persist(run_id=key, record=record):
+                    self.on_record(self.states[key], record)
                     self.states[key].apply(record)
                     self._sizes[key] += weight(record)
                     self.watches.changed(key)

@@ -187,7 +187,7 @@ configure({
   expired() {
     if (view?.isEntry) return;
     askForLink(me ? "Your link has expired" : "Open this page by a link",
-      me ? "Access ended, or what allowed it was revoked." : "Or the one that brought you here has expired.");
+      me ? "What let this browser in has ended, or was revoked." : "This browser has no access, or has it no longer: a link lets it in.");
     me = null;
   },
 });

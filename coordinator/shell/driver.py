@@ -27,7 +27,7 @@ from coordinator.core.events import (
 from coordinator.core.model import KeptDrain
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
-from coordinator.core.run.records import CallKind
+from coordinator.core.run.records import CallKind, Record
 from coordinator.core.run.state import (
     CALLER_CHARACTERS_MAX,
     HISTORY_REASON_CHARACTERS_MAX,
@@ -133,6 +133,8 @@ class Driver:
         # Called with the id of a token once it is revoked: what it opened is to end.
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self._turns.on_revoked = self._revoked
+        # Called with each record of this term as it is durable, and with its run before it.
+        self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
         # Called after each turn, with nothing to wait for.
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
@@ -164,6 +166,7 @@ class Driver:
     async def restore(self) -> None:
         """Take over what the journal holds. Raises ``CommandFailed``."""
         self._clock_offset = await self.journal.load()
+        self.journal.runs.on_record = self.on_record
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
         self.registry.forgets = self.journal.forgets

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import grpc
 import structlog
@@ -38,6 +38,9 @@ from coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 from drumbeat.access.local import INSECURE
 from drumbeat.access.token import NO_CA, Role, Token
+
+if TYPE_CHECKING:
+    from coordinator.shell.tracing.exporter import Tracing
 
 log = structlog.get_logger()
 
@@ -147,6 +150,7 @@ class Server:
         self._policy = _policy(config, policy or Policy())
         self._local = _local_token(identity)
         self.audit = Audit()
+        self._tracing = _tracing(config)
         self._health = health.aio.HealthServicer()
         self.authenticator = self._authenticator()
         self._interceptor = CallInterceptor(
@@ -202,11 +206,15 @@ class Server:
             if self._page is not None:
                 ends.append(self._page.stop(Unavailable("it is stopping"), STOP_GRACE_S))
             await asyncio.gather(*ends)
+            if self._tracing is not None:
+                await self._tracing.close()
 
     async def restored(self, journal: Journal) -> Term:
         """Return a term that goes on from a journal. Raises ``CommandFailed``, and closes it."""
         registry, limits = Registry(self._policy), self._config.limits
         driver = Driver(registry, journal, limits, on_serving=self._tell_health)
+        if self._tracing is not None:
+            driver.on_record = self._tracing.observer(driver.now)
         try:
             await driver.restore()
         except BaseException:
@@ -287,6 +295,16 @@ class Server:
         response = health_pb2.HealthCheckResponse
         for name in ("", *SERVICES):
             await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
+
+
+def _tracing(config: CoordinatorConfig) -> Tracing | None:
+    """Return what tells of runs, if that is asked for. Raises ``TracesUnusable``."""
+    if config.otlp_endpoint is None:
+        return None
+    # Its packages are missing where nothing is to be told.
+    from coordinator.shell.tracing.exporter import Tracing  # noqa: PLC0415
+
+    return Tracing(config.otlp_endpoint)
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:

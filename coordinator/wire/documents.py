@@ -50,6 +50,8 @@ def status_document(
         "iteration": _optional(run, "iteration"),
         "restarts_in_process": run.iterations_restarted,
         "behind": overview.behind or None,
+        "stragglers": [straggler_document(each) for each in overview.stragglers],
+        "stragglers_count": overview.stragglers_count,
         "steps_repeated": overview.steps_repeated,
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
         "events": [
@@ -71,6 +73,15 @@ def overview_document(overview: query_pb2.GetOverviewResponse) -> Document:
     }
 
 
+def agents_document(page: query_pb2.ListAgentsResponse) -> Document:
+    """Return a page of a run's agents, with all their workers."""
+    return {
+        "round_id": _optional(page, "round_id"),
+        "agents": [_agent(agent, range(agent.local_world_size)) for agent in page.agents],
+        "next_page_token": page.next_page_token or None,
+    }
+
+
 def event_document(event: query_pb2.RunEvent) -> Document:
     """Return one decision on a run."""
     return {
@@ -84,16 +95,60 @@ def event_document(event: query_pb2.RunEvent) -> Document:
 
 
 def verdict_document(verdict: failure_pb2.Verdict) -> Document:
-    """Return how a run ended, with the causes; ``step`` is the latest that a worker was at."""
+    """Return how a run ended, the causes first; ``step`` is the latest that a worker was at."""
     standings = (each.progress for each in verdict.report.progress)
     steps = [progress.step for progress in standings if progress.HasField("step")]
     return {
         "reason": verdict.reason,
         "earlier": list(verdict.report.earlier),
         "root_causes": [_failure(record) for record in verdict.report.root_causes],
+        "victims": [_failure(record) for record in verdict.report.victims],
+        "victims_count": verdict.report.victims_count,
+        "world_size": verdict.report.world_size,
         "step": max(steps, default=None),
         "goodput": verdict.goodput or None,
     }
+
+
+def straggler_document(straggler: query_pb2.Straggler) -> Document:
+    """Return a rank that takes longer for its steps than its peers."""
+    return {
+        "rank": straggler.rank,
+        "name": straggler.name,
+        "host": straggler.host,
+        "step_time_s": seconds_of(straggler.step_time),
+        "median_s": seconds_of(straggler.median),
+        "is_busy_time": straggler.is_busy_time,
+    }
+
+
+def step_times_document(run_id: str, found: query_pb2.GetStepTimesResponse) -> Document:
+    """Return how long steps took of late: lists of equal length, the oldest first."""
+    return {
+        "run_id": run_id,
+        "round_id": found.round_id,
+        "world_size": found.world_size,
+        "ages_s": _floats(found.ages_seconds),
+        "median_s": _floats(found.median_seconds),
+        "median_busy_s": _floats(found.median_busy_seconds) or None,
+        "ranks": [
+            {
+                "rank": row.rank,
+                "name": row.name,
+                "host": row.host,
+                "step_time_s": _floats(row.step_seconds),
+                "busy_s": _floats(row.busy_seconds) or None,
+            }
+            for row in found.ranks
+        ],
+        "stragglers": [straggler_document(each) for each in found.stragglers],
+        "stragglers_count": found.stragglers_count,
+    }
+
+
+def _floats(values: Iterable[float]) -> list[float | None]:
+    """Return numbers that are known, to some six digits: more are not kept."""
+    return [None if value != value else float(f"{value:.6g}") for value in values]  # noqa: PLR0124
 
 
 def goodput_document(
@@ -155,6 +210,7 @@ def _failure(record: failure_pb2.FailureRecord) -> Document:
         "explanation": record.explanation,
         "message": record.message,
         "evidence": hang.evidence if hang else "",
+        "stacks": hang.stacks if hang else "",
         "traceback": record.traceback,
         "stderr_tail": record.stderr_tail,
     }

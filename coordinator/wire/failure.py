@@ -52,7 +52,10 @@ def _line(_path: str, value: str) -> str:
 NAME = text(1, NAME_CHARACTERS_MAX)
 
 PROGRESS = MessageMapping(
-    WorkerProgress, failure_pb2.WorkerProgress, checks={"scope": cut_bytes(SCOPE_BYTES_MAX)}
+    WorkerProgress,
+    failure_pb2.WorkerProgress,
+    checks={"scope": cut_bytes(SCOPE_BYTES_MAX)},
+    given=("steps_timed", "steps_s", "is_busy_time"),  # for the core alone
 )
 OBSERVATION = MessageMapping(
     Observation, session_pb2.Observation, checks={"section": cut_bytes(SCOPE_BYTES_MAX)}

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from msgspec import structs
 
 from coordinator import errors
 from coordinator.core import effects as fx
@@ -24,7 +25,7 @@ from coordinator.wire import inprocess, logs, stacks
 from drumbeat import VERSION
 from drumbeat.format import one_line
 from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
-from drumbeat.v1 import common_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
 
 # Of the one line that a beat has of a failure.
@@ -33,6 +34,7 @@ LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
 LABELS_MAX = 64
 FEATURES_MAX = 64
+STEPS_MAX_S = 1e10  # of all steps of a process together; no board can say more
 # Of an agent that serves torch's store.
 STORE = "store"
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
@@ -251,9 +253,24 @@ def _workers(
                 scope_age_s=_age(worker.scope_age) if is_told("scope_age") else None,
                 scopes_open=worker.scopes_open,
             )
+            if worker.steps_timed:
+                found[rank] = _with_step_sums(found[rank], worker)
         except OverflowError:  # the table tells of the field that has it, and leaves that out
             found[rank] = failures.PROGRESS.read(worker, f"beat.workers[{index}]", on_problem)
     return tuple(found.values())
+
+
+def _with_step_sums(progress: WorkerProgress, worker: failure_pb2.WorkerProgress) -> WorkerProgress:
+    """Add what the worker's steps took together; nothing if that can't be."""
+    seconds = worker.steps_seconds
+    if not 0 <= seconds <= STEPS_MAX_S:
+        return progress
+    return structs.replace(
+        progress,
+        steps_timed=worker.steps_timed,
+        steps_s=seconds,
+        is_busy_time=worker.is_busy_time,
+    )
 
 
 def _age(message: Duration) -> float:

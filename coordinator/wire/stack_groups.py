@@ -14,6 +14,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _WRAPPERS = re.compile(r"wrapper|inner|_.*|<.*>|decorate_.*")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen ")
 _NAME_CHARACTERS_MAX = 80
+_RANK_OR_RANGE = re.compile(r" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", re.ASCII)
 
 
 class Frame(NamedTuple):
@@ -109,6 +110,20 @@ def document(run_id: str, workers: Sequence[Worker]) -> dict[str, Any]:
             {**_told(worker), "reason": worker.problem} for worker in workers if not worker.stacks
         ],
     }
+
+
+def parse_ranks(given: str, most: int) -> tuple[int, ...]:
+    """Read what ``ranges`` writes, each rank once. Raises ``ValueError``, for too many too."""
+    found: list[int] = []
+    for part in given.split(","):
+        if not (match := _RANK_OR_RANGE.fullmatch(part)):
+            raise ValueError
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < first + most - len(found):
+            raise ValueError
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))
 
 
 def ranges(ranks: Iterable[int]) -> str:

@@ -55,12 +55,20 @@ class CommandOption(click.Option):
             envvar=declared.variable if declared.has_variable else None,
             show_envvar=declared.has_variable,
             show_default=declared.shown_default or True,
-            metavar=kind.metavar or None,
+            metavar=(f"[{kind.metavar}]" if declared.bare else kind.metavar) or None,
             type=None if kind is FLAG else click.UNPROCESSED,
             callback=read,
             **more,
         )
         self.declared = declared
+
+    def takes(self, text: str) -> bool:
+        """Return whether a text can be its value."""
+        try:
+            self.declared.kind.parse(text)
+        except ValueError:
+            return False
+        return True
 
     def shell_complete(self, _ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What a shell completes of a value: the words of one of some, and names of files."""
@@ -111,7 +119,28 @@ class SectionedCommand(click.Command):
             return found[0] if found else name
 
         ctx.token_normalize_func = in_full
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, self._with_bare_values(ctx, args))
+
+    def _with_bare_values(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give options that stand without a value the one that they have then."""
+        normalize = ctx.token_normalize_func or str
+        options = {
+            flag: param
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for flag in param.opts
+        }
+        given, at = list(args), 0
+        while at < len(given) and given[at].startswith("-") and given[at].strip("-"):
+            word, equals, _ = given[at].partition("=")
+            dashes = "-" * (len(word) - len(word.lstrip("-")))
+            option = options.get(dashes + (normalize(word[2:]) if dashes == "--" else word[1:]))
+            takes_next = option is not None and not option.is_flag and not equals
+            if takes_next and isinstance(option, CommandOption) and option.declared.bare:
+                takes_next = option.takes(given[at + 1] if at + 1 < len(given) else "")
+                given[at] += "" if takes_next else f"={option.declared.bare}"
+            at += 1 + takes_next
+        return given
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options per section, in the order of declaration."""

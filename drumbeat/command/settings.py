@@ -59,6 +59,7 @@ class Setting(NamedTuple):
     is_required: bool = False
     is_hidden: bool = False  # in the help
     has_variable: bool = True  # in the environment
+    bare: str = ""  # the text that it has where its option stands without one; empty: it can't
 
     @property
     def option(self) -> str:

@@ -183,6 +183,8 @@ class RunSpec(google.protobuf.message.Message):
     COORDINATOR_GRACE_FIELD_NUMBER: builtins.int
     MASTER_ADDR_FIELD_NUMBER: builtins.int
     MASTER_PORT_FIELD_NUMBER: builtins.int
+    STRAGGLER_FACTOR_FIELD_NUMBER: builtins.int
+    STRAGGLER_STEPS_FIELD_NUMBER: builtins.int
     agents_min: builtins.int
     """Fewest agents that may form a round; at least 1."""
     agents_max: builtins.int
@@ -195,6 +197,12 @@ class RunSpec(google.protobuf.message.Message):
     """Fixed MASTER_ADDR of every round; empty: the address of group rank 0."""
     master_port: builtins.int
     """Fixed MASTER_PORT of every round; 0: a fresh port each round."""
+    straggler_factor: builtins.float
+    """A rank is reported as a straggler once its steps took more than this times the median of
+    its role, `straggler_steps` of them in a row; 0: none is. Nothing else follows from it.
+    """
+    straggler_steps: builtins.int
+    """See `straggler_factor`."""
     @property
     def join_timeout(self) -> google.protobuf.duration_pb2.Duration:
         """How long the run waits for `agents_min` agents before it fails."""
@@ -232,9 +240,11 @@ class RunSpec(google.protobuf.message.Message):
         coordinator_grace: google.protobuf.duration_pb2.Duration | None = ...,
         master_addr: builtins.str = ...,
         master_port: builtins.int = ...,
+        straggler_factor: builtins.float = ...,
+        straggler_steps: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
 

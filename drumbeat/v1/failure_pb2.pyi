@@ -287,6 +287,9 @@ class WorkerProgress(google.protobuf.message.Message):
     SCOPE_FIELD_NUMBER: builtins.int
     SCOPE_AGE_FIELD_NUMBER: builtins.int
     SCOPES_OPEN_FIELD_NUMBER: builtins.int
+    STEPS_TIMED_FIELD_NUMBER: builtins.int
+    STEPS_SECONDS_FIELD_NUMBER: builtins.int
+    IS_BUSY_TIME_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """Which of its host."""
     step: builtins.int
@@ -297,6 +300,15 @@ class WorkerProgress(google.protobuf.message.Message):
     """
     scopes_open: builtins.int
     """How many timers and sections are open."""
+    steps_timed: builtins.int
+    """How many steps this worker's process has made whose time is known, and what they took
+    together: of its own work if it tells that, else between heartbeats, without sections.
+    Only told in a run whose spec has a `straggler_factor`.
+    """
+    steps_seconds: builtins.float
+    """The same, in seconds."""
+    is_busy_time: builtins.bool
+    """Whether that is the time of its own work."""
     @property
     def step_time(self) -> google.protobuf.duration_pb2.Duration:
         """Time of a step, from the latest two heartbeats; unset: not known."""
@@ -326,9 +338,12 @@ class WorkerProgress(google.protobuf.message.Message):
         scope: builtins.str = ...,
         scope_age: google.protobuf.duration_pb2.Duration | None = ...,
         scopes_open: builtins.int = ...,
+        steps_timed: builtins.int = ...,
+        steps_seconds: builtins.float = ...,
+        is_busy_time: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "runtime_age", b"runtime_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "local_rank", b"local_rank", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "local_rank", b"local_rank", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
 
 Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress

@@ -130,6 +130,10 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
     """All have saved, or nothing more is waited for."""
+    RUN_EVENT_KIND_STRAGGLER_FOUND: _RunEventKind.ValueType  # 50
+    """A rank takes longer for its steps than its peers. Nothing follows from it."""
+    RUN_EVENT_KIND_STRAGGLER_OVER: _RunEventKind.ValueType  # 51
+    """It does no more."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -178,6 +182,10 @@ RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41
 """All have saved, or nothing more is waited for."""
+RUN_EVENT_KIND_STRAGGLER_FOUND: RunEventKind.ValueType  # 50
+"""A rank takes longer for its steps than its peers. Nothing follows from it."""
+RUN_EVENT_KIND_STRAGGLER_OVER: RunEventKind.ValueType  # 51
+"""It does no more."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 class _PartKind:
@@ -1026,6 +1034,8 @@ class GetOverviewResponse(google.protobuf.message.Message):
     EVENTS_FIELD_NUMBER: builtins.int
     FRESH_FOR_FIELD_NUMBER: builtins.int
     STEPS_REPEATED_FIELD_NUMBER: builtins.int
+    STRAGGLERS_FIELD_NUMBER: builtins.int
+    STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
     behind: builtins.str
     """Who seems to hold the others up, in words; empty: no worker in particular."""
     rows_count: builtins.int
@@ -1034,6 +1044,8 @@ class GetOverviewResponse(google.protobuf.message.Message):
     """How many steps were computed again after restarts, at least, as far as this coordinator was
     there: from where a worker began a round to where it had been in the one before.
     """
+    stragglers_count: builtins.int
+    """How many there are, shown or not."""
     @property
     def run(self) -> Global___Run:
         """The run, with everything."""
@@ -1054,6 +1066,12 @@ class GetOverviewResponse(google.protobuf.message.Message):
     def fresh_for(self) -> google.protobuf.duration_pb2.Duration:
         """A repeated request finds nothing new before that, unless by an event."""
 
+    @property
+    def stragglers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Straggler]:
+        """Ranks that were found to take longer for their steps than their peers, by rank; at most 16.
+        Only with a `straggler_factor` in the spec.
+        """
+
     def __init__(
         self,
         *,
@@ -1064,9 +1082,11 @@ class GetOverviewResponse(google.protobuf.message.Message):
         events: collections.abc.Iterable[Global___RunEvent] | None = ...,
         fresh_for: google.protobuf.duration_pb2.Duration | None = ...,
         steps_repeated: builtins.int = ...,
+        stragglers: collections.abc.Iterable[Global___Straggler] | None = ...,
+        stragglers_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
 
@@ -1533,3 +1553,174 @@ class GetPageLinkResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["time_left", b"time_left", "url", b"url"]) -> None: ...
 
 Global___GetPageLinkResponse: typing_extensions.TypeAlias = GetPageLinkResponse
+
+@typing.final
+class Straggler(google.protobuf.message.Message):
+    """A rank that takes longer for its steps than its peers: the ranks of its role in the round."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    STEP_TIME_FIELD_NUMBER: builtins.int
+    MEDIAN_FIELD_NUMBER: builtins.int
+    IS_BUSY_TIME_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank in the round."""
+    name: builtins.str
+    """Name of its agent."""
+    host: builtins.str
+    """Its host."""
+    is_busy_time: builtins.bool
+    """Whether these are times of a rank's own work, as `worker_sdk.heartbeat(busy=...)` tells it."""
+    @property
+    def step_time(self) -> google.protobuf.duration_pb2.Duration:
+        """What it takes for a step at present, or took when it was found."""
+
+    @property
+    def median(self) -> google.protobuf.duration_pb2.Duration:
+        """The median of its peers at the same time."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        step_time: google.protobuf.duration_pb2.Duration | None = ...,
+        median: google.protobuf.duration_pb2.Duration | None = ...,
+        is_busy_time: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["median", b"median", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "is_busy_time", b"is_busy_time", "median", b"median", "name", b"name", "rank", b"rank", "step_time", b"step_time"]) -> None: ...
+
+Global___Straggler: typing_extensions.TypeAlias = Straggler
+
+@typing.final
+class GetStepTimesRequest(google.protobuf.message.Message):
+    """Asks how long steps took."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the round; at most 64. Empty: the stragglers, and then those slowest at present, 8 in
+        all.
+        """
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "ranks", b"ranks", "run_id", b"run_id"]) -> None: ...
+
+Global___GetStepTimesRequest: typing_extensions.TypeAlias = GetStepTimesRequest
+
+@typing.final
+class GetStepTimesResponse(google.protobuf.message.Message):
+    """How long steps took, in columns: one an instant, a row a rank. A float that is no number (NaN)
+    stands where nothing is known.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    AGES_SECONDS_FIELD_NUMBER: builtins.int
+    MEDIAN_SECONDS_FIELD_NUMBER: builtins.int
+    MEDIAN_BUSY_SECONDS_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    STRAGGLERS_FIELD_NUMBER: builtins.int
+    STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """The round."""
+    world_size: builtins.int
+    """Workers in it."""
+    stragglers_count: builtins.int
+    """As in `GetOverviewResponse`."""
+    @property
+    def ages_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """How long ago each column was begun; the oldest first. At most 60, closer to each other in a
+        round that is young: up to 60 s of it at each second, the last minutes of a longer one.
+        """
+
+    @property
+    def median_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The median in each column: of all ranks, or of 1,000 that are spread evenly."""
+
+    @property
+    def median_busy_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The same of the ranks' own work, as far as they tell it; empty if none does."""
+
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RankStepTimes]:
+        """The ranks asked for, by rank."""
+
+    @property
+    def stragglers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Straggler]:
+        """As in `GetOverviewResponse`."""
+
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        world_size: builtins.int = ...,
+        ages_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        median_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        median_busy_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        ranks: collections.abc.Iterable[Global___RankStepTimes] | None = ...,
+        stragglers: collections.abc.Iterable[Global___Straggler] | None = ...,
+        stragglers_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ages_seconds", b"ages_seconds", "median_busy_seconds", b"median_busy_seconds", "median_seconds", b"median_seconds", "ranks", b"ranks", "round_id", b"round_id", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count", "world_size", b"world_size"]) -> None: ...
+
+Global___GetStepTimesResponse: typing_extensions.TypeAlias = GetStepTimesResponse
+
+@typing.final
+class RankStepTimes(google.protobuf.message.Message):
+    """How long the steps of one rank took."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    STEP_SECONDS_FIELD_NUMBER: builtins.int
+    BUSY_SECONDS_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank in the round."""
+    name: builtins.str
+    """Name of its agent."""
+    host: builtins.str
+    """Its host."""
+    @property
+    def step_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Time between two heartbeats for each step, sections left out."""
+
+    @property
+    def busy_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Time of its own work for each step; empty if it tells none."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        step_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        busy_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy_seconds", b"busy_seconds", "host", b"host", "name", b"name", "rank", b"rank", "step_seconds", b"step_seconds"]) -> None: ...
+
+Global___RankStepTimes: typing_extensions.TypeAlias = RankStepTimes

@@ -100,6 +100,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkResponse.FromString,
                 _registered_method=True)
+        self.GetStepTimes = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetStepTimes',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -215,6 +220,15 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStepTimes(self, request, context):
+        """Returns how long the steps of some ranks took in the last minutes of the present round, and
+        the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+        INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -277,6 +291,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetPageLink,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetPageLinkResponse.SerializeToString,
+            ),
+            'GetStepTimes': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStepTimes,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -609,6 +628,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetPageLink',
             drumbeat_dot_v1_dot_query__pb2.GetPageLinkRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetPageLinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStepTimes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetStepTimes',
+            drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -217,7 +217,23 @@ _QueryServiceGetPageLinkType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType]):
+_QueryServiceGetStepTimesType = typing_extensions.TypeVar(
+    '_QueryServiceGetStepTimesType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -276,6 +292,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetPageLinkRequest,
             drumbeat.v1.query_pb2.GetPageLinkResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetStepTimesRequest,
+            drumbeat.v1.query_pb2.GetStepTimesResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -327,6 +347,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetPageLinkRequest,
             drumbeat.v1.query_pb2.GetPageLinkResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetStepTimesRequest,
+            drumbeat.v1.query_pb2.GetStepTimesResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -395,6 +419,12 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
     """
 
+    GetStepTimes: _QueryServiceGetStepTimesType
+    """Returns how long the steps of some ranks took in the last minutes of the present round, and
+    the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+    INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -443,6 +473,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetPageLinkRequest,
         drumbeat.v1.query_pb2.GetPageLinkResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetStepTimesRequest,
+        drumbeat.v1.query_pb2.GetStepTimesResponse,
     ],
 ]
 
@@ -578,6 +612,17 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.query_pb2.GetPageLinkResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetPageLinkResponse]]:
         """Makes a link to the page of the coordinator, that lets a browser in once, as the caller or as
         less. FAILED_PRECONDITION: it serves no page. PERMISSION_DENIED: the caller lacks the role.
+        """
+
+    @abc.abstractmethod
+    def GetStepTimes(
+        self,
+        request: drumbeat.v1.query_pb2.GetStepTimesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetStepTimesResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetStepTimesResponse]]:
+        """Returns how long the steps of some ranks took in the last minutes of the present round, and
+        the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
+        INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

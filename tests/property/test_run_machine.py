@@ -33,6 +33,7 @@ from tests.support.journal import fold
 from tests.support.operator import ask
 from tests.support.orders import orders
 from tests.support.run_promises import Promises
+from tests.support.traces import told
 from tests.support.world import RUN, Story, StoryAgent, a_spec
 
 NAMES = st.sampled_from("abcdef")
@@ -67,6 +68,8 @@ class RunMachine(RuleBasedStateMachine):
             exit_barrier_timeout_s=barrier,
             last_call_s=last_call,
             join_timeout_s=60.0,
+            straggler_factor=1.5,
+            straggler_steps=1,
         )
         self.promises = Promises()
         limits = Policy(failures_kept_max=5, checkpoint_grace_s=30.0)
@@ -215,6 +218,15 @@ class RunMachine(RuleBasedStateMachine):
             observed = Observation(section=scope, longest_s=longest, samples=samples)
             self.story.beat(agent.name, workers=(worker,), observations=(observed,))
 
+    @rule(name=NAMES, times=st.lists(st.sampled_from([0.1, 1.0]), min_size=1, max_size=6))
+    def make_steps(self, name: str, times: list[float]) -> None:
+        for time in times:
+            if agent := self.running(name):
+                known = agent.workers[0] if agent.workers else WorkerProgress(local_rank=0)
+                timed, took = known.steps_timed + 3, known.steps_s + 3 * time
+                worker = WorkerProgress(local_rank=0, steps_timed=timed, steps_s=took)
+                self.story.beat(agent.name, workers=(worker,))
+
     @rule()
     def reset_limits(self) -> None:
         if RUN in self.story.registry.runs:
@@ -309,6 +321,7 @@ class RunMachine(RuleBasedStateMachine):
         story.advance(400)
         assert story.state().phase is RunPhase.ENDED
         assert self.promises.verdict == story.state().verdict
+        told(story.journal)
 
 
 class IteratingMachine(RunMachine):

@@ -32,10 +32,10 @@ MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 # Modules that only compute: of the standard library, and the one that makes values.
 VALUE_MODULES = frozenset(
     {
-        "__future__", "abc", "base64", "binascii", "bisect", "collections", "copy", "dataclasses",
-        "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools",
-        "json", "math", "msgspec", "operator", "re", "string", "struct", "textwrap", "types",
-        "typing", "zlib",
+        "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "copy",
+        "dataclasses", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress",
+        "itertools", "json", "math", "msgspec", "operator", "re", "string", "struct", "textwrap",
+        "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
@@ -62,6 +62,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "coordinator/access/join_token.py": "whether standard output is a log",
+    "coordinator/shell/tracing/exporter.py": "how many spans may wait, by OpenTelemetry's variable",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import ssl
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import grpc
+import grpc.aio
 
 from coordinator.access.authority import Authority
 from coordinator.access.server_identity import ServerIdentity
@@ -29,6 +31,10 @@ from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import with_token
+from tests.support.wire import DEADLINE_S, Client
+
+# Its poller is one for all loops of this process; made here, it is no leak of a test.
+grpc.aio.init_grpc_aio()
 
 
 @dataclass
@@ -90,6 +96,32 @@ class Browser:
         return told
 
 
+class Stream:
+    """Reads server-sent events."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._content = response.content
+        self.number = ""
+        """The id of the latest that has one."""
+
+    async def next(self) -> tuple[str, Any]:
+        """Return the kind and the data of the next event."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                block = (await self._content.readuntil(b"\n\n")).decode()
+                fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
+                self.number = fields.get("id", self.number)
+                if "event" in fields:
+                    return fields["event"], json.loads(fields["data"])
+
+    async def next_of(self, wanted: str) -> Any:
+        """Return the data of the next event of a kind, passing over others."""
+        while True:
+            kind, data = await self.next()
+            if kind == wanted:
+                return data
+
+
 def code_of(link: str) -> str:
     return urlsplit(link).fragment.removeprefix("code=")
 
@@ -135,13 +167,21 @@ class Site:
         )
         return token
 
-    async def link(self, token: Token, **asked: Any) -> str:
-        """Return the link that a caller of gRPC is given."""
+    def channel(self, token: Token) -> grpc.aio.Channel:
         assert self.identity is not None, "it asks for tokens"
         secret = grpc.ssl_channel_credentials(trust_anchors(self.identity.keys[:1]))
         options = [("grpc.ssl_target_name_override", SERVER_NAME)]
-        where, secret = f"127.0.0.1:{self.port}", with_token(secret, token.text())
-        async with grpc.aio.secure_channel(where, secret, options) as channel:
+        where = f"127.0.0.1:{self.port}"
+        return grpc.aio.secure_channel(where, with_token(secret, token.text()), options)
+
+    @asynccontextmanager
+    async def client(self, token: Token) -> AsyncIterator[Client]:
+        async with Client(self.port, self.channel(token)) as client:
+            yield client
+
+    async def link(self, token: Token, **asked: Any) -> str:
+        """Return the link that a caller of gRPC is given."""
+        async with self.channel(token) as channel:
             stub: Any = query_pb2_grpc.QueryServiceStub(cast("Any", channel))
             return str((await stub.GetPageLink(query_pb2.GetPageLinkRequest(**asked))).url)
 

@@ -15,6 +15,7 @@ from coordinator.core.membership.drains import Drains
 from coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit, LearningRules
 from coordinator.core.progress.notice import NoticeEnded, NoticeGiven, PendingNotice
+from coordinator.core.progress.stragglers import NAMED_MAX, StragglerFound, StragglerOver
 from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -37,6 +38,8 @@ class Promises:
 
     def __init__(self) -> None:
         self.drained: set[str] = set()
+        self.names: dict[str, str] = {}
+        self.stragglers: dict[int, str] = {}  # of the round, by rank
         self.notice: PendingNotice | None = None
         self.notices_count = 0
         self.rounds: dict[int, Round] = {}
@@ -101,6 +104,7 @@ class Promises:
     def check_record(self, record: Any) -> None:
         assert json_round_trip(record) == record, "a record changes on its way through JSON"
         self.drained |= _drained_by(record)
+        self.check_straggler(record)
         self.check_notice(record)
         match record:
             case AgentAdmitted(agent=agent, rounds_seen=rounds_seen):
@@ -145,6 +149,26 @@ class Promises:
                     done = self.succeeded[max(self.succeeded)]
                     assert done, "a success of nobody"
                     assert done | self.excused == self.participants
+            case _:
+                pass
+
+    def check_straggler(self, record: Any) -> None:
+        """Check that who is slow is told once, and is over once."""
+        match record:
+            case RoundEnded() | EndingStarted() | RunEnded():
+                self.stragglers = {}
+            case AgentAdmitted(agent=agent):
+                self.names[agent.incarnation] = agent.name
+            case AgentRemoved(incarnation=incarnation):
+                gone, left = self.names[incarnation], self.stragglers.items()
+                self.stragglers = {rank: name for rank, name in left if name != gone}
+            case StragglerFound(straggler=found):
+                assert found.rank not in self.stragglers, "found twice"
+                assert found.rank < self.rounds[max(self.succeeded)].world_size
+                self.stragglers[found.rank] = found.name
+                assert len(self.stragglers) <= NAMED_MAX, "more than are named at once"
+            case StragglerOver(straggler=over):
+                assert self.stragglers.pop(over.rank, None), "over, and was none"
             case _:
                 pass
 

@@ -4,7 +4,8 @@
     join a b lws=8 role=trainer agents=2:4
     fail a b | succeed a | record a age=1.5 stopped
     crash a (its record is still on its way) | again a (sends its last record)
-    at a step=40 scope=all-reduce (where its workers stand) | hang a scope=all-reduce limit=60
+    at a step=40 scope=all-reduce steps=40 took=8 (where its workers stand)
+    hang a scope=all-reduce limit=60
     observe a longest=2.5 samples=40 section=save | reset-limits
     stop why | restart why | forget | drain a why | undrain a (by the operator)
     enter a b | complete a b (in process; they obey at once, but enter when told here)
@@ -50,6 +51,8 @@ SPEC_FIELDS = {
     "join-timeout": ("join_timeout_s", float),
     "last-call": ("last_call_s", float),
     "barrier": ("exit_barrier_timeout_s", float),
+    "straggler-factor": ("straggler_factor", float),
+    "straggler-steps": ("straggler_steps", int),
 }
 
 
@@ -341,6 +344,8 @@ def _progress(local_rank: int, options: dict[str, str]) -> WorkerProgress:
         scope=scope,
         scope_age_s=0.0 if scope else None,
         scopes_open=1 if scope else 0,
+        steps_timed=int(options.get("steps", 0)),
+        steps_s=float(options.get("took", 0)),
     )
 
 

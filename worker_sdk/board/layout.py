@@ -48,6 +48,13 @@ SLOTS_USED = 19  # slots from this one on have never been used
 SECTIONS_USED = 20  # the same of the table of sections
 GAPS = 21  # how many gaps GAP_MAX is the longest of
 ANSWERS = 23  # 1 if a thread of the runtime answers what is asked at ASK_FILE
+# All words up to `HEADER_WORDS` are 0 until one side knows them: a version that adds one changes
+# nothing for the other side.
+STEPS_TOTAL = 24  # how many steps training will make; 0: not told
+STEPS_TIMED = 25  # how many steps there were between heartbeats
+STEPS_TIME = 26  # what these took together, sections left out, ns
+STEPS_BUSY = 27  # of how many of these the worker's own work is known
+BUSY_TIME = 28  # what that took together, ns
 
 NO_STEP = -1
 

@@ -36,6 +36,7 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     stall_s: float = 0.1
     evidence_timeout_s: float = 0.15  # the longest wait for a worker's stacks
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
+    tells_step_sums: bool = False  # of workers, beside where they stand
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -75,6 +76,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     heartbeat_at: float | None = None
     heartbeats: int = 0
     step_time_s: float | None = None
+    steps_total: int = 0
+    steps_timed: int = 0
+    steps_s: float = 0.0
+    is_busy_time: bool = False
     gap_max_s: float = 0.0
     gaps: int = 0
     slots: tuple[Slot, ...] = ()

@@ -178,6 +178,10 @@ class Worker:
             scope=latest.name.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore") if latest else "",
             scope_since=latest.since if latest else None,
             scopes_open=len(open_),
+            steps_total=board.steps_total,
+            steps_timed=board.steps_timed if self._policy.tells_step_sums else 0,
+            steps_s=board.steps_s,
+            is_busy_time=board.is_busy_time,
         )
 
     def _armed(self, slot: msg.Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:

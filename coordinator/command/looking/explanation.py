@@ -21,6 +21,7 @@ _CARRIED_OUT = frozenset(
     {"round_ended", "run_stopping", "run_stopped", "run_failed", "run_succeeded"}
 )
 _STEPS_SHOWN = 5  # the latest decisions that are told
+_STRAGGLERS_SHOWN = 4
 _STEPS = frozenset(
     {
         "agent_removed",
@@ -81,6 +82,10 @@ def _what(status: Document) -> Iterator[str]:
     yield from _planned(status["events"])
     if status["behind"]:
         yield f"Behind the others: {status['behind']}."
+    for each in status["stragglers"][:_STRAGGLERS_SHOWN]:
+        took, median = format_duration(each["step_time_s"]), format_duration(each["median_s"])
+        who = f"Rank {each['rank']} on {each['name']}"
+        yield f"{who} takes {took} for a step, the median of its peers is {median}."
     yield from _absent(status)
 
 

@@ -52,6 +52,7 @@ _STYLES = {
     "agent_removed": "yellow",
     "round_ended": "yellow",
     "access_refused": "yellow",
+    "straggler_found": "yellow",
 }
 
 
@@ -220,7 +221,21 @@ def _head(status: Document) -> list[Text]:
     lines = [first, Text("; ".join(filter(None, facts)))]
     if status["behind"]:
         lines.append(Text(f"behind: {_line(status['behind'], 1000)}", style="yellow"))
+    if status["stragglers"]:
+        lines.append(Text(f"stragglers: {_line(_stragglers(status), 1000)}", style="yellow"))
     return lines
+
+
+def _stragglers(status: Document) -> str:
+    """Name those that are slow, and say how many more there are."""
+    shown = status["stragglers"]
+    names = [
+        f"rank {each['rank']} on {each['name']} ({_ago(each['step_time_s'])} a step, "
+        f"median {_ago(each['median_s'])})"
+        for each in shown
+    ]
+    more = status["stragglers_count"] - len(shown)
+    return f"{', '.join(names)}{f' and {more} more' if more > 0 else ''}"
 
 
 def _workers(rows: Iterable[tuple[Document, Document]]) -> RenderableType:

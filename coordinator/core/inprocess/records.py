@@ -118,6 +118,7 @@ class IterationState:
     restarted: int = 0  # iterations that followed an interrupted one
     reason: str = ""
     exited: int = 0  # workers that left the order having failed at nothing
+    since_s: float = 0.0  # when it began to run, or to be interrupted, or was completed
 
     @property
     def next_iteration(self) -> int:
@@ -148,6 +149,9 @@ class IterationState:
             what = f"{type(record).__name__} of iteration {record.iteration}"
             at = f"iteration {self.iteration} of round {self.round_id}, {self.phase}"
             raise ValueError(f"{what} of round {record.round_id} can't follow {at}")
+        is_again = isinstance(record, IterationInterrupted)
+        if not (is_again and self.phase is IterationPhase.INTERRUPTED):
+            self.since_s = record.at_s
         if self.phase in (IterationPhase.NONE, IterationPhase.COMPLETED):
             self.call_first, self.spec = record.iteration, None
         match record:

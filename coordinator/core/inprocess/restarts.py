@@ -56,6 +56,10 @@ class InProcessRestarts:
         iterations = self._iterations or self._begin(now)
         iterations.reported(incarnation, report, now=now)
 
+    def resumed(self) -> None:
+        """Wait anew for a port, if one is waited for."""
+        self._leader_port = LeaderPort(self._run.state)
+
     def connected(self, incarnation: str) -> None:
         """Tell a member that has a new session what it may not have heard."""
         if self._iterations is not None:

@@ -67,12 +67,18 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | N
 def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
     least, most, port = spec.agents_min, spec.agents_max, spec.master_port
-    barrier = spec.exit_barrier_timeout_s
+    barrier, factor, steps = (
+        spec.exit_barrier_timeout_s,
+        spec.straggler_factor,
+        spec.straggler_steps,
+    )
     rules = [
         ("agents_min", least, least >= 1, "at least 1"),
         ("agents_min", least, least <= agents_max, f"at most {agents_max}"),
         ("agents_max", most, most >= least, f"at least agents_min ({least})"),
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
+        ("straggler_factor", factor, factor == 0 or 1 < factor <= 100, "0, or above 1 to 100"),
+        ("straggler_steps", steps, steps >= (factor > 0), "at least 1 with a straggler_factor"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
     ]
     for name in spec.__struct_fields__:

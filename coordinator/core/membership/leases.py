@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -13,6 +13,8 @@ from coordinator.core.events import BeatReceived
 from coordinator.core.model import Beat, FailureRecord, GroupState
 from coordinator.core.policy import Policy
 from coordinator.core.progress.meter import Meter
+from coordinator.core.progress.step_times import StepTimes
+from coordinator.core.progress.stragglers import Straggler
 from coordinator.core.progress.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 
@@ -87,6 +89,7 @@ class Membership:
         self._set_pace()
         self.follow(agents)
         self.meter = Meter()  # sees what members say of their workers
+        self.step_times: StepTimes | None = None  # and so does this, of a round that runs
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
@@ -122,6 +125,12 @@ class Membership:
     def met_count(self) -> int:
         """How many members had a session in this life of the coordinator. Linear in members."""
         return sum(presence.silent_since > 0.0 for presence in self.presences.values())
+
+    @property
+    def stragglers(self) -> Mapping[int, Straggler]:
+        """All ranks of the round that are stragglers now; of these the journal names a few."""
+        found = self.step_times and self.step_times.stragglers
+        return found.found if found else {}
 
     def is_present(self, incarnation: str) -> bool:
         """Return whether a member can be seated now: connected, and heard of late."""
@@ -173,6 +182,8 @@ class Membership:
             presence.missed_until = 0.0
         if beat.workers:
             presence.whereabouts.take(beat.round_id, beat.workers, now=now)
+            if self.step_times is not None:
+                self.step_times.heard(incarnation, beat, now=now)
         if beat.pids:
             presence.whereabouts.take_pids(beat.round_id, beat.pids)
         self._restart_lease(incarnation, presence, now)
@@ -189,6 +200,8 @@ class Membership:
             return False
         if not event.beat.repeats(presence.beat) or self.meter.is_due(now):
             return False
+        if self.step_times is not None and self.step_times.is_due(now):
+            return False
         sent_at = self.sent_at(event.incarnation, event.uptime_s, now=now)
         self.heard(event.incarnation, event.beat, sent_at=sent_at, now=now)
         return True
@@ -203,6 +216,8 @@ class Membership:
     def forget(self, incarnation: str) -> None:
         """Drop what is known of a member."""
         self.presences.pop(incarnation, None)
+        if self.step_times is not None and self.step_times.stragglers is not None:
+            self.step_times.stragglers.lost(incarnation)
         for group in (self.connected, self.suspects, self.missed):
             group.discard(incarnation)
         self._deadlines.clear(incarnation)
@@ -225,6 +240,8 @@ class Membership:
         assert holders == self.connected, "connected members are not those with sessions"
         assert not self.connected & self.missed, "connected and missed at once"
         assert self.suspects <= self.connected, "suspect without a session"
+        if self.step_times is not None:
+            self.step_times.check_invariants()
 
     def next_deadline(self) -> float | None:
         """Return when the next member becomes suspect or is given up."""

@@ -31,6 +31,10 @@ class Gathering(RunPhase):
         self.connected(incarnation, now=now)
         return False
 
+    def resumed(self, *, now: float) -> None:
+        self._rendezvous.since = now
+        self._leader_port = LeaderPort(self.state)
+
     def review(self, *, now: float, judged_at: float) -> RoundStarted | RunEnded | None:
         """Close the round if it can, with its leader's port."""
         if self.state.stop_reason:

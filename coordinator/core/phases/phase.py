@@ -235,6 +235,9 @@ class RunPhase(ABC):
         """
         return False
 
+    def resumed(self, *, now: float) -> None:  # noqa: B027
+        """Take in that no agent could come or be told anything for a while, and can again."""
+
     def found(self, transition: Transition) -> Found | None:
         """Return what of its end the account is told; ``None``: what the transition says."""
         return None

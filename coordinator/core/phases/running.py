@@ -14,6 +14,7 @@ from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
 from coordinator.core.progress.goodput import Cause, Found, nanoseconds
 from coordinator.core.progress.notice import NoticeKind
+from coordinator.core.progress.step_times import StepTimes
 from coordinator.core.progress.worker_progress import Standing, Standings, most_telling
 from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
@@ -32,6 +33,7 @@ class Running(RunPhase):
         run.done.clear()
         assert run.state.round is not None, "running without a round"
         self._round = run.state.round
+        run.members.step_times = StepTimes(self._round, run.state.spec, run.state.stragglers)
         self._failed: set[str] = set()  # participants whose group failed
         self._failed_since: float | None = None
         self._undecided: Wait | None = None  # what a failure waits for before it is judged
@@ -50,6 +52,9 @@ class Running(RunPhase):
             self._extras.add(incarnation)
         self._inprocess.connected(incarnation)
         self._notices.connected(incarnation, now=now)
+
+    def resumed(self, *, now: float) -> None:
+        self._inprocess.resumed()
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
         self._extras.discard(incarnation)

@@ -31,6 +31,11 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     scope: str = ""  # the innermost open section, else the latest open timer
     scope_age_s: float | None = None
     scopes_open: int = 0
+    # Only where stragglers are looked for: how many steps are timed, what they took together,
+    # and whether that is the time of the worker's own work.
+    steps_timed: int = 0
+    steps_s: float = 0.0
+    is_busy_time: bool = False
 
     def aged(self, seconds: float) -> WorkerProgress:
         """Return the same, told ``seconds`` later."""

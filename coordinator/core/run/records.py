@@ -13,6 +13,7 @@ from coordinator.core.model import AgentIdentity, FailureRecord, RunSpec, Verdic
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.goodput import ProgressNoted
 from coordinator.core.progress.notice import NoticeRecord
+from coordinator.core.progress.stragglers import StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 
 
@@ -175,6 +176,7 @@ Record = (
     | IterationRecord
     | NoticeRecord
     | ProgressNoted
+    | StragglerRecord
 )
 
 # What a usual record takes in a journal; larger ones count as several.

@@ -83,6 +83,7 @@ class Run(RunContext):
                 break
         if self.members.meter.is_due(now):
             self.note_progress(now=now)
+        self._tell_stragglers(now)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
@@ -358,6 +359,7 @@ class Run(RunContext):
             self._forgiving_until = now + self.policy.forgiving_s
         until = now + self.policy.return_grace_s(self.members.pace)
         self.members.expect(list(self.members.missed), until=until)
+        self._phase.resumed(now=now)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
@@ -454,8 +456,16 @@ class Run(RunContext):
         elif isinstance(transition, rec.RoundEnded):
             self.learning.end_round()
             self._tell_limits()
+        self.members.step_times = None  # of a round that is over
         self._phase = PHASES[self.state.phase](self, now=now)
         self.tell_all()
+
+    def _tell_stragglers(self, now: float) -> None:
+        """Journal which ranks have become slower than their peers, or are so no more."""
+        steps = self.members.step_times
+        if steps is not None and steps.stragglers is not None and steps.is_due(now):
+            for record in steps.stragglers.news(self.state.stragglers, now=now):
+                self.decide(record)
 
     def _note(self, kind: rec.CallKind, reason: str, caller: str, now: float) -> None:
         """Journal what a caller did. Who serves callers logs it."""

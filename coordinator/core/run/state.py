@@ -32,8 +32,10 @@ from coordinator.core.progress.notice import (
     PendingNotice,
     StepChosen,
 )
+from coordinator.core.progress.stragglers import Straggler, StragglerFound, StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import records as rec
+from coordinator.core.run.times import RoundTimes
 from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
@@ -137,6 +139,8 @@ class RunState:
     stop_reason: str = ""  # why it shall end; empty: no operator asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
     goodput: Ledger = field(default_factory=Ledger)  # what its time went into
+    stragglers: dict[int, Straggler] = field(default_factory=dict)  # of the round
+    times: RoundTimes = field(default_factory=RoundTimes)
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -222,7 +226,11 @@ class RunState:
     def apply(self, record: rec.Record) -> None:
         """Fold one record in. The only way this state ever changes."""
         if isinstance(record, ProgressNoted):
+            self.times = self.times.noted(record, self.goodput.reached)
             self.goodput.note(record)
+            return
+        if isinstance(record, StragglerRecord):
+            self._take_straggler(record)
             return
         self._apply(record)
         self._account(record)
@@ -314,6 +322,7 @@ class RunState:
         if self.round is None:
             self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
+        self.times = self.times.next(record.at_s, self.round_id)
         seats = assign_seats([self.members[incarnation] for incarnation in record.participants])
         world_size = sum(seat.agent.local_world_size for seat in seats.values())
         self.round = Round(
@@ -328,13 +337,15 @@ class RunState:
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
         self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
-        self.where, self.restart_reason = NOWHERE, ""
+        self.where, self.restart_reason, self.stragglers = NOWHERE, "", {}
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
         self.where, self.notice, self.restart_reason = record.where, None, ""
+        self.stragglers = {}
+        self.times = self.times.left(record.at_s, self.goodput)
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
             self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
@@ -348,11 +359,12 @@ class RunState:
     def _end(self, verdict: Verdict, at_s: float) -> None:
         """Take the verdict, and let go of what only a run that lives needs."""
         self._enter(Phase.ENDED, verdict.reason)
+        self.times = self.times.left(at_s, self.goodput)
         self.verdict, self.ended_at = verdict, at_s
         self._note(at_s, _END.get(verdict.cause, "run failed"), verdict.reason)
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
-        self.masters_spent, self.where, self.notice = [], NOWHERE, None
+        self.masters_spent, self.where, self.notice, self.stragglers = [], NOWHERE, None, {}
         if self.round is not None:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
             self.round = replace(self.round, seats=dict(islice(left, 1)))
@@ -364,6 +376,9 @@ class RunState:
         name = agent.name if agent is not None else record.incarnation
         self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         self.restarts_returned += record.restarts_returned
+        if self.stragglers:
+            left = self.stragglers.items()
+            self.stragglers = {rank: each for rank, each in left if each.name != name}
         if record.is_drained:
             self.drained[record.incarnation] = record.reason
             if len(self.drained) > DRAINED_KNOWN_MAX:
@@ -436,6 +451,15 @@ class RunState:
             self.restart_reason = asked(record)
         if record.kind is rec.CallKind.ACCESS_REFUSED:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
+
+    def _take_straggler(self, record: StragglerRecord) -> None:
+        """Take in who is slow, or no more: of such decisions a part of the history only."""
+        known, is_found = record.straggler, isinstance(record, StragglerFound)
+        self.stragglers.pop(known.rank, None)
+        if is_found:
+            self.stragglers[known.rank] = known
+        self._note(record.at_s, f"straggler {'found' if is_found else 'over'}", str(known))
+        self._keep_few({"straggler found", "straggler over"}, max(1, self.history_max // 10))
 
     def _keep_few(self, decisions: Collection[str], most: int) -> None:
         """Forget the oldest of such decisions if there are more: they push no other out."""

@@ -6,8 +6,8 @@ import { ApiError, request } from "./api.js";
 const SILENCE_MAX_MS = 40_000;
 const PAUSE_FIRST_MS = 500;
 const PAUSE_MAX_MS = 10_000;
-// A page that is not looked at gives its connection to those that are.
-const HIDDEN_MAX_MS = 60_000;
+// A page that is not looked at gives its connection to those that are: a browser has six to a host.
+const HIDDEN_MAX_MS = 5_000;
 // These are not tried again: the stream is not there, or not for this caller.
 const FINAL = new Set([400, 401, 403, 404]);
 
@@ -17,10 +17,11 @@ const FINAL = new Set([400, 401, 403, 404]);
  * `onState` is told {isOpen, since, reason}: `since` is when it broke. Every connection begins with
  * the whole, so that nothing of what was missed is needed.
  * @param {string} path
- * @param {{query?: object | (() => object), onState?: Function, isEnding?: boolean}} options `isEnding`: the server
- *   ends the stream when all is told
+ * @param {{query?: object | (() => object), onState?: Function, isEnding?: boolean, hiddenMs?: number}} options
+ *   `isEnding`: the server ends the stream when all is told; `hiddenMs`: for how long it stays open
+ *   while the page is not looked at
  */
-export function openStream(path, { query, onState = () => {}, isEnding = false } = {}) {
+export function openStream(path, { query, onState = () => {}, isEnding = false, hiddenMs = HIDDEN_MAX_MS } = {}) {
   const handlers = new Map();
   let connection = null; // of the present attempt
   let pauseMs = PAUSE_FIRST_MS;
@@ -114,7 +115,7 @@ export function openStream(path, { query, onState = () => {}, isEnding = false }
         connection = null;
         mine?.abort();
         clearTimeout(timer);
-      }, HIDDEN_MAX_MS);
+      }, hiddenMs);
     } else if (!connection || brokenSince) {
       pauseMs = PAUSE_FIRST_MS;
       connect();
@@ -134,7 +135,7 @@ export function openStream(path, { query, onState = () => {}, isEnding = false }
 
   document.addEventListener("visibilitychange", wake);
   window.addEventListener("online", wake);
-  connect();
+  if (!document.hidden) connect();
   return {
     /** Have `handler` called with each document of this kind; the answer takes it away again. */
     on(kind, handler) {

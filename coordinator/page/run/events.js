@@ -2,10 +2,10 @@
 
 import { fill, h, keyed, setText, show } from "../base/dom.js";
 import { ago, clock, count, words } from "../base/format.js";
+import { isFailure } from "./timeline_model.js";
 
 const SHOWN = 200;
-const BAD = new Set(["run_failing", "run_failed", "iteration_interrupted", "access_refused"]);
-const NOTEWORTHY = new Set(["round_ended", "agent_removed", "agent_drained", "straggler_found", "run_stopping", "stop_asked", "restart_asked"]);
+const NOTEWORTHY = new Set(["round_ended", "agent_removed", "agent_drained", "straggler_found", "run_stopping", "stop_asked", "restart_asked", "access_refused"]);
 
 export function mount(root, context) {
   const body = h("tbody");
@@ -38,7 +38,7 @@ export function mount(root, context) {
   }
 
   function row(event, isNew) {
-    const level = BAD.has(event.kind) ? "bad" : NOTEWORTHY.has(event.kind) ? "noteworthy" : null;
+    const level = isFailure(event) ? "bad" : NOTEWORTHY.has(event.kind) ? "noteworthy" : null;
     return h("tr", { "data-event": event.sequence, "data-kind": event.kind, "data-level": level, tabindex: "-1", class: isNew ? "arrived" : null },
       h("td", { class: "when" }, h("time", { datetime: new Date(event.at).toISOString(), title: `event ${event.sequence}` }, clock(event.at)), h("small", {})),
       h("td", { class: "kind" }, words(event.kind)),
@@ -61,7 +61,7 @@ export function mount(root, context) {
       if (kind !== "events") return;
       events = data.all;
       missed = data.missed;
-      const telling = data.added.filter((each) => BAD.has(each.kind) || NOTEWORTHY.has(each.kind));
+      const telling = data.added.filter((each) => isFailure(each) || NOTEWORTHY.has(each.kind));
       if (telling.length) context.announce(telling.slice(-2).map((each) => `${words(each.kind)}: ${each.reason}`).join(". "));
       paint();
     },

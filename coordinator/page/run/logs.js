@@ -9,6 +9,7 @@ const TAIL = 200;
 const TAIL_AGAIN = 50;
 const SMALL_WORLD = 16; // up to here all ranks are shown unless some are chosen
 const COLOURS = 6;
+const HIDDEN_MS = 600_000; // what is written meanwhile would be missed
 
 export function mount(root, context) {
   const field = h("input", { name: "ranks", placeholder: "all ranks", "aria-label": "Ranks, e.g. 0-3,7", size: 12, autocomplete: "off", "data-log-ranks": true });
@@ -50,7 +51,7 @@ export function mount(root, context) {
     setText(start, "Follow anew");
     // The lines that were shown already are not asked for again in full.
     const query = () => ({ ranks: ranks.length ? ranges(ranks) : null, tail: wasOpen ? TAIL_AGAIN : TAIL, generation: context.generation });
-    stream = openStream(context.path("logs"), { query, isEnding: true, onState });
+    stream = openStream(context.path("logs"), { query, isEnding: true, hiddenMs: HIDDEN_MS, onState });
     stream.on("message", take);
     for (const kind of ["logs", "lines"]) stream.on(kind, take);
   }

@@ -72,5 +72,6 @@ function who(workers) {
 
 /** The calls of the first thread, innermost first. */
 function firstThread(stacks) {
-  return visible(stacks.replace(/^\n+/, "").split("\n\n")[0].split("\n").slice(1).join("\n"));
+  return visible(stacks.replace(/^\n+/, "").split("\n\n")[0].split("\n").slice(1)
+    .map((call) => call.replace(/^ {2}/, "")).join("\n"));
 }

@@ -66,7 +66,7 @@ export function marksOf(events, segments) {
   const marks = [];
   for (const event of events) {
     let sign = SIGNS[event.kind];
-    if (event.kind === "round_ended" && isFailure(event, segments)) sign = "failure";
+    if (isFailure(event, segments)) sign = "failure";
     const last = marks.at(-1);
     // That it has failed follows from that it fails.
     if (event.kind === "run_failed" && last?.event.kind === "run_failing") continue;
@@ -75,7 +75,10 @@ export function marksOf(events, segments) {
   return marks;
 }
 
-function isFailure(event, segments) {
+/** Whether a decision was made for a failure, and not because it was asked for, say. */
+export function isFailure(event, segments = []) {
+  if (event.kind !== "round_ended") return SIGNS[event.kind] === "failure";
+
   const next = segments.find((each) => each.start >= event.at - TOLERANCE_MS && each.cause);
   if (next && next.start <= event.at + TOLERANCE_MS) return FAILURE_CAUSES.has(next.cause);
   return REASON_OF_FAILURE.test(event.reason);

@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from coordinator.errors import CoordinatorError, InvalidRequest
+from coordinator.core.registry.isolation import IsolatedRun
+from coordinator.core.run.state import RunState
+from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
 from coordinator.limits import Limits
 from coordinator.shell.http.access import Known
 from coordinator.shell.http.connections import Connection
 from coordinator.shell.term import Term
+from coordinator.wire.stack_groups import parse_ranks
 from drumbeat.format import one_line
 
 JSON = "application/json"
@@ -42,6 +45,7 @@ DATA = {**SECURITY, "Cache-Control": "no-store"}
 _NUMBER_DIGITS_MAX = 12
 # After so long without anything to say a stream says nothing: so the reader knows that it is there.
 SILENCE_MAX_S = 15.0
+SILENCE = b":\n\n"
 # When a browser connects again of itself.
 _RETRY = b"retry: 1000\n\n"
 
@@ -55,6 +59,7 @@ class Call:
         self.term: Term
         self.run_id = ""
         self.stream: web.StreamResponse | None = None
+        self._sending = asyncio.Lock()
 
     @property
     def connection(self) -> Connection:
@@ -76,10 +81,27 @@ class Call:
             raise InvalidRequest(name, one_line(text), "a whole number")
         return int(text)
 
+    def ranks(self, most: int) -> tuple[int, ...]:
+        """Return the ranks of the query, empty for all. Raises ``InvalidRequest``."""
+        text = self.request.query.get("ranks", "")
+        try:
+            return parse_ranks(text, most) if text else ()
+        except ValueError:
+            allowed = f"ranks and ranges of them, {most} at most, e.g. 17 or 0,8-15"
+            raise InvalidRequest("ranks", one_line(text, 64), allowed) from None
+
     @property
     def generation(self) -> int:
         """Which of the runs of the id; 0: the latest."""
         return self.number("generation")
+
+    def found_run(self) -> tuple[RunState, IsolatedRun | None]:
+        """Return the run that is asked for. Raises ``UnknownRun``."""
+        driver, generation = self.term.driver, self.generation
+        state = driver.journal.runs.find(self.run_id, generation)
+        if state is None:
+            raise UnknownRun(self.run_id, f"of generation {generation}" if generation else "")
+        return state, driver.registry.runs.get(state.key)
 
     async def body(self) -> dict[str, Any]:
         """Return the JSON object that it brings. Raises ``InvalidRequest``."""
@@ -112,10 +134,16 @@ class Call:
     async def send(self, part: bytes) -> None:
         """Send a part of a stream, once the reader has taken what came before."""
         assert self.stream is not None, "it is open"
-        within_s = self._limits.page_send_timeout_s
-        self.connection.expect(within_s)
-        await self.stream.write(part)
-        self.connection.expect(None)
+        async with self._sending:
+            self.connection.expect(self._limits.page_send_timeout_s)
+            await self.stream.write(part)
+            self.connection.expect(None)
+
+    async def keep_open(self) -> None:
+        """Have the reader know that the stream is there, until cancelled."""
+        while True:
+            await asyncio.sleep(SILENCE_MAX_S)
+            await self.send(SILENCE)
 
 
 def event(kind: str, data: object, number: str = "") -> bytes:

@@ -10,10 +10,12 @@ from coordinator.config import CoordinatorConfig
 from coordinator.errors import CoordinatorError, Forbidden
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.http.access import Access, Coordinator, link
+from coordinator.shell.http.api.actions import Actions
+from coordinator.shell.http.api.collecting import Collecting
+from coordinator.shell.http.api.live import Live
+from coordinator.shell.http.api.reading import Reading
 from coordinator.shell.http.connections import Listener
 from coordinator.shell.http.files import Files
-from coordinator.shell.http.live import Live
-from coordinator.shell.http.reading import Reading
 from coordinator.shell.http.site import Site
 from coordinator.shell.http.tls import Handshakes
 from drumbeat.access.token import Role
@@ -25,7 +27,9 @@ class Page:
     def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
-        routes = [*Reading(self._access).routes(), *Live(config.limits).routes()]
+        live = Live(config.limits)
+        parts = (Reading(self._access, live), live, Collecting(live), Actions())
+        routes = [route for part in parts for route in part.routes()]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site)
         self._host, self._port = "", 0

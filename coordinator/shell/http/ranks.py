@@ -31,6 +31,8 @@ PASSES_MAX = 3
 # What the ranks of one run may take of the event loop's time, and how long a grid serves all
 # readers that ask again and again, at least.
 SHARE, FRESH_LEAST_S = 0.01, 1.0
+# The same just after an event.
+SHARE_AT_EVENTS = 0.05
 # What it takes to give one reader a byte of it: writing and encrypting.
 SECONDS_PER_BYTE = 2e-9
 # What no one has asked for in this time is forgotten.
@@ -80,15 +82,17 @@ class _Kept:
     hosts: bytes = b""
     made_at: float = -math.inf
     took_s: float = 0.0
+    events_count: int = 0
     served: int = 0  # readers that were given it
     served_before: int = 0  # that were given the one before
 
-    def fresh_until(self) -> float:
+    def fresh_until(self, state: RunState) -> float:
         """Return until when repeated readers are given this grid."""
+        share = SHARE if state.events_count == self.events_count else SHARE_AT_EVENTS
         readers = max(self.served, self.served_before)
         size = 0 if self.grid is None else len(self.grid.columns)
         takes_s = self.took_s + SECONDS_PER_BYTE * size * readers
-        return self.made_at + max(FRESH_LEAST_S, takes_s / SHARE)
+        return self.made_at + max(FRESH_LEAST_S, takes_s / share)
 
 
 class Grids:
@@ -107,8 +111,9 @@ class Grids:
         self._forget(asked_at)
         kept = self._kept.setdefault(state.key, _Kept())
         async with kept.lock:
-            until = kept.fresh_until() if is_repeated else kept.made_at
+            until = kept.fresh_until(state) if is_repeated else kept.made_at
             if kept.grid is None or asked_at > until:
+                kept.events_count = state.events_count
                 kept.took_s = await self._make(kept, state, run)
                 kept.made_at = self._now()
                 kept.served_before, kept.served = kept.served, 0
@@ -119,7 +124,7 @@ class Grids:
     def fresh_for_s(self, state: RunState) -> float:
         """Return for how long repeated readers are given the same grid again."""
         kept = self._kept.get(state.key)
-        return 0.0 if kept is None else max(0.0, kept.fresh_until() - self._now())
+        return 0.0 if kept is None else max(0.0, kept.fresh_until(state) - self._now())
 
     async def _make(self, kept: _Kept, state: RunState, run: AnyRun | None) -> float:
         """Make a grid of one round; return what it took of the event loop's time."""

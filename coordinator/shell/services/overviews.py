@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from coordinator.core.progress.overview import Overview
 from coordinator.core.run.state import RunState
 from coordinator.wire.run_status import AnyRun, glimpses, overview_message
+from coordinator.wire.step_times import stragglers_of
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2
 
@@ -72,6 +73,8 @@ class Overviews:
                 overview, kept.took_s = await self._passed(state, run)
                 kept.written_at, kept.events_count = self._now(), state.events_count
                 kept.answer = overview_message(state, run, overview, now=kept.written_at)
+                stragglers, kept.answer.stragglers_count = stragglers_of(state, run)
+                kept.answer.stragglers.extend(stragglers)
                 kept.served_before, kept.served = kept.served, 0
             kept.served += is_repeated
         assert kept.answer is not None, "just made, or served from"

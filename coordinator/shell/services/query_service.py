@@ -27,6 +27,7 @@ from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
 from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
 from coordinator.wire.stacks import answer_message
+from coordinator.wire.step_times import step_times_message
 from drumbeat.access.token import Role
 from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
@@ -197,6 +198,13 @@ class QueryService:
         url, valid_s = self._links.link(caller, role, request.run_id)
         left = None if valid_s is None else duration(valid_s)
         return query_pb2.GetPageLinkResponse(url=url, time_left=left)
+
+    async def GetStepTimes(
+        self, request: query_pb2.GetStepTimesRequest, context: object = None
+    ) -> query_pb2.GetStepTimesResponse:
+        """Return how long steps took of late. Raises ``InvalidRequest`` too."""
+        state, run = self._find(request.run_id, request.generation)
+        return step_times_message(request, state, run, now=self._driver.now())
 
     async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
         """Write what comes, no faster than is allowed."""

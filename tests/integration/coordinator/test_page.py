@@ -9,7 +9,8 @@ import pytest
 
 from drumbeat.access.token import Role
 from drumbeat.v1 import control_pb2
-from tests.support.pages import bearer, site
+from tests.support.pages import Stream, bearer, site
+from tests.support.wire import Client, spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,3 +66,121 @@ async def test_a_command_prints_a_link_that_allows_what_is_asked_for(served: Sit
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await served.link(token, role=control_pb2.ROLE_ADMIN)
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_run_is_read_over_http_as_the_command_line_reads_it(tmp_path: Path) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        agent = await client.agent().join()
+        await agent.run()
+        browser = made.browser()
+        runs = (await browser.get("/api/runs")).json["runs"]
+        assert [(run["run_id"], run["phase"]) for run in runs] == [("run", "running")]
+        assert runs[0]["goodput"]["is_running"] is True
+        overview = (await browser.get("/api/runs/run")).json
+        assert overview["agents"][0]["workers"][0]["rank"] == 0
+        events = (await browser.get("/api/runs/run/events?after=1")).json["events"]
+        assert [event["kind"] for event in events] == ["round_started"]
+        agents = (await browser.get("/api/runs/run/agents")).json
+        assert [each["name"] for each in agents["agents"]] == ["alice"]
+        assert (await browser.get("/api/runs/run/ranks")).json["names"] == ["alice"]
+        goodput = (await browser.get("/api/runs/run/goodput?segments=1")).json
+        assert goodput["segments"][0]["part"] == "starting"
+        assert (await browser.get("/api/runs/run/report")).status == 404
+        assert (await browser.get("/api/runs/run?generation=2")).status == 404
+        for query in ("generation=-1", "generation=x", "generation=9999999999999"):
+            told = await browser.get(f"/api/runs/run?{query}")
+            assert (told.status, "generation" in told.reason) == (400, True)
+
+
+async def test_a_stream_begins_with_the_whole_and_tells_what_follows(tmp_path: Path) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        purpose = {"spec": spec(agents_min=2, agents_max=2)}
+        await client.agent(**purpose).join()
+        async with made.browser().open("GET", "/api/runs/run/live") as response:
+            stream = Stream(response)
+            kinds = dict([await stream.next() for _ in range(4)])
+            assert set(kinds) == {"run", "events", "goodput", "ranks"}
+            assert [each["kind"] for each in kinds["events"]["events"]] == ["agent_admitted"]
+            await client.agent(name="bob", **purpose).join()
+            told = await stream.next_of("events")
+            assert [each["kind"] for each in told["events"]] == ["agent_admitted", "round_started"]
+            number = stream.number
+            assert (await stream.next_of("run"))["phase"] == "running"
+        headers = {"Last-Event-ID": number}
+        async with made.browser().open("GET", "/api/runs/run/live", headers=headers) as response:
+            assert (await Stream(response).next_of("events"))["events"] == []
+
+
+async def test_actions_are_for_admins_and_their_page_alone(served: Site) -> None:
+    admin, path = await served.entered(), "/api/runs/run/stop"
+    assert (await admin.post(path, {"reason": "x"})).status == 404
+    assert (await admin.get(path)).status == 400
+    csrf = admin.headers.pop("X-Drumbeat-CSRF")
+    assert (await admin.post(path, {})).status == 403
+    for headers in (
+        {"X-Drumbeat-CSRF": csrf, "Origin": "https://elsewhere.example"},
+        {"X-Drumbeat-CSRF": csrf, "Origin": "null"},
+        {"X-Drumbeat-CSRF": csrf, "Sec-Fetch-Site": "cross-site"},
+        {"X-Drumbeat-CSRF": csrf[:-1]},
+    ):
+        assert (await admin.post(path, {}, headers=headers)).status == 403
+    viewer = bearer(await served.token(Role.VIEW))
+    assert (await served.browser().post(path, {}, headers=viewer)).status == 403
+    token = bearer(await served.token(Role.ADMIN))
+    told = await served.browser().ask("POST", "/api/drains", json={"name": "gpu7"}, headers=token)
+    assert (told.status, told.json["is_new"], told.json["agents_count"]) == (200, True, 0)
+    wrong: list[object] = [{"name": 7}, {"nam": "gpu7"}, [], {"name": "gpu7", "grace_s": -1}]
+    for body in wrong:
+        told = await served.browser().ask("POST", "/api/drains", json=body, headers=token)
+        assert told.status == 400
+
+
+async def test_a_link_for_one_run_shows_no_other(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        token = await made.token(Role.JOIN)
+        async with made.client(token) as client:
+            for run_id in ("run", "other"):
+                await client.agent(run_id=run_id).join()
+            link = await made.link(await made.token(Role.VIEW), run_id="run")
+            assert "/runs/run#code=" in link
+            browser = made.browser()
+            await browser.enter(link)
+            assert [run["run_id"] for run in (await browser.get("/api/runs")).json["runs"]] == [
+                "run"
+            ]
+            async with browser.open("GET", "/api/live") as response:
+                runs = (await Stream(response).next_of("runs"))["runs"]
+                assert [run["run_id"] for run in runs] == ["run"]
+            assert (await browser.get("/api/runs/run")).status == 200
+            assert (await browser.get("/api/runs/other")).status == 403
+            assert (await browser.get("/api/runs/other/live")).status == 403
+
+
+async def test_a_stream_ends_with_the_token_that_it_was_opened_with(served: Site) -> None:
+    token, other = await served.token(Role.VIEW), await served.token(Role.VIEW)
+    link = await served.link(token)
+    browser = served.browser()
+    await browser.enter(link)
+    async with (
+        browser.open("GET", "/api/live") as of_cookie,
+        served.browser().open("GET", "/api/live", headers=bearer(token)) as of_token,
+        served.browser().open("GET", "/api/live", headers=bearer(other)) as of_other,
+    ):
+        streams = [Stream(of_cookie), Stream(of_token)]
+        for stream in (*streams, Stream(of_other)):
+            await stream.next_of("runs")
+        await served.revoke(token)
+        for stream in streams:
+            assert "was revoked" in (await stream.next_of("ended"))["error"]["reason"]
+        assert not of_other.content.at_eof()
+    assert (await browser.get("/api/me")).status == 401
+
+
+async def test_a_stream_ends_when_its_token_expires(served: Site) -> None:
+    token = await served.token(Role.VIEW, ttl_s=0.3)
+    browser = served.browser()
+    await browser.enter(await served.link(token))
+    async with browser.open("GET", "/api/live") as response:
+        told = await Stream(response).next_of("ended")
+    assert told["error"]["status"] == "UNAUTHENTICATED"
+    assert (await browser.get("/api/me")).status == 401

@@ -212,6 +212,8 @@ class SimSession:
             return
         for spooled in self._agent.pending:
             if spooled.key not in self._sent:
+                if not self._sent:
+                    self._link.records.send(End("another stream begins"))
                 self._sent.add(spooled.key)
                 record = failure_pb2.FailureRecord()
                 record.CopyFrom(spooled.record)
@@ -232,8 +234,6 @@ class SimSession:
         def again() -> None:
             self._has_stream = True
             self._sent.clear()
-            if self._link is not None:
-                self._link.records.send(End("another stream begins"))
             self.send_records()
 
         self._after(RETRY_S, again)

@@ -87,3 +87,50 @@ def test_the_rules_hold_without_a_command_line() -> None:
     )
     fields = {violation.field for violation in config.validate()}
     assert fields == {"runtime_timeout", "progress_timeout", "hang_grace"}
+
+
+def rule_of(*arguments: str) -> object:
+    got: list[AgentConfig] = []
+
+    def run(config: AgentConfig) -> int:
+        got.append(config)
+        return 0
+
+    code = cli.main(["join", "--standalone", *arguments], run=run)
+    return (got[0].straggler_rule, got[0].program.args) if got else code
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ((), (0.0, 0)),
+        (("--straggler-report",), (1.5, 20)),
+        (("--straggler-rep", "2"), (2.0, 20)),
+        (("--straggler_report=1.2,100",), (1.2, 100)),
+        (("--straggler-report", "3,5", "-r", "3"), (3.0, 5)),
+        (("-r", "3", "--straggler-report"), (1.5, 20)),
+        (("--straggler-report", "--max-restarts", "1"), (1.5, 20)),
+        (("--straggler-report", "off"), (0.0, 0)),
+    ],
+)
+def test_stragglers_are_reported_with_a_rule_or_without(
+    given: tuple[str, ...], rule: tuple[float, int]
+) -> None:
+    """The script is no value of it, and what comes after the script is the script's."""
+    assert rule_of(*given, "train.py", "--straggler-report", "7") == (
+        rule,
+        ("--straggler-report", "7"),
+    )
+
+
+@pytest.mark.parametrize("given", ["1", "0.5", "1.5,0", "fast", "1.5,20,3", "101"])
+def test_an_impossible_rule_is_named(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rule_of(f"--straggler-report={given}", "train.py") == 2
+    told = capsys.readouterr().err
+    assert "'--straggler-report'" in told
+    assert "FACTOR,STEPS as in 1.5,20: a factor from 1.01 to 100" in told
+
+
+def test_the_environment_can_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_STRAGGLER_REPORT", "on")
+    assert rule_of("train.py") == ((1.5, 20), ())

@@ -136,6 +136,15 @@ def test_a_mismatch_shows_both_values_of_every_field_that_differs() -> None:
     )
 
 
+def test_a_mismatch_names_the_option_that_sets_the_field() -> None:
+    theirs = replace(SPEC, straggler_factor=1.5, straggler_steps=20)
+    told = [str(each) for each in differences(theirs=theirs, ours=SPEC)]
+    assert told == [
+        "--straggler-report (factor): the run has '0', not '1.5'",
+        "--straggler-report (steps): the run has '0', not '20'",
+    ]
+
+
 @pytest.mark.parametrize("name", RunSpec.__struct_fields__)
 def test_no_field_of_the_spec_is_left_out(name: str) -> None:
     ours = a_spec(1, 4)

@@ -48,6 +48,9 @@ def test_defaults_are_sound() -> None:
         ({"journal": ETCD, "journal_cert": "c", "journal_key": "k"}, "journal_cert"),
         ({"advertise": "head"}, "advertise"),
         ({"journal_ca": "ca"}, "journal_ca"),
+        ({"otlp_endpoint": "head:4317"}, "otlp_endpoint"),
+        ({"otlp_endpoint": "http://"}, "otlp_endpoint"),
+        ({"otlp_endpoint": "http://user:secret@head"}, "otlp_endpoint"),
     ],
 )
 def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> None:

@@ -116,6 +116,11 @@ ANSWERS = [
 ]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
+    (
+        errors.MissingExtra("--http-port", "aiohttp", "page"),
+        "--http-port needs the package aiohttp, which is not installed",
+    ),
+    (errors.TracesUnusable("no number"), "OTEL_* of the environment is wrong: no number"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
     (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
     (errors.LostLeadership("/x"), "the state directory /x is in use by another coordinator"),

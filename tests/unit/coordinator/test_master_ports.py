@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coordinator.core.events import OutageEnded
 from coordinator.core.run.records import RoundStarted
 from coordinator.core.run.state import Phase
 from tests.support.world import a_running_story, a_story
@@ -57,6 +60,20 @@ def test_a_coordinator_that_stood_still_reads_what_waits_before_it_gives_a_run_u
     assert story.state().phase is Phase.GATHERING
     story.beat("a", port=20_001)
     assert story.assignment("a").round.master_port == 20_001
+
+
+@pytest.mark.parametrize(("present", "reason"), [(1, "a free port of a"), (0, "1 of 2 agents")])
+def test_who_could_not_be_told_or_come_during_an_outage_is_waited_for_anew(
+    present: int, reason: str
+) -> None:
+    story = a_story(2 - present, join_timeout_s=60.0)
+    story.join("a", port=0)
+    story.now += 61.0
+    story.handle(OutageEnded())
+    story.advance(59.0)
+    assert reason in story.standby("a").reason
+    story.advance(2.0)
+    assert story.state().phase is Phase.ENDED
 
 
 def test_a_port_given_with_the_spec_is_used_for_every_round() -> None:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from coordinator.core.model import GroupState
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.shell.http import ranks
-from coordinator.shell.http.ranks import FRESH_LEAST_S, MOST, OTHER_SCOPES, SHARE, UNKNOWN, Grids
+from coordinator.shell.http.ranks import (
+    FRESH_LEAST_S,
+    MOST,
+    OTHER_SCOPES,
+    SHARE,
+    UNKNOWN,
+    Grids,
+)
 from tests.support.world import START, Story, a_running_story, a_story
 
 if TYPE_CHECKING:

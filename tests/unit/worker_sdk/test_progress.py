@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -116,3 +118,63 @@ def test_the_largest_step(board: BoardDirectory) -> None:
     heartbeat(0)
     heartbeat(timers.STEP_MAX)
     assert board[layout.STEP] == timers.STEP_MAX
+
+
+def sums(board: BoardDirectory) -> tuple[int, int]:
+    return board[layout.STEPS_TIMED], board[layout.STEPS_TIME]
+
+
+def test_steps_and_their_times_add_up(board: BoardDirectory) -> None:
+    heartbeat(step=0)
+    assert sums(board) == (0, 0)
+    took = gap(board, 1) + gap(board, 4)
+    assert sums(board) == (4, took)
+    heartbeat(step=2)  # as after a restart in process
+    assert sums(board) == (4, took)
+    took += gap(board, None)
+    assert sums(board) == (5, took)
+    with section("checkpoint"):
+        pass
+    heartbeat()
+    assert board[layout.STEPS_TIMED] == 6
+
+
+def test_work_of_ones_own_adds_up_beside_them(board: BoardDirectory) -> None:
+    heartbeat(step=0, busy=9.0)  # of how many steps is not known
+    heartbeat(step=2, busy=0.5)
+    heartbeat(step=3)
+    heartbeat(step=4, busy=timedelta(milliseconds=250))
+    heartbeat(step=5, busy=0)
+    assert board[layout.STEPS_BUSY] == 4
+    assert board[layout.BUSY_TIME] == 750_000_000
+    assert board[layout.STEPS_TIMED] == 5
+
+
+def test_how_many_steps_there_will_be_is_kept_until_it_changes(board: BoardDirectory) -> None:
+    heartbeat(step=1)
+    assert board[layout.STEPS_TOTAL] == 0
+    heartbeat(step=2, total_steps=100)
+    heartbeat(step=3)
+    assert board[layout.STEPS_TOTAL] == 100
+    heartbeat(total_steps=200)
+    assert board[layout.STEPS_TOTAL] == 200
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({"total_steps": -1}, "total_steps is -1; it must be from 0 to"),
+        ({"total_steps": 1.5}, "total_steps is 1.5; it must be an int or None"),
+        ({"busy": -1.0}, "busy is -1.0; it must be finite and above 0, 0 or None"),
+        ({"busy": math.nan}, "busy is nan"),
+        ({"busy": "1"}, "busy is '1'; it must be a number of seconds"),
+    ],
+)
+def test_what_else_is_wrong_is_named_and_leaves_no_heartbeat(
+    board: BoardDirectory, told: dict[str, Any], text: str
+) -> None:
+    heartbeat(step=1)
+    with pytest.raises((TypeError, ValueError)) as raised:
+        heartbeat(step=2, **told)
+    assert text in str(raised.value)
+    assert board[layout.STEP] == 1

@@ -11,11 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from aiohttp import hdrs
+
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, LimitReached, Unavailable, UnknownRun
 from coordinator.limits import Limits
-from coordinator.shell.http.calls import SILENCE_MAX_S, Call, event
-from coordinator.shell.http.reading import runs_document
+from coordinator.shell.http.api.runs import runs_document
+from coordinator.shell.http.calls import SILENCE, SILENCE_MAX_S, Call, event
+from coordinator.shell.http.ranks import Grid, Grids
 from coordinator.shell.http.site import RUN, Route
 from coordinator.shell.term import Term
 from coordinator.wire.documents import event_document, goodput_document, overview_document
@@ -26,8 +29,13 @@ from drumbeat.v1 import query_pb2 as pb
 # What all streams of one kind may take of the event loop's time together, and how long what was
 # made for them serves at least.
 SHARE, FRESH_LEAST_S = 0.02, 1.0
-_SILENCE = b":\n\n"
 _EVENTS = "events"
+
+
+class LaterRun(CoordinatorError):
+    """A stream of the latest run of an id is not of the latest any more."""
+
+    status, text = "ABORTED", "a later run {0!a} has begun"
 
 
 class Reader:
@@ -63,7 +71,7 @@ class Reader:
             parts.append(part)
         parts += self._slots.values()
         self._slots.clear()
-        return b"".join(parts) or _SILENCE
+        return b"".join(parts) or SILENCE
 
 
 class Feed(ABC):
@@ -82,7 +90,7 @@ class Feed(ABC):
         for kind, made in self._latest.items():
             reader.put(kind, made)
         self._readers[reader] = None
-        if self._maker is None:
+        if self._maker is None or self._maker.done():
             self._maker = asyncio.create_task(self._made(), name="page")
         try:
             yield reader
@@ -144,8 +152,10 @@ class RunsFeed(Feed):
 class RunFeed(Feed):
     """One run of one generation."""
 
-    def __init__(self, term: Term, state: RunState, *, is_latest: bool) -> None:
+    def __init__(self, term: Term, state: RunState, grids: Grids, *, is_latest: bool) -> None:
         super().__init__(term)
+        self._grids = grids
+        self._grid: Grid | None = None
         self._run_id, self._generation, self._key = state.run_id, state.generation, state.key
         self._is_latest = is_latest
         self._encoded: dict[int, tuple[bytes, int]] = {}
@@ -186,17 +196,23 @@ class RunFeed(Feed):
         self.put("run", event("run", overview_document(overview)))
         found = await self._term.queries.GetGoodput(of)
         self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
-        if state.verdict is not None:
-            return float("inf")
-        return max(seconds_of(overview.fresh_for), _pause_s(time.thread_time() - began))
+        took_s, is_over = time.thread_time() - began, state.verdict is not None
+        run = self._term.driver.registry.runs.get(self._key)
+        grid = await self._grids.get(state, run, is_repeated=not is_over)
+        if grid is not self._grid:
+            self._grid = grid
+            self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
+        return float("inf") if is_over else max(seconds_of(overview.fresh_for), _pause_s(took_s))
 
     def _state(self) -> RunState:
-        """Return the run. Raises ``UnknownRun`` once it is forgotten, or there is a later one."""
+        """Return the run. Raises ``UnknownRun`` or ``LaterRun``."""
         runs = self._term.driver.journal.runs
-        latest = runs.find(self._run_id, 0 if self._is_latest else self._generation)
-        if latest is None or latest.generation != self._generation:
-            raise UnknownRun(self._run_id, "any more that this was of")
-        return latest
+        found = runs.find(self._run_id, 0 if self._is_latest else self._generation)
+        if found is None:
+            raise UnknownRun(self._run_id, "any more")
+        if found.generation != self._generation:
+            raise LaterRun(self._run_id)
+        return found
 
     def _events(self, after: int) -> tuple[bytes, int]:
         state = self._state()
@@ -216,6 +232,7 @@ class Live:
         self._limits = limits
         self._term: Term | None = None
         self._feeds: dict[tuple[str, int, bool], Feed] = {}
+        self._grids: Grids
         self._count = 0
 
     def routes(self) -> list[Route]:
@@ -233,33 +250,46 @@ class Live:
 
     async def run(self, call: Call) -> None:
         """Show one run, for as long as the reader likes."""
-        asked = call.generation
-        state = call.term.driver.journal.runs.find(call.run_id, asked)
-        if state is None:
-            raise UnknownRun(call.run_id, f"of generation {asked}" if asked else "")
-        key = (call.run_id, state.generation, not asked)
-        feed = self._feed(call.term, key, lambda: RunFeed(call.term, state, is_latest=not asked))
+        (state, _), is_latest = call.found_run(), not call.generation
+        key = (call.run_id, state.generation, is_latest)
+        grids = self.grids(call.term)
+        feed = self._feed(
+            call.term, key, lambda: RunFeed(call.term, state, grids, is_latest=is_latest)
+        )
         await self._stream(call, feed, _resumed(call, state))
 
     def _feed(self, term: Term, key: tuple[str, int, bool], make: Callable[[], Feed]) -> Feed:
-        if term is not self._term:  # readers of the one before were ended with it
-            self._term, self._feeds = term, {}
+        self._go_on(term)
         self._feeds = {k: each for k, each in self._feeds.items() if not each.is_unread}
         if key not in self._feeds:
             self._feeds[key] = make()
         return self._feeds[key]
 
-    async def _stream(self, call: Call, feed: Feed, after: int) -> None:
+    def grids(self, term: Term) -> Grids:
+        """Return the ranks of all runs, as columns."""
+        self._go_on(term)
+        return self._grids
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a stream. Raises ``LimitReached``."""
         if self._count >= (most := self._limits.page_streams_max):
             raise LimitReached("page_streams_max", most)
         self._count += 1
         try:
-            with feed.open(after) as reader:
-                await call.open_stream()
-                while call.request.method != "HEAD":
-                    await call.send(await reader.take(feed))
+            yield
         finally:
             self._count -= 1
+
+    def _go_on(self, term: Term) -> None:
+        if term is not self._term:  # readers of the one before were ended with it
+            self._term, self._feeds, self._grids = term, {}, Grids(term.driver.now)
+
+    async def _stream(self, call: Call, feed: Feed, after: int) -> None:
+        with self.counted(), feed.open(after) as reader:
+            await call.open_stream()
+            while call.request.method != hdrs.METH_HEAD:
+                await call.send(await reader.take(feed))
 
 
 def _resumed(call: Call, state: RunState) -> int:

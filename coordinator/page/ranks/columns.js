@@ -1,0 +1,189 @@
+/** The ranks of a round as arrays: decoded, judged, counted. Knows nothing of the document. */
+
+export const UNKNOWN = 65_535;
+export const MOST = 65_534;
+
+/** States in order of how much they matter: a sign for cells, and whether one should look. */
+export const STATES = {
+  failed: { sign: "F", is: "bad", title: "failed" },
+  lost: { sign: "L", is: "bad", title: "lost" },
+  away: { sign: "A", is: "bad", title: "away" },
+  silent: { sign: "S", is: "bad", title: "silent" },
+  unknown: { sign: "?", is: "odd", title: "not heard yet" },
+  stopping: { sign: "E", is: "odd", title: "ending" },
+  waiting: { sign: "W", is: "odd", title: "waiting" },
+  starting: { sign: "B", is: "odd", title: "beginning" },
+  running: { sign: "", is: "well", title: "running" },
+  succeeded: { sign: "✓", is: "well", title: "succeeded" },
+};
+const SEVERITY = Object.fromEntries(Object.keys(STATES).map((name, at) => [name, 10 - at]));
+
+// From which value each class begins; the first is that of those who are as all others are.
+export const LAGS = [0, 3, 10, 100, 1_000];
+export const SILENCES_S = [0, 10, 30, 120, 600];
+const NOT_KNOWN = 5; // the class of what is not known
+// A beat that is this much late tells nothing of where its workers are by now.
+const INTERVALS_MAX = 1.5;
+const SAMPLE = 4_000;
+
+/** The bytes of a column. */
+function bytes(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const raw = atob(text);
+  const found = new Uint8Array(raw.length);
+  for (let at = 0; at < raw.length; at += 1) found[at] = raw.charCodeAt(at);
+  return found;
+}
+
+/** A round's ranks, from the whole document, or from what changed since one of the same round. */
+export class Ranks {
+  constructor(document, before = null) {
+    this.roundId = document.round_id;
+    this.standbys = document.standbys_count;
+    if (document.names) {
+      this.states = document.states;
+      this.names = document.names;
+      this.hosts = document.hosts;
+      this.counts = new Uint16Array(bytes(document.counts).buffer);
+      this.first = new Uint32Array(this.counts.length + 1);
+      this.counts.forEach((count, host) => { this.first[host + 1] = this.first[host] + count; });
+      this.countMost = this.counts.reduce((most, count) => Math.max(most, count), 0);
+    } else {
+      for (const name of ["states", "names", "hosts", "counts", "first", "countMost"]) this[name] = before[name];
+    }
+    this.furthest = document.furthest_step;
+    this.intervalS = document.interval_s ?? 5;
+    this.hostState = bytes(document.host_state);
+    this.hostSilence = new Uint16Array(bytes(document.host_silence).buffer);
+    this.hostStepTimeS = new Float32Array(bytes(document.host_step_time_s).buffer);
+    this.toldLag = new Uint16Array(bytes(document.lag).buffer);
+    this.silence = new Uint16Array(bytes(document.silence).buffer);
+    this.scopeIndex = bytes(document.scope_index);
+    this.scopes = document.scopes;
+    this.lag = this.#lags();
+    this.classes = { state: this.#ofStates(), lag: this.#ofLags(), silence: this.#ofSilences() };
+  }
+
+  get size() { return this.first[this.names.length]; }
+
+  /** The place of a rank's host among all. */
+  hostOf(rank) {
+    let low = 0;
+    let high = this.names.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.first[middle] <= rank) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  /** What is known of a rank; what is not is null. */
+  of(rank) {
+    const host = this.hostOf(rank);
+    const told = this.toldLag[rank];
+    return {
+      rank, at: host, localRank: rank - this.first[host],
+      name: this.names[host], host: this.hosts[host] ?? this.names[host],
+      state: this.stateOf(host),
+      step: told > MOST - 1 || this.furthest == null ? null : this.furthest - told,
+      lag: this.lag[rank] === UNKNOWN ? null : this.lag[rank],
+      silenceS: this.silence[rank] === UNKNOWN ? null : this.silence[rank] / 10,
+      scope: this.scopes[this.scopeIndex[rank]] || null,
+    };
+  }
+
+  stateOf(host) { return this.states[this.hostState[host]]; }
+
+  /** How many ranks are in each class of a mode; the last of lag and silence: not known. */
+  counted(mode) {
+    const found = new Uint32Array(mode === "state" ? this.states.length : NOT_KNOWN + 1);
+    for (const each of this.classes[mode]) found[each] += 1;
+    return found;
+  }
+
+  /**
+   * Where one should look first: {rank, count} each, all ranks of a host together if it is the
+   * host that stands out; and how many ranks do so at all.
+   */
+  worst(most, stragglers = new Set()) {
+    const { lag, silence } = this.classes;
+    const found = []; // the worst first
+    let ranksCount = 0;
+    let rowsCount = 0;
+    const take = (key, rank, count) => {
+      ranksCount += count;
+      rowsCount += 1;
+      if (found.length === most && key <= found.at(-1).key) return;
+      const place = found.findIndex((other) => other.key < key);
+      found.splice(place < 0 ? found.length : place, 0, { key, rank, count });
+      if (found.length > most) found.pop();
+    };
+    for (let host = 0; host < this.names.length; host += 1) {
+      const severity = SEVERITY[this.stateOf(host)] ?? 0;
+      if (severity !== SEVERITY.running) {
+        if (severity > SEVERITY.running) take(severity * 1_000, this.first[host], this.counts[host]);
+        continue;
+      }
+      for (let rank = this.first[host]; rank < this.first[host + 1]; rank += 1) {
+        const behind = lag[rank] % NOT_KNOWN;
+        const quiet = silence[rank] % NOT_KNOWN;
+        const isSlow = stragglers.has(rank);
+        if (behind >= 2 || quiet >= 2 || isSlow) take(severity * 1_000 + behind * 100 + quiet * 10 + isSlow, rank, 1);
+      }
+    }
+    return { rows: found, rowsCount, ranksCount };
+  }
+
+  /**
+   * How far each is behind by now. Hosts say where their workers are at different instants:
+   * what a host is likely to have done since is added, but no more than until its next beat.
+   */
+  #lags() {
+    const found = new Uint16Array(this.toldLag.length).fill(UNKNOWN);
+    const longest = INTERVALS_MAX * this.intervalS;
+    const sinceStep = new Float32Array(this.names.length);
+    for (let host = 0; host < sinceStep.length; host += 1) {
+      const stepS = this.hostStepTimeS[host];
+      const age = this.hostSilence[host] / 10;
+      if (this.stateOf(host) === "running" && stepS > 0) sinceStep[host] = Math.min(age, longest) / stepS;
+    }
+    const at = (host, rank) => sinceStep[host] - this.toldLag[rank];
+    const sample = [];
+    const stride = Math.max(1, Math.floor(found.length / SAMPLE));
+    for (let rank = 0; rank < found.length; rank += stride) {
+      if (this.toldLag[rank] !== UNKNOWN) sample.push(at(this.hostOf(rank), rank));
+    }
+    sample.sort((one, other) => one - other);
+    // One that is too far ahead, because it was fast of late, shall not make all others late.
+    const front = sample[Math.floor(0.9 * (sample.length - 1))] ?? 0;
+    for (let host = 0; host < this.names.length; host += 1) {
+      for (let rank = this.first[host]; rank < this.first[host + 1]; rank += 1) {
+        if (this.toldLag[rank] === UNKNOWN) continue;
+        found[rank] = Math.min(MOST, Math.max(0, Math.floor(front - at(host, rank))));
+      }
+    }
+    return found;
+  }
+
+  #ofStates() {
+    const found = new Uint8Array(this.toldLag.length);
+    this.hostState.forEach((state, host) => found.fill(state, this.first[host], this.first[host + 1]));
+    return found;
+  }
+
+  #ofLags() { return this.lag.length ? classed(this.lag, LAGS) : new Uint8Array(0); }
+
+  #ofSilences() { return classed(this.silence, SILENCES_S.map((seconds) => 10 * seconds)); }
+}
+
+function classed(values, from) {
+  const found = new Uint8Array(values.length);
+  for (let at = 0; at < values.length; at += 1) {
+    const value = values[at];
+    let each = from.length - 1;
+    while (value < from[each]) each -= 1;
+    found[at] = value === UNKNOWN ? NOT_KNOWN : each;
+  }
+  return found;
+}

@@ -1,0 +1,100 @@
+/** One rank: where it runs, what it does, and its stacks on demand. */
+
+import { fill, h, line, setText, show } from "../base/dom.js";
+import { duration, number } from "../base/format.js";
+import { STATES } from "./columns.js";
+
+const FACTS = [
+  ["host", "Host"], ["pid", "Process"], ["state", "State"], ["step", "Step"], ["step-time", "Step time"],
+  ["scope", "In"], ["silence", "Silent"],
+];
+
+export class RankDetails {
+  constructor(context) {
+    this.context = context;
+    this.rank = null;
+    this.title = h("h3", { tabindex: "-1" });
+    this.facts = new Map(FACTS.map(([name]) => [name, h("dd", { class: "foreign" })]));
+    this.button = h("button", { type: "button", "data-ranks": "ask-stacks", onclick: () => this.#ask() }, "Show its stacks");
+    this.close = h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => this.show(null) }, "✕");
+    this.stacks = h("div", { class: "rank-stacks", "aria-live": "polite" });
+    this.element = h("section", { class: "rank-details", "aria-label": "Chosen rank", "data-ranks": "details", hidden: true },
+      h("header", {}, this.title, this.close),
+      h("dl", { class: "facts" }, FACTS.map(([name, title]) => h("div", { "data-fact": name }, h("dt", {}, title), this.facts.get(name)))),
+      h("div", { class: "buttons" }, this.button), this.stacks);
+  }
+
+  /** Show a rank, or none. */
+  show(rank, ranks = null) {
+    this.rank = rank;
+    this.worker = null;
+    this.asking?.abort();
+    show(this.element, rank != null);
+    if (rank == null) return;
+    fill(this.stacks);
+    this.button.disabled = false;
+    this.refresh(ranks);
+    this.#read(ranks.of(rank).at);
+  }
+
+  /** Show what the latest columns say. */
+  refresh(ranks) {
+    if (this.rank == null || this.rank >= ranks.size) return;
+    const each = ranks.of(this.rank);
+    const { worker } = this;
+    setText(this.title, `Rank ${each.rank}`);
+    this.#fact("host", each.name === each.host ? line(each.name) : `${line(each.name)} on ${line(each.host)}`);
+    this.#fact("pid", worker?.pid == null ? "–" : String(worker.pid));
+    this.#fact("state", STATES[each.state].title);
+    this.#fact("step", each.step == null ? "–" : `${number(each.step)}${each.lag ? `, ${number(each.lag)} behind` : ""}`);
+    this.#fact("step-time", duration(worker?.step_time_s));
+    const since = worker?.scope === each.scope && worker?.scope_age_s != null ? ` for ${duration(worker.scope_age_s)}` : "";
+    this.#fact("scope", each.scope == null ? "–" : line(each.scope) + since);
+    this.#fact("silence", duration(each.silenceS));
+    this.ranks = ranks;
+  }
+
+  destroy() { this.asking?.abort(); }
+
+  #fact(name, text) { setText(this.facts.get(name), text); }
+
+  /** Ask for what the columns do not have: its process, since when it is where it is. */
+  async #read(at) {
+    this.asking = new AbortController();
+    const { rank } = this;
+    try {
+      // Agents are listed by group rank, and a page begins behind its token.
+      const { agents } = await this.context.api("agents", { query: { page_token: `${at}:`, page_size: 1 }, signal: this.asking.signal });
+      if (this.rank !== rank) return;
+      this.worker = agents.flatMap((agent) => agent.workers).find((worker) => worker.rank === rank) ?? null;
+      this.refresh(this.ranks);
+    } catch (error) {
+      if (error.name !== "AbortError") this.#fact("pid", "–");
+    }
+  }
+
+  async #ask() {
+    const { rank } = this;
+    this.button.disabled = true;
+    fill(this.stacks, h("p", { class: "muted" }, "Asking its agent…"));
+    try {
+      const found = await this.context.api("stacks", { query: { ranks: rank } });
+      if (this.rank !== rank) return;
+      fill(this.stacks, shownStacks(found));
+    } catch (error) {
+      if (this.rank === rank) fill(this.stacks, h("p", { class: "error foreign" }, error.reason ?? error.message));
+    } finally {
+      if (this.rank === rank) this.button.disabled = false;
+    }
+  }
+}
+
+/** The stacks of one rank: where it is, then all its calls. */
+function shownStacks({ groups, unanswered }) {
+  const found = groups.flatMap((group) => [
+    h("p", { class: "foreign" }, "In ", h("b", {}, line(group.place))),
+    h("pre", { class: "foreign", "data-ranks": "stacks", tabindex: "0", "aria-label": "Stacks" }, group.stacks.trim()),
+  ]);
+  found.push(...unanswered.map((each) => h("p", { class: "foreign" }, `It gave no stacks: ${line(each.reason)}`)));
+  return found.length ? found : h("p", { class: "muted" }, "The round has no such rank any more.");
+}

@@ -1,0 +1,236 @@
+/** The ranks of the round: each a cell, coloured by what it does, how far it is, or for how long it is silent. */
+
+import { color, fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { count, duration, number } from "../base/format.js";
+import { RankCanvas } from "../ranks/canvas.js";
+import { LAGS, Ranks, SILENCES_S, STATES } from "../ranks/columns.js";
+import { RankDetails } from "../ranks/details.js";
+
+const WORST_MAX = 10;
+const RETRY_MS = 2_000;
+const MODES = [["state", "State"], ["lag", "Step lag"], ["silence", "Silence"]];
+const HELP = "Arrow keys move from rank to rank, Enter shows one, n goes to the next that stands out.";
+
+/** How each class of a mode looks: a colour, a sign, and the colour of what is written on it. */
+function look(mode, states) {
+  if (mode === "state") {
+    return states.map((name) => ({
+      title: STATES[name].title, sign: STATES[name].sign,
+      colour: color(`--rank-${name}`), ink: color(STATES[name].is === "bad" ? "--rank-ink-bad" : "--rank-ink"),
+    }));
+  }
+  const from = mode === "lag" ? LAGS : SILENCES_S;
+  const say = mode === "lag" ? number : duration;
+  const found = from.map((low, at) => ({
+    title: at + 1 === from.length ? `${say(low)} or more` : mode === "lag" ? `${say(low)} – ${say(from[at + 1] - 1)}` : `${at ? say(low) : 0} – ${say(from[at + 1])}`,
+    sign: at ? `${at}` : "",
+    colour: color(`--rank-scale-${at}`), ink: color(at > 2 ? "--rank-ink-bad" : "--rank-ink"),
+  }));
+  return [...found, { title: "not known", sign: "?", colour: color("--rank-unknown"), ink: color("--rank-ink") }];
+}
+
+export function mount(root, context) {
+  let ranks = null;
+  let stragglers = new Set();
+  let mode = "state";
+  let worst = [];
+  let isGone = false;
+  let wantedRound; // of the whole that was asked for
+  let retry = 0;
+  let lastColumns = null; // that came before the whole
+
+  const canvas = new RankCanvas({ point, choose, move, name: line }, (wanted) => look(wanted, ranks.states));
+  const help = h("p", { class: "unseen", id: "ranks-help" }, HELP);
+  setAttribute(canvas.element, "aria-describedby", "ranks-help");
+  const modes = h("span", { class: "segments", role: "group", "aria-label": "Colour ranks by" }, MODES.map(([name, title]) => h("button", {
+    type: "button", "data-mode": name, "aria-pressed": name === mode ? "true" : "false", onclick: () => colourBy(name),
+  }, title)));
+  const summary = h("span", { class: "hint", "data-ranks": "summary" });
+  const legend = h("ul", { class: "rank-legend", "aria-label": "Legend", "data-ranks": "legend" });
+  const tip = h("div", { class: "rank-tip", role: "presentation", hidden: true });
+  const note = h("p", { class: "empty", "data-ranks": "note" }, "Loading…");
+  const details = new RankDetails(context);
+  const caption = h("caption", {}, "");
+  const body = h("tbody");
+  const table = h("div", { class: "scroll" }, h("table", { class: "rank-worst", "data-ranks": "worst" }, caption,
+    h("thead", {}, h("tr", {}, [["Rank"], ["Host"], ["State"], ["Step", "number"], ["Behind", "number"], ["Silent", "number"], ["In"]]
+      .map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), body));
+  const shown = h("div", { class: "rank-body", hidden: true }, canvas.element, help, legend, h("div", { class: "rank-below" }, table, details.element));
+  fill(context.tools, modes, summary);
+  root.append(note, shown, tip);
+
+  async function load(roundId) {
+    if (wantedRound === roundId && roundId !== undefined) return;
+    wantedRound = roundId;
+    clearTimeout(retry);
+    try {
+      const document = await context.api("ranks");
+      if (isGone) return;
+      wantedRound = undefined;
+      take(document);
+      if (lastColumns && lastColumns.round_id !== document.round_id) load(lastColumns.round_id);
+      lastColumns = null;
+    } catch (error) {
+      wantedRound = undefined;
+      if (isGone || error.name === "AbortError") return;
+      if (!ranks) setText(note, error.status === 404 ? "There are no ranks." : `The ranks could not be read: ${error.reason ?? error.message}. It is tried again.`);
+      if (error.status !== 404) retry = setTimeout(load, RETRY_MS);
+    }
+  }
+
+  function take(document) {
+    const before = ranks;
+    ranks = new Ranks(document, before);
+    const isEmpty = !ranks.size;
+    show(shown, !isEmpty);
+    show(note, isEmpty);
+    show(modes, !isEmpty);
+    if (isEmpty) {
+      setText(note, ranks.roundId == null ? "There has been no round yet." : "The run has ended: the report says where its ranks stood.");
+      setText(summary, ranks.standbys ? `${count(ranks.standbys, "host")} waiting` : "");
+      details.show(null);
+      return;
+    }
+    setText(summary, [
+      count(ranks.size, "rank"), `on ${count(ranks.names.length, "host")}`,
+      ranks.furthest == null ? null : `furthest at step ${number(ranks.furthest)}`,
+      ranks.standbys ? `${count(ranks.standbys, "host")} standing by` : null,
+    ].filter(Boolean).join(" · "));
+    setAttribute(canvas.element, "aria-label", `${count(ranks.size, "rank")} of round ${ranks.roundId} on ${count(ranks.names.length, "host")}`);
+    canvas.show(ranks);
+    if (before && before.names !== ranks.names) details.show(null);
+    else details.refresh(ranks);
+    judge();
+  }
+
+  function judge() {
+    if (!ranks?.size) return;
+    const found = ranks.worst(WORST_MAX, stragglers);
+    worst = found.rows.map(({ rank }) => rank);
+    const isAll = found.rows.length === found.rowsCount;
+    setText(caption, found.ranksCount
+      ? `${count(found.ranksCount, "rank")} ${found.ranksCount === 1 ? "stands" : "stand"} out${isAll ? "" : `; the first ${found.rows.length} rows`}`
+      : "No rank stands out");
+    keyed(body, found.rows, ({ rank, count: ofHost }) => `${rank} ${ofHost}`, row, fillRow);
+    const counted = ranks.counted(mode);
+    const looks = look(mode, ranks.states);
+    const items = looks.map((each, at) => ({ ...each, at, count: counted[at] }))
+      .filter((each) => each.count || (mode !== "state" && each.at < LAGS.length));
+    if (stragglers.size) items.push({ at: "slow", sign: "•", title: "slow", count: stragglers.size, colour: "transparent", ink: color("--text") });
+    keyed(legend, items, (each) => `${mode}${each.at}`, (each) => h("li", { "data-class": each.at },
+      h("span", { class: "rank-swatch" }, each.sign), h("span"), " ", h("b")), (item, each) => {
+      item.firstChild.style.background = each.colour;
+      item.firstChild.style.color = each.ink;
+      setText(item.children[1], each.title);
+      setText(item.children[2], number(each.count));
+    });
+    canvas.mark(stragglers);
+  }
+
+  function row({ rank, count: ofHost }) {
+    const button = h("button", { type: "button", class: "link", onclick: () => choose(rank) }, ofHost > 1 ? `${rank}–${rank + ofHost - 1}` : `${rank}`);
+    return h("tr", { "data-rank": rank }, h("td", {}, button), h("td", { class: "foreign" }), h("td", {}, h("span", { class: "state" })),
+      h("td", { class: "number" }), h("td", { class: "number" }), h("td", { class: "number" }), h("td", { class: "foreign" }));
+  }
+
+  function fillRow(element, { rank, count: ofHost }) {
+    const each = ranks.of(rank);
+    const [, host, state, step, lag, silence, scope] = element.children;
+    setText(host, line(each.name, 60));
+    setText(state.firstChild, STATES[each.state].title + (stragglers.has(rank) ? ", slow" : ""));
+    setAttribute(state.firstChild, "data-state", each.state);
+    setText(step, number(each.step));
+    setText(lag, number(each.lag));
+    setText(silence, duration(each.silenceS));
+    setText(scope, each.scope == null || ofHost > 1 ? "" : line(each.scope, 60));
+  }
+
+  function colourBy(name) {
+    mode = name;
+    for (const button of modes.children) setAttribute(button, "aria-pressed", String(button.dataset.mode === name));
+    canvas.colourBy(name);
+    judge();
+  }
+
+  /** One line of what a rank does. */
+  function said(each) {
+    return [
+      `rank ${each.rank} on ${line(each.name, 60)}`, STATES[each.state].title,
+      each.step == null ? null : `step ${number(each.step)}${each.lag ? `, ${number(each.lag)} behind` : ""}`,
+      stragglers.has(each.rank) ? "slow" : null,
+      each.silenceS >= SILENCES_S[1] ? `silent for ${duration(each.silenceS)}` : null,
+      each.scope == null ? null : `in ${line(each.scope, 60)}`,
+    ].filter(Boolean).join(" · ");
+  }
+
+  function point(rank, event) {
+    show(tip, rank != null);
+    if (rank == null) return;
+    setText(tip, said(ranks.of(rank)));
+    const box = root.getBoundingClientRect();
+    const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4);
+    tip.style.transform = `translate(${Math.max(0, left)}px, ${event.clientY - box.top + 18}px)`;
+  }
+
+  let saying = 0;
+  function move(rank) {
+    clearTimeout(saying);
+    saying = setTimeout(() => context.announce(said(ranks.of(rank))), 120);
+  }
+
+  function choose(rank) {
+    if (!ranks || rank >= ranks.size) return;
+    chosen(rank);
+    context.announce(said(ranks.of(rank)));
+    context.select(rank);
+  }
+
+  function chosen(rank) {
+    canvas.choose(rank);
+    details.show(rank, ranks);
+  }
+
+  canvas.element.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      canvas.choose(null);
+      details.show(null);
+    } else if (event.key === "n" && worst.length) {
+      event.stopPropagation();
+      canvas.moveTo(worst[(worst.indexOf(canvas.cursor) + 1) % worst.length]);
+    }
+  });
+  const recolour = () => judge();
+  window.addEventListener("themechange", recolour);
+  load();
+
+  return {
+    update(kind, data) {
+      if (kind === "ranks") {
+        if (ranks && ranks.roundId === data.round_id && (ranks.names.length === 0) === !data.host_state) take(data);
+        else {
+          lastColumns = data;
+          load(data.round_id);
+        }
+      } else if (kind === "stragglers") {
+        stragglers = new Set((data.stragglers ?? []).map((each) => each.rank));
+        judge();
+      } else if (kind === "select" && data !== details.rank && ranks && data < ranks.size) {
+        chosen(data);
+      }
+    },
+    show(rank) {
+      if (rank == null || !ranks || rank >= ranks.size) return false;
+      choose(rank);
+      canvas.element.focus({ preventScroll: true });
+      return true;
+    },
+    destroy() {
+      isGone = true;
+      clearTimeout(retry);
+      clearTimeout(saying);
+      window.removeEventListener("themechange", recolour);
+      canvas.destroy();
+      details.destroy();
+    },
+  };
+}

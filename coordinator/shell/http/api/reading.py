@@ -1,0 +1,111 @@
+"""Shell. What is read over HTTP: the documents of ``-o json``, from the services of gRPC."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from coordinator.shell.cluster.service import version
+from coordinator.shell.http.access import Access
+from coordinator.shell.http.api.live import Live
+from coordinator.shell.http.api.runs import runs_document
+from coordinator.shell.http.calls import DATA, JSON, Call
+from coordinator.shell.http.site import RUN, Route
+from coordinator.wire.documents import (
+    Document,
+    agents_document,
+    event_document,
+    goodput_document,
+    overview_document,
+    verdict_document,
+)
+from drumbeat.v1 import query_pb2 as pb
+
+_QUERY = "QueryService"
+# Of one answer: some ms each.
+EVENTS_MAX, AGENTS_MAX = 500, 100
+
+
+class Reading:
+    """The handlers of all that is read and is no stream."""
+
+    def __init__(self, access: Access, live: Live) -> None:
+        self._access, self._live = access, live
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        run = f"/api/runs/{RUN}"
+        return [
+            Route("/api/me", f"{_QUERY}/ListRuns", self.me),
+            Route("/api/runs", f"{_QUERY}/ListRuns", self.runs),
+            Route(run, f"{_QUERY}/GetOverview", self.run),
+            Route(f"{run}/events", f"{_QUERY}/ListEvents", self.events),
+            Route(f"{run}/goodput", f"{_QUERY}/GetGoodput", self.goodput),
+            Route(f"{run}/report", f"{_QUERY}/GetReport", self.report),
+            Route(f"{run}/agents", f"{_QUERY}/ListAgents", self.agents),
+            Route(f"{run}/ranks", f"{_QUERY}/ListAgents", self.ranks),
+        ]
+
+    async def me(self, call: Call) -> Document:
+        """Say who calls."""
+        caller = call.known.caller
+        return {
+            "name": caller.name,
+            "role": caller.role,
+            "run_id": caller.run_id or None,
+            "csrf": self._access.csrf(call.known),
+            "version": version(),
+        }
+
+    async def runs(self, call: Call) -> Document:
+        """List all runs."""
+        return await runs_document(call.term, call.known.caller.run_id)
+
+    async def run(self, call: Call) -> Document:
+        """Show one run at a glance."""
+        asked = pb.GetOverviewRequest(
+            run_id=call.run_id, generation=call.generation, is_repeated=True
+        )
+        return overview_document(await call.term.queries.GetOverview(asked, call))
+
+    async def events(self, call: Call) -> Document:
+        """List what was decided, after an event."""
+        asked = pb.ListEventsRequest(
+            run_id=call.run_id,
+            generation=call.generation,
+            after_sequence=call.number("after"),
+            page_size=EVENTS_MAX,
+        )
+        page = await call.term.queries.ListEvents(asked, call)
+        documents = [event_document(each) for each in page.events]
+        return {"events": documents, "has_more": page.has_more}
+
+    async def goodput(self, call: Call) -> Document:
+        """Say what the time of a run went into."""
+        is_whole = call.number("segments") > 0
+        asked = pb.GetGoodputRequest(
+            run_id=call.run_id, generation=call.generation, with_segments=is_whole
+        )
+        found = await call.term.queries.GetGoodput(asked, call)
+        return goodput_document(call.run_id, found, with_segments=is_whole)
+
+    async def report(self, call: Call) -> Document:
+        """Say how a run ended."""
+        asked = pb.GetReportRequest(run_id=call.run_id, generation=call.generation)
+        return verdict_document((await call.term.queries.GetReport(asked, call)).verdict)
+
+    async def agents(self, call: Call) -> Document:
+        """List agents with their workers."""
+        asked = pb.ListAgentsRequest(
+            run_id=call.run_id,
+            generation=call.generation,
+            page_size=min(call.number("page_size", AGENTS_MAX), AGENTS_MAX),
+            page_token=call.request.query.get("page_token", ""),
+            view=pb.VIEW_FULL,
+        )
+        return agents_document(await call.term.queries.ListAgents(asked, call))
+
+    async def ranks(self, call: Call) -> web.Response:
+        """Show all ranks, as columns."""
+        state, run = call.found_run()
+        grid = await self._live.grids(call.term).get(state, run, is_repeated=True)
+        return web.Response(body=grid.whole, headers=DATA, content_type=JSON)

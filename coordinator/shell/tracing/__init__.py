@@ -1,0 +1,1 @@
+"""Rounds, restarts and iterations of runs as traces for OpenTelemetry."""

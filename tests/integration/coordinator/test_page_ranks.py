@@ -1,0 +1,79 @@
+"""The ranks of a run over HTTP: the whole when it is asked for, then what changes, live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from coordinator.core.events import BeatReceived, SessionOpened
+from coordinator.core.model import Beat, GroupState
+from coordinator.core.progress.worker_progress import WorkerProgress
+from tests.support.pages import site
+from tests.support.waiting import MS, wait_until
+from tests.support.world import a_spec, an_agent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from pathlib import Path
+
+    from tests.support.pages import Browser, Site
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Site]:
+    async with site(tmp_path, insecure=True) as made:
+        yield made
+
+
+def opened(name: str) -> SessionOpened:
+    return SessionOpened(
+        run_id="run",
+        spec=a_spec(2),
+        session_id=f"s-{name}",
+        agent=an_agent(name, local_world_size=2),
+        beat=Beat(state=GroupState.IDLE, master_port=20_000),
+    )
+
+
+def beat(name: str, step: int) -> BeatReceived:
+    workers = tuple(WorkerProgress(local_rank=i, step=step, heartbeat_age_s=0.1) for i in (0, 1))
+    running = Beat(state=GroupState.RUNNING, round_id=0, workers=workers, workers_alive=2)
+    return BeatReceived(run_id="run", session_id=f"s-{name}", incarnation=f"{name}.1", beat=running)
+
+
+async def told(browser: Browser) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield what the live stream tells of ranks."""
+    async with browser.open("GET", "/api/runs/run/live") as stream:
+        kind = ""
+        async for line in stream.content:
+            if line.startswith(b"event: "):
+                kind = line[7:].decode().strip()
+            elif line.startswith(b"data: ") and kind == "ranks":
+                yield json.loads(line[6:])
+
+
+async def test_the_whole_is_read_once_and_what_changes_comes_by_itself(served: Site) -> None:
+    for name in "ab":
+        served.driver.open(opened(name))
+    browser = served.browser()
+    async with asyncio.timeout(20):
+        await wait_until(lambda: "run" in served.driver.journal.runs.states, 10_000 * MS)
+        live = told(browser)
+        async for columns in live:
+            if columns["round_id"] == 0:
+                break
+        whole = (await browser.get("/api/runs/run/ranks")).json
+        assert whole["names"] == ["a", "b"]
+        assert len(b64decode(whole["lag"])) == 8
+        for name, step in (("a", 7), ("b", 5)):
+            served.driver.submit(beat(name, step))
+        async for columns in live:
+            if columns["furthest_step"] == 7:
+                break
+        assert "names" not in columns
+        assert b64decode(columns["lag"]) == bytes([0, 0, 0, 0, 2, 0, 2, 0])
+        await live.aclose()

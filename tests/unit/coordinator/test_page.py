@@ -1,0 +1,91 @@
+"""What the page promises that its files show: weight, sources, contrast, text that stays text."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "coordinator" / "page"
+FILES = sorted(path for path in PAGE.rglob("*") if path.is_file())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+BYTES_MAX = 200_000
+OF_TEXT, OF_SIGNS = 4.5, 3.0
+"""WCAG 2.2 AA: 1.4.3 for text, 1.4.11 for what else carries meaning."""
+
+SURFACES = ("background", "surface", "sunken")
+TEXTS = ("text", "muted", "accent", "good", "warning", "bad")
+
+
+def tokens(theme: str) -> dict[str, str]:
+    """Return the colours of a theme by name."""
+    style = (PAGE / "style.css").read_text()
+    light, dark = re.findall(r"^:root[^{]*\{(.*?)^\}", style, re.MULTILINE | re.DOTALL)[:2]
+    found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light))
+    return found if theme == "light" else found | dict(re.findall(r"--([\w-]+): (#\w{6})", dark))
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of #rrggbb, as WCAG defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_have_the_contrast_of_wcag_aa(theme: str) -> None:
+    of = tokens(theme)
+    states = [name for name in of if name.startswith("state-")]
+    parts = [name for name in of if name.startswith("part-")]
+    texts = [
+        *product((*TEXTS, *states), SURFACES),
+        *product(("text", "warning", "bad"), ("warning-soft", "bad-soft")),
+        ("text", "good-soft"),
+        ("on-accent", "accent"),
+        ("on-accent", "bad"),
+        *(("on-part", part) for part in parts),
+    ]
+    signs = [*product((*parts, "control", "focus"), ("background", "surface"))]
+    assert [
+        f"{one} on {other}: {contrast(of[one], of[other]):.2f}, least {least}"
+        for pairs, least in ((texts, OF_TEXT), (signs, OF_SIGNS))
+        for one, other in pairs
+        if contrast(of[one], of[other]) < least
+    ] == []
+
+
+def test_the_page_weighs_less_than_promised() -> None:
+    assert sum(path.stat().st_size for path in FILES) < BYTES_MAX
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_is_fetched_from_elsewhere(path: Path) -> None:
+    text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"(?:https?:)?//[\w-]+\.[\w.-]+", text) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_text_never_becomes_markup(path: Path) -> None:
+    text = path.read_text()
+    ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
+    assert re.findall(ways, text) == []
+
+
+def test_what_modules_import_is_there() -> None:
+    missing = [
+        f"{path.name} imports {name}"
+        for path in SCRIPTS
+        for name in re.findall(r'from "(\.[^"]+)"', path.read_text())
+        if not (path.parent / name).resolve().is_file()
+    ]
+    assert missing == []
