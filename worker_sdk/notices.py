@@ -41,6 +41,7 @@ class NoticeKind(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     SCALE_UP = "scale-up"
+    CHECKPOINT = "checkpoint"
     OTHER = "other"
 
 

@@ -23,6 +23,7 @@ class NoticeKind(StrEnum):
     STOP = "STOP"
     RESTART = "RESTART"
     SCALE_UP = "SCALE_UP"
+    CHECKPOINT = "CHECKPOINT"
     OTHER = "OTHER"  # of a later version
 
 

@@ -15,6 +15,7 @@ import grpc
 from coordinator.access.calls import error_detail
 from coordinator.command.looking.reading import Reader, calls_of
 from coordinator.command.requests import (
+    CheckpointRun,
     CreateToken,
     DrainAgent,
     ForgetRun,
@@ -183,6 +184,16 @@ def _restart_run(asked: RestartRun, call: Call) -> Done:
     return _steered(asked.run_id, call("RestartRun", request))
 
 
+def _checkpoint_run(asked: CheckpointRun, call: Call) -> Done:
+    request = control_pb2.CheckpointRequest(
+        run_id=asked.run_id,
+        reason=asked.reason or "",
+        request_id=uuid.uuid4().hex,
+        grace=None if asked.grace is None else duration(asked.grace),
+    )
+    return _steered(asked.run_id, call("Checkpoint", request))
+
+
 def _steered(run_id: str, response: Any) -> Done:
     document = {"run_id": run_id, "is_new": response.is_new, "outcome": response.outcome}
     return Done(f"coordinator: run {run_id}: {response.outcome}", document)
@@ -312,6 +323,7 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     RetireAuthority: _retire_authority,
     StopRun: _stop_run,
     RestartRun: _restart_run,
+    CheckpointRun: _checkpoint_run,
     ForgetRun: _forget_run,
     DrainAgent: _drain_agent,
     UndrainAgent: _undrain_agent,

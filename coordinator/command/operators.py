@@ -17,7 +17,9 @@ from drumbeat.command import options
 def add_to(root: options.SectionedGroup) -> None:
     """Give the command ``coordinator`` those of operators."""
     root.add_section("Looking", *LOOKING, page)
-    root.add_section("Steering", stop, restart, drain, undrain, drains, forget, reset_limits)
+    root.add_section(
+        "Steering", stop, restart, checkpoint, drain, undrain, drains, forget, reset_limits
+    )
     root.add_section("Access", token, authority)
     root.add_section("High availability", members, step_down)
 
@@ -366,3 +368,23 @@ def page(ctx: click.Context, /, **params: Any) -> Request:
     page, with --http-port.
     """
     return made(requests.LinkPage, ctx, params)
+
+
+@command(
+    None,
+    "checkpoint",
+    """\b
+Examples:
+  coordinator checkpoint mt5 --reason "before the network is changed"
+""",
+    requests.CheckpointRun,
+)
+@RUN
+@click.pass_context
+def checkpoint(ctx: click.Context, /, **params: Any) -> Request:
+    """Have training save now, at one step on all ranks, and go on.
+
+    It has to ask when to save, with worker_sdk.should_checkpoint; if it does not, nothing happens.
+    The events of the run say when all have saved.
+    """
+    return made(requests.CheckpointRun, ctx, params)

@@ -133,6 +133,15 @@ class RestartRun(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointRun(Request):
+    """``coordinator checkpoint``."""
+
+    run_id: str  # an argument
+    reason: str | None = declare(_REASON)
+    grace: float | None = declare(_GRACE._replace(help="How long it may take, at most."))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForgetRun(Request):
     """``coordinator forget``."""
 
@@ -365,6 +374,7 @@ COMMANDS: dict[str, type[Request]] = {
     "reset-limits": ResetLimits,
     "stop": StopRun,
     "restart": RestartRun,
+    "checkpoint": CheckpointRun,
     "forget": ForgetRun,
     "drain": DrainAgent,
     "undrain": UndrainAgent,

@@ -129,6 +129,17 @@ class RestartAsked(Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
 
 
+class CheckpointAsked(Struct, frozen=True, kw_only=True):
+    """The operator wants training to save now, and to go on; as ``StopAsked``."""
+
+    run_id: str
+    request_id: int
+    call_id: str = ""
+    reason: str = ""
+    caller: str = ""
+    grace_s: float | None = None
+
+
 class ForgetAsked(Struct, frozen=True, kw_only=True):
     """The operator wants an ended run forgotten; as ``StopAsked``."""
 
@@ -180,7 +191,7 @@ class RunRead(Struct, frozen=True, kw_only=True):
 
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
-Steering = StopAsked | RestartAsked
+Steering = StopAsked | RestartAsked | CheckpointAsked
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 FromOutside = ToRun | TokenCreated | TokenRevoked
 CoreEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded

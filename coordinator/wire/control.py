@@ -86,6 +86,7 @@ def call_id_of(given: str) -> str:
 def grace_of(
     request: control_pb2.StopRunRequest
     | control_pb2.RestartRunRequest
+    | control_pb2.CheckpointRequest
     | control_pb2.DrainAgentRequest,
 ) -> float | None:
     """Read how long training may take to save; ``None``: it is not said. Raises as above."""

@@ -726,3 +726,58 @@ class StepDownResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["leader", b"leader"]) -> None: ...
 
 Global___StepDownResponse: typing_extensions.TypeAlias = StepDownResponse
+
+@typing.final
+class CheckpointRequest(google.protobuf.message.Message):
+    """Asks training to save."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    GRACE_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    reason: builtins.str
+    """As in `StopRunRequest`."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    @property
+    def grace(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it may take; unset: as the coordinator is told."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        request_id: builtins.str = ...,
+        grace: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["grace", b"grace", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]) -> None: ...
+
+Global___CheckpointRequest: typing_extensions.TypeAlias = CheckpointRequest
+
+@typing.final
+class CheckpointResponse(google.protobuf.message.Message):
+    """Training is told."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether it is because of this request."""
+    outcome: builtins.str
+    """What happens now, in words."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+
+Global___CheckpointResponse: typing_extensions.TypeAlias = CheckpointResponse

@@ -105,6 +105,11 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.StepDownRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.StepDownResponse.FromString,
                 _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/drumbeat.v1.ControlService/Checkpoint',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.CheckpointResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -229,6 +234,15 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Checkpoint(self, request, context):
+        """Has training save at one step on all ranks, if it asks when to, and go on. Answers once it is
+        journaled; the events of the run say when all have saved. Harmless if repeated with the same
+        request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it has no round, or ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -301,6 +315,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.StepDown,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.StepDownRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.StepDownResponse.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.CheckpointRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.CheckpointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -682,6 +701,33 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/StepDown',
             drumbeat_dot_v1_dot_control__pb2.StepDownRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.StepDownResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/Checkpoint',
+            drumbeat_dot_v1_dot_control__pb2.CheckpointRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.CheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -249,7 +249,23 @@ _ControlServiceStepDownType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType]):
+_ControlServiceCheckpointType = typing_extensions.TypeVar(
+    '_ControlServiceCheckpointType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CheckpointRequest,
+        drumbeat.v1.control_pb2.CheckpointResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CheckpointRequest,
+        drumbeat.v1.control_pb2.CheckpointResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CheckpointRequest,
+        drumbeat.v1.control_pb2.CheckpointResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType, _ControlServiceCheckpointType]):
     """What operators may change."""
 
     @typing.overload
@@ -310,6 +326,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
             drumbeat.v1.control_pb2.StepDownRequest,
             drumbeat.v1.control_pb2.StepDownResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.CheckpointRequest,
+            drumbeat.v1.control_pb2.CheckpointResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -369,6 +389,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.StepDownRequest,
             drumbeat.v1.control_pb2.StepDownResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.CheckpointRequest,
+            drumbeat.v1.control_pb2.CheckpointResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -447,6 +471,12 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     its address. FAILED_PRECONDITION: there is no other one that could; this one leads on.
     """
 
+    Checkpoint: _ControlServiceCheckpointType
+    """Has training save at one step on all ranks, if it asks when to, and go on. Answers once it is
+    journaled; the events of the run say when all have saved. Harmless if repeated with the same
+    request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it has no round, or ends.
+    """
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
@@ -503,6 +533,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.StepDownRequest,
         drumbeat.v1.control_pb2.StepDownResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.CheckpointRequest,
+        drumbeat.v1.control_pb2.CheckpointResponse,
     ],
 ]
 
@@ -652,6 +686,17 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.control_pb2.StepDownResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.StepDownResponse]]:
         """Has another coordinator of the cluster lead instead of this one. Answers once one does, with
         its address. FAILED_PRECONDITION: there is no other one that could; this one leads on.
+        """
+
+    @abc.abstractmethod
+    def Checkpoint(
+        self,
+        request: drumbeat.v1.control_pb2.CheckpointRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.CheckpointResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.CheckpointResponse]]:
+        """Has training save at one step on all ranks, if it asks when to, and go on. Answers once it is
+        journaled; the events of the run say when all have saved. Harmless if repeated with the same
+        request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it has no round, or ends.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

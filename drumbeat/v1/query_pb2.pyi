@@ -126,6 +126,8 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A caller made an agent leave, and keeps it out of rounds."""
     RUN_EVENT_KIND_AGENT_UNDRAINED: _RunEventKind.ValueType  # 19
     """A caller let an agent in again that had waited for that."""
+    RUN_EVENT_KIND_CHECKPOINT_ASKED: _RunEventKind.ValueType  # 20
+    """A caller asked training to save, and to go on."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
@@ -178,6 +180,8 @@ RUN_EVENT_KIND_AGENT_DRAINED: RunEventKind.ValueType  # 18
 """A caller made an agent leave, and keeps it out of rounds."""
 RUN_EVENT_KIND_AGENT_UNDRAINED: RunEventKind.ValueType  # 19
 """A caller let an agent in again that had waited for that."""
+RUN_EVENT_KIND_CHECKPOINT_ASKED: RunEventKind.ValueType  # 20
+"""A caller asked training to save, and to go on."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41

@@ -81,6 +81,8 @@ class _NoticeKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """A new round is planned."""
     NOTICE_KIND_SCALE_UP: _NoticeKind.ValueType  # 5
     """More hosts will take part."""
+    NOTICE_KIND_CHECKPOINT: _NoticeKind.ValueType  # 6
+    """Nothing: an operator wants a checkpoint, and training goes on."""
 
 class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
     """What a notice is about."""
@@ -97,6 +99,8 @@ NOTICE_KIND_RESTART: NoticeKind.ValueType  # 4
 """A new round is planned."""
 NOTICE_KIND_SCALE_UP: NoticeKind.ValueType  # 5
 """More hosts will take part."""
+NOTICE_KIND_CHECKPOINT: NoticeKind.ValueType  # 6
+"""Nothing: an operator wants a checkpoint, and training goes on."""
 Global___NoticeKind: typing_extensions.TypeAlias = NoticeKind
 
 class _LogStream:

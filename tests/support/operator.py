@@ -6,14 +6,20 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
-from coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
+from coordinator.core.events import (
+    CheckpointAsked,
+    DrainAsked,
+    ForgetAsked,
+    RestartAsked,
+    StopAsked,
+)
 from coordinator.errors import CoordinatorError
 from tests.support.world import RUN
 
 if TYPE_CHECKING:
     from tests.support.world import Story
 
-Asked = StopAsked | RestartAsked | ForgetAsked | DrainAsked
+Asked = StopAsked | RestartAsked | CheckpointAsked | ForgetAsked | DrainAsked
 
 _request_ids = itertools.count(-1, -1)
 

@@ -50,6 +50,7 @@ class Kind(IntEnum):
     STOP = 3  # the run will be stopped
     RESTART = 4  # a new round is planned
     SCALE_UP = 5  # more hosts will take part
+    CHECKPOINT = 6  # nothing but that an operator wants one
 
 
 def encode_reason(reason: str) -> bytes:

@@ -15,6 +15,7 @@ class NoticeKind(StrEnum):
     STOP = "STOP"
     RESTART = "RESTART"
     SCALE_UP = "SCALE_UP"
+    CHECKPOINT = "CHECKPOINT"  # nothing will change
 
 
 class Leaving(Struct, frozen=True, kw_only=True):

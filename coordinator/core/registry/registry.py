@@ -157,7 +157,13 @@ class Registry:
                 return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
-            case ev.LimitsReset() | ev.CallNoted() | ev.StopAsked() | ev.RestartAsked():
+            case (
+                ev.LimitsReset()
+                | ev.CallNoted()
+                | ev.StopAsked()
+                | ev.RestartAsked()
+                | ev.CheckpointAsked()
+            ):
                 return self._to_latest(event, now)
             case ev.TokenCreated() | ev.TokenRevoked():
                 return self._change_token(event, now)

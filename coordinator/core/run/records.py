@@ -134,6 +134,7 @@ class CallKind(StrEnum):
     TOKEN_CHANGED = "token changed"  # noqa: S105 - no secret
     STOP_ASKED = "stop asked"
     RESTART_ASKED = "restart asked"
+    CHECKPOINT_ASKED = "checkpoint asked"
     AGENT_DRAINED = "agent drained"
     AGENT_UNDRAINED = "agent undrained"
 

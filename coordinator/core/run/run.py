@@ -24,7 +24,7 @@ from coordinator.core.progress.notice import NoticeKind
 from coordinator.core.run import records as rec
 from coordinator.core.run.reasons import hosts
 from coordinator.core.run.state import Phase, RunState
-from coordinator.core.run.steering import restarted, stopped, with_notice
+from coordinator.core.run.steering import checkpointed, noted, restarted, stopped, with_notice
 from coordinator.errors import CoordinatorError, LimitReached, SessionReplaced, StaleSession
 from drumbeat.format import are, count
 
@@ -140,7 +140,7 @@ class Run(RunContext):
                 told = f"{count(forgotten, 'limit')} forgotten"
                 self._note(rec.CallKind.LIMITS_RESET, told, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
-            case ev.StopAsked() | ev.RestartAsked():
+            case ev.StopAsked() | ev.RestartAsked() | ev.CheckpointAsked():
                 self._on_steering(event, now)
             case ev.DrainAsked():
                 self._on_drain(event, now)
@@ -155,6 +155,9 @@ class Run(RunContext):
 
     def _on_steering(self, event: ev.Steering, now: float) -> None:
         """Note what an operator wants; the phase's review does it, now or after a restart."""
+        if isinstance(event, ev.CheckpointAsked):
+            self._on_checkpoint(event, now)
+            return
         is_stop = isinstance(event, ev.StopAsked)
         result = stopped(self.state) if is_stop else self._restarted()
         is_known = bool(event.call_id) and event.call_id in self.state.calls
@@ -162,19 +165,23 @@ class Run(RunContext):
             result = fx.Steered(outcome="it was asked before", is_new=False)
         if isinstance(result, fx.Steered) and result.is_new:
             kind = rec.CallKind.STOP_ASKED if is_stop else rec.CallKind.RESTART_ASKED
-            noted = rec.CallNoted(
-                kind=kind,
-                reason=event.reason,
-                caller=event.caller,
-                at_s=now,
-                call_id=event.call_id,
-            )
-            self.decide(noted)
+            self.decide(noted(kind, event, now=now))
         asked = self.state.stop_reason if is_stop else self.state.restart_reason
         if asked and not is_known:
             kind_of_notice = NoticeKind.STOP if is_stop else NoticeKind.RESTART
             self._give_notice(kind_of_notice, asked, event.grace_s, now)
             result = with_notice(result, self.state, now=now)
+        self.effects.append(fx.Answer(request_id=event.request_id, result=result))
+
+    def _on_checkpoint(self, event: ev.CheckpointAsked, now: float) -> None:
+        """Give training notice of nothing but that it is to save."""
+        result = checkpointed(self.state)
+        if event.call_id and event.call_id in self.state.calls:
+            result = fx.Steered(outcome="it was asked before", is_new=False)
+        if isinstance(result, fx.Steered) and result.is_new:
+            self.decide(noted(rec.CallKind.CHECKPOINT_ASKED, event, now=now))
+            reason = event.reason or f"asked for by {event.caller or 'the operator'}"
+            self._give_notice(NoticeKind.CHECKPOINT, reason, event.grace_s, now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
 
     def _restarted(self) -> fx.Steered | CoordinatorError:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.core.effects import Steered
+from coordinator.core.events import Steering
+from coordinator.core.run.records import CallKind, CallNoted
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import CoordinatorError, WrongPhase
 from drumbeat.durations import format_duration
+
+
+def noted(kind: CallKind, event: Steering, *, now: float) -> CallNoted:
+    """Return what is journaled of something that an operator asked for."""
+    return CallNoted(
+        kind=kind, reason=event.reason, caller=event.caller, at_s=now, call_id=event.call_id
+    )
 
 
 def stopped(state: RunState) -> Steered:
@@ -37,6 +46,21 @@ def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
     if not has_begun:
         return Steered(outcome=f"its round {state.round_id} starts just now", is_new=False)
     return Steered(outcome="its next round starts; no restart is charged")
+
+
+def checkpointed(state: RunState) -> Steered | WrongPhase:
+    """Return what asking training to save leads to; nothing is done if that is not new."""
+    if state.verdict is not None:
+        return WrongPhase(
+            state.run_id, f"has ended: {state.verdict.reason}", "nothing can be saved"
+        )
+    if state.phase is Phase.ENDING:
+        return WrongPhase(state.run_id, f"is about to end: {state.reason}", "nothing can be saved")
+    if state.phase is Phase.GATHERING:
+        return WrongPhase(state.run_id, "has no round at present", "ask again once it trains")
+    if state.notice is not None:
+        return Steered(outcome=f"training saves already: {state.notice.reason}", is_new=False)
+    return Steered(outcome="training is told to save at one step, if it asks when to, and goes on")
 
 
 def with_notice(

@@ -13,6 +13,7 @@ from coordinator.access.server_identity import ServerIdentity
 from coordinator.access.token_table import secret_sha256
 from coordinator.core.effects import Steered
 from coordinator.core.events import (
+    CheckpointAsked,
     ForgetAsked,
     LimitsReset,
     RestartAsked,
@@ -150,6 +151,13 @@ class ControlService:
         done = await self._steer("RestartRun", RestartAsked, request, context)
         return pb.RestartRunResponse(is_new=done.is_new, outcome=done.outcome)
 
+    async def Checkpoint(
+        self, request: pb.CheckpointRequest, context: object = None
+    ) -> pb.CheckpointResponse:
+        """Have training save, once that is journaled. Raises as above."""
+        done = await self._steer("Checkpoint", CheckpointAsked, request, context)
+        return pb.CheckpointResponse(is_new=done.is_new, outcome=done.outcome)
+
     async def ForgetRun(
         self, request: pb.ForgetRunRequest, context: object = None
     ) -> pb.ForgetRunResponse:
@@ -209,8 +217,8 @@ class ControlService:
     async def _steer(
         self,
         method: str,
-        kind: type[StopAsked | RestartAsked],
-        request: pb.StopRunRequest | pb.RestartRunRequest,
+        kind: type[StopAsked | RestartAsked | CheckpointAsked],
+        request: pb.StopRunRequest | pb.RestartRunRequest | pb.CheckpointRequest,
         context: object,
     ) -> Steered:
         caller, run_id = self._caller_of(context).name, request.run_id

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.events import DrainAsked, RestartAsked, StopAsked
+from coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
 from coordinator.core.model import Release
 from coordinator.core.phases.notices import REPORTS_WAIT_S
 from coordinator.core.policy import Policy
@@ -21,6 +21,7 @@ from coordinator.core.progress.notice import (
 )
 from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded, RoundStarted
 from coordinator.core.run.state import Phase
+from coordinator.errors import WrongPhase
 from tests.support.operator import ask
 from tests.support.world import Story, a_running_story
 
@@ -294,3 +295,27 @@ def test_a_host_that_goes_sooner_than_what_is_planned_shortens_the_wait() -> Non
     assert pending(story).until_s == story.now + 20.0
     story.beat("b", more={"leaving": Leaving(reason="goes", time_left_s=19.9)})
     assert len(story.records(NoticeGiven)) == 2, "that is the same, said again"
+
+
+def test_training_saves_when_it_is_asked_to_and_goes_on() -> None:
+    story = a_training_story()
+    done = ask(story, CheckpointAsked, reason="before the network is changed", call_id="one")
+    assert isinstance(done, fx.Steered)
+    assert done.is_new
+    assert pending(story).kind is NoticeKind.CHECKPOINT
+    for call_id in ("one", "two"):
+        again = ask(story, CheckpointAsked, call_id=call_id)
+        assert isinstance(again, fx.Steered)
+        assert not again.is_new
+    save(story)
+    assert story.state().notice is None
+    assert ended(story) == []
+    assert story.state().phase is Phase.RUNNING
+    told = {story.sessions[each.session_id] for each in story.of(fx.TellNotice) if each.is_over}
+    assert told == {"a", "b", "c"}
+
+
+def test_a_run_without_a_round_saves_nothing() -> None:
+    story = a_training_story()
+    ask(story, StopAsked, grace_s=0.0)
+    assert isinstance(ask(story, CheckpointAsked), WrongPhase)

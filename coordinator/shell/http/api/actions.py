@@ -35,6 +35,7 @@ class Actions:
         return [
             route(f"/api/runs/{RUN}/stop", "StopRun", self.stop),
             route(f"/api/runs/{RUN}/restart", "RestartRun", self.restart),
+            route(f"/api/runs/{RUN}/checkpoint", "Checkpoint", self.checkpoint),
             route("/api/drains", "DrainAgent", self.drain),
             route("/api/undrains", "UndrainAgent", self.undrain),
         ]
@@ -48,6 +49,11 @@ class Actions:
         """Have a run begin another round."""
         request = await _asked(call, pb.RestartRunRequest, _OF_RUN)
         return _done(await call.term.control.RestartRun(request, call))
+
+    async def checkpoint(self, call: Call) -> Document:
+        """Have training save, and go on."""
+        request = await _asked(call, pb.CheckpointRequest, _OF_RUN)
+        return _done(await call.term.control.Checkpoint(request, call))
 
     async def drain(self, call: Call) -> Document:
         """Make agents leave, and keep them out."""
