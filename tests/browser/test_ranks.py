@@ -26,7 +26,7 @@ async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
         canvas, details = grid.get_by_role("application"), grid.locator("[data-ranks=details]")
         legend = grid.locator("[data-ranks=legend]")
         await expect(grid.locator("[data-ranks=summary]")).to_contain_text("4 ranks")
-        await expect(legend).to_contain_text("training")
+        await expect(legend).to_contain_text("running")
         # In each mode what a colour means is written, with how many have it.
         painted = set()
         for mode in ("Step lag", "Silence", "State"):
