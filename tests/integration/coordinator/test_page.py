@@ -85,6 +85,7 @@ async def test_a_run_is_read_over_http_as_the_command_line_reads_it(tmp_path: Pa
         assert (await browser.get("/api/runs/run/ranks")).json["names"] == ["alice"]
         goodput = (await browser.get("/api/runs/run/goodput?segments=1")).json
         assert goodput["segments"][0]["part"] == "starting"
+        assert (await browser.get("/api/runs/run/step-times")).json["round_id"] == 0
         assert (await browser.get("/api/runs/run/report")).status == 404
         assert (await browser.get("/api/runs/run?generation=2")).status == 404
         for query in ("generation=-1", "generation=x", "generation=9999999999999"):
@@ -98,8 +99,8 @@ async def test_a_stream_begins_with_the_whole_and_tells_what_follows(tmp_path: P
         await client.agent(**purpose).join()
         async with made.browser().open("GET", "/api/runs/run/live") as response:
             stream = Stream(response)
-            kinds = dict([await stream.next() for _ in range(4)])
-            assert set(kinds) == {"run", "events", "goodput", "ranks"}
+            kinds = dict([await stream.next() for _ in range(5)])
+            assert set(kinds) == {"run", "events", "goodput", "ranks", "stragglers"}
             assert [each["kind"] for each in kinds["events"]["events"]] == ["agent_admitted"]
             await client.agent(name="bob", **purpose).join()
             told = await stream.next_of("events")

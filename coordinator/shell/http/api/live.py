@@ -21,7 +21,12 @@ from coordinator.shell.http.calls import SILENCE, SILENCE_MAX_S, Call, event
 from coordinator.shell.http.ranks import Grid, Grids
 from coordinator.shell.http.site import RUN, Route
 from coordinator.shell.term import Term
-from coordinator.wire.documents import event_document, goodput_document, overview_document
+from coordinator.wire.documents import (
+    event_document,
+    goodput_document,
+    overview_document,
+    straggler_document,
+)
 from coordinator.wire.run_status import events_page
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
@@ -65,17 +70,23 @@ class Reader:
         self._due.clear()
         if self._error is not None:
             raise self._error
-        parts = []
+        parts, has_more = [], False
         if self._slots.pop(_EVENTS, None) is not None:
             part, self.after = feed.events(self.after)
             parts.append(part)
+            has_more = self.after < feed.events_count
         parts += self._slots.values()
         self._slots.clear()
+        if has_more:
+            self.put(_EVENTS, b"")
         return b"".join(parts) or SILENCE
 
 
 class Feed(ABC):
     """What some readers see together. It is made as long as there is one."""
+
+    events_count = 0
+    """The latest event that readers may have."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -169,12 +180,13 @@ class RunFeed(Feed):
     async def make(self) -> None:
         """Make it when something is decided, and as time passes while the run goes on."""
         driver, due, clock = self._term.driver, 0.0, asyncio.get_running_loop().time
-        runs, told = driver.journal.runs, -1
+        runs, is_first = driver.journal.runs, True
         with runs.watches.open(self._key, most=driver.limits.watches_max) as watch:
             while True:
                 state = self._state()
-                if state.events_count != told:
-                    told, due = state.events_count, min(due, clock() + FRESH_LEAST_S)
+                if is_first or state.events_count != self.events_count:
+                    is_first, self.events_count = False, state.events_count
+                    due = min(due, clock() + FRESH_LEAST_S)
                     self._encoded.clear()
                     self.put(_EVENTS, b"")
                 if clock() >= due:
@@ -194,6 +206,7 @@ class RunFeed(Feed):
         began = time.thread_time()
         self._encoded.clear()  # their ages
         self.put("run", event("run", overview_document(overview)))
+        self._tell_stragglers(overview)
         found = await self._term.queries.GetGoodput(of)
         self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
         took_s, is_over = time.thread_time() - began, state.verdict is not None
@@ -203,6 +216,12 @@ class RunFeed(Feed):
             self._grid = grid
             self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
         return float("inf") if is_over else max(seconds_of(overview.fresh_for), _pause_s(took_s))
+
+    def _tell_stragglers(self, overview: pb.GetOverviewResponse) -> None:
+        told = [straggler_document(each) for each in overview.stragglers]
+        data = {"stragglers": told, "stragglers_count": overview.stragglers_count}
+        if (made := event("stragglers", data)) != self._latest.get("stragglers"):
+            self.put("stragglers", made)
 
     def _state(self) -> RunState:
         """Return the run. Raises ``UnknownRun`` or ``LaterRun``."""

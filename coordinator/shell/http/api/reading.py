@@ -16,8 +16,10 @@ from coordinator.wire.documents import (
     event_document,
     goodput_document,
     overview_document,
+    step_times_document,
     verdict_document,
 )
+from coordinator.wire.step_times import RANKS_MAX
 from drumbeat.v1 import query_pb2 as pb
 
 _QUERY = "QueryService"
@@ -42,6 +44,7 @@ class Reading:
             Route(f"{run}/goodput", f"{_QUERY}/GetGoodput", self.goodput),
             Route(f"{run}/report", f"{_QUERY}/GetReport", self.report),
             Route(f"{run}/agents", f"{_QUERY}/ListAgents", self.agents),
+            Route(f"{run}/step-times", f"{_QUERY}/GetStepTimes", self.step_times),
             Route(f"{run}/ranks", f"{_QUERY}/ListAgents", self.ranks),
         ]
 
@@ -103,6 +106,13 @@ class Reading:
             view=pb.VIEW_FULL,
         )
         return agents_document(await call.term.queries.ListAgents(asked, call))
+
+    async def step_times(self, call: Call) -> Document:
+        """Show how long steps took of late."""
+        asked = pb.GetStepTimesRequest(
+            run_id=call.run_id, generation=call.generation, ranks=call.ranks(RANKS_MAX)
+        )
+        return step_times_document(call.run_id, await call.term.queries.GetStepTimes(asked, call))
 
     async def ranks(self, call: Call) -> web.Response:
         """Show all ranks, as columns."""
