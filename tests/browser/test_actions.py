@@ -39,6 +39,7 @@ def event(page: Page, kind: str, text: str = "") -> Locator:
 
 async def do(page: Page, action: str, confirm: str, reason: str, name: str = "") -> None:
     """Click an action, fill in its dialog, and confirm it there."""
+    await page.bring_to_front()  # another one paints once a second
     await page.get_by_role("button", name=action, exact=True).click()
     dialog = page.get_by_role("dialog")
     if name:
@@ -91,7 +92,7 @@ async def test_an_admin_steers_in_two_tabs_while_the_coordinator_dies(
         await expect(page.locator("[data-fact=round]")).to_contain_text("1")
         await do(page, "Drain…", "Drain", "fans", name="gpu9")
         await do(page, "Undrain…", "Undrain", "repaired", name="gpu9")
-        await page.get_by_role("button", name="Stop", exact=True).click()
+        await page.get_by_role("button", name="Stop", exact=True).click()  # and thinks again
         await page.keyboard.press("Escape")
         await expect(page.get_by_role("dialog")).to_have_count(0)
         await expect(page.locator("[data-phase]")).to_have_text("running")

@@ -34,7 +34,7 @@ async def test_the_printed_link_opens_the_list_of_runs_once(browser: Browser, st
         await page.get_by_role("link", name=FAILED).click()
         await page.reload()
         await expect(page.get_by_role("heading", level=1)).to_have_text(FAILED)
-    async with browser.visit(f"{stage.printed_link}x", errors=REFUSED) as visit:
+    async with browser.visit(stage.printed_link, errors=REFUSED) as visit:
         page = visit.page
         await expect(page.get_by_text("used before")).to_be_visible()
         code = page.get_by_label("Link or code")

@@ -49,3 +49,42 @@ async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
         await details.get_by_role("button", name="Show its stacks").click()
         await expect(details.locator("[data-ranks=stacks]")).to_contain_text("steady")
         await visit.page.keyboard.press("Escape")
+
+
+async def test_the_slow_rank_is_named_and_its_steps_are_drawn(
+    browser: Browser, stage: Stage
+) -> None:
+    async with browser.visit(stage.link(TRAINING)) as visit:
+        steps = visit.page.locator("[data-section=step-times]")
+        await steps.scroll_into_view_if_needed()
+        named = steps.locator("[data-step-times=stragglers]")
+        await expect(named).to_contain_text("Straggler: rank 3 on gpu1")
+        slow = steps.get_by_role("row").filter(has_text="gpu1 straggler")
+        await expect(slow.get_by_role("button", name="3")).to_be_visible()
+        await expect(visit.page.locator("[data-kind=straggler_found]").last).to_contain_text(
+            "rank 3"
+        )
+        await steps.locator("[data-step-times=canvas]").hover()
+        await expect(steps.get_by_text(re.compile("^median "))).to_be_visible()
+        await slow.get_by_role("button", name="3").click()
+        chosen = visit.page.locator("[data-ranks=details]").get_by_role("heading")
+        await expect(chosen).to_have_text("Rank 3")
+
+
+async def test_hosts_are_listed_and_lead_to_their_ranks(browser: Browser, stage: Stage) -> None:
+    async with browser.visit(stage.link(TRAINING)) as visit:
+        page, hosts = visit.page, visit.page.locator("[data-section=hosts]")
+        rows = hosts.locator("[data-host]")
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text("gpu0")
+        await expect(rows.first).to_contain_text("running")
+        await hosts.get_by_role("searchbox").fill("gpu1")
+        await expect(rows).to_have_count(1)
+        await rows.get_by_role("button", name="Drain gpu1").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog.get_by_label(re.compile("^Name"))).to_have_value("gpu1")
+        await page.keyboard.press("Escape")
+        await expect(dialog).to_have_count(0)
+        await rows.get_by_role("button", name="2–3").click()
+        chosen = page.locator("[data-ranks=details]").get_by_role("heading")
+        await expect(chosen).to_have_text("Rank 2")

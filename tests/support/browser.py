@@ -134,7 +134,8 @@ class Browser:
         """
         parts = urlsplit(url)
         faults = Faults(
-            f"{parts.scheme}://{parts.netloc}", errors or os.environ.get("B_MISSING", "")
+            f"{parts.scheme}://{parts.netloc}",
+            "|".join(filter(None, (errors, os.environ.get("B_MISSING", "")))),
         )
         # The coordinator's certificate is of its own authority, which no browser knows.
         context = await self._chromium.new_context(

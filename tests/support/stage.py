@@ -45,7 +45,7 @@ class Stage:
         self.coordinator = self.cluster.coordinator("--http-port", port)
         self.agents: dict[str, Agent] = {}
         if self._is_small:
-            self.agents["gpu0"] = self._join(TRAINING, "gpu0", "steady")
+            self.agents["gpu0"] = self._join(TRAINING, "gpu0", "even")
             self.agents["gpu0"].wait_for_line("rank 1 trains at step")
             return self
         self.join("gpu0")
@@ -66,6 +66,7 @@ class Stage:
     def _join(self, run_id: str, name: str, mode: str, *options: str) -> Agent:
         return self.cluster.agent(
             *("--name", name, "--nproc-per-node", "2", "--max-restarts", "9", *options),
+            *("--straggler-report", "1.5,5"),
             *(WORKER, str(self.cluster.directory), mode),
             coordinator=self.coordinator,
             run_id=run_id,

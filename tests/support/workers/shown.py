@@ -1,9 +1,9 @@
 """A worker that trains for the page: ``shown.py DIRECTORY MODE``.
 
-``steady`` takes steps for ever, the last rank at half the pace of the others, saves when it is
-told to, and fails on rank 1 once there is a file ``fail-ROUND``. ``hostile`` does the same with
-texts that are markup and escapes of terminals, and fails first. ``failing`` ends in a failure
-that makes another one.
+``even`` takes steps for ever, saves when it is told to, and fails on rank 1 once there is a file
+``fail-ROUND``. ``steady`` does the same with the last rank at half the pace of the others,
+``hostile`` with texts that are markup and escapes of terminals, and fails first. ``failing`` ends
+in a failure that makes another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ESCAPES = "\x1b[31mred\x1b[2J\x1b]0;title\x07\u202eback"
 
 @worker_sdk.record
 def steady(scope: str, word: str) -> None:
-    slow = int(os.environ["WORLD_SIZE"]) - 1 == RANK
+    is_slow = MODE == "steady" and int(os.environ["WORLD_SIZE"]) - 1 == RANK
     for step in range(1_000_000):
         worker_sdk.heartbeat(step)
         if step % 20 == 0:
@@ -33,7 +33,7 @@ def steady(scope: str, word: str) -> None:
             print(f"rank {RANK} saves at {step}", flush=True)
             worker_sdk.checkpointed(step, wait=True)
         with worker_sdk.expires(after=600, scope=scope):
-            time.sleep(STEP_S * (1 + slow))
+            time.sleep(STEP_S * (1 + is_slow))
         if RANK == 1 and (DIRECTORY / f"fail-{ROUND}").exists():
             raise RuntimeError(f"loss is NaN in round {ROUND}")
 
