@@ -62,3 +62,5 @@ class Limits(Struct, frozen=True, kw_only=True):
     # How long a link lets a browser in, and the browser stays in.
     page_code_life_s: float = 300.0
     page_session_life_s: float = 12 * 3600.0
+    # Runs that metrics tell one by one; those of more they tell together.
+    metrics_runs_max: int = 100

@@ -44,6 +44,7 @@ from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
 from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
+from agent.telemetry.metrics.tally import Look
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.failures.redaction import Redactor
@@ -144,6 +145,7 @@ class Driver:
         began_at = identity.began_at
         self._status = OwnStatus(config, name=name, pid=os.getpid(), began_at=began_at)
         self._status_file = StatusFile(folder)
+        self._gpus = devices.gpus
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -164,6 +166,7 @@ class Driver:
         config = self._config
         take_signals(config.signals_to_handle, self._submit, config.preemption_signal)
         self._spawn(self._workers.start())
+        self._telemetry.serve(self._look, self._gpus)
         now = time.monotonic()
         self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
         while self._finish is None:
@@ -189,6 +192,19 @@ class Driver:
         self._ports.keep_only()
         await self._telemetry.close()
         await self._status_file.close()
+
+    def _look(self) -> Look:
+        """Say how this agent is, for its metrics."""
+        status = self._status.latest
+        round_id = status.round_id if status is not None else None
+        return Look(
+            state=self._core.workers.state,
+            is_connected=self._core.link.is_open,
+            workers=len(status.workers) if status is not None else 0,
+            round_id=round_id,
+            spooled=self._spool.waiting,
+            standings=tuple(self._workers.watchdog.standings(round_id)),
+        )
 
     def _submit(self, event: Event) -> None:
         self._queue.put(event)

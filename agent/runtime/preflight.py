@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
@@ -36,6 +37,11 @@ def check_host(config: AgentConfig) -> AgentConfig:
             f"name more devices in {VISIBLE_DEVICES}, or start fewer workers: --nproc-per-node",
         )
     handlers.check_name(config.event_handler)
+    if config.metrics_port is not None and find_spec("prometheus_client") is None:
+        raise UsageError(
+            "--metrics-port: prometheus_client is not installed",
+            "pip install 'drumbeat[metrics]' installs it",
+        )
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
     kind, target, _ = config.program

@@ -58,6 +58,7 @@ class OwnStatus:
         self._config, self._name, self._pid, self._began_at = config, name, pid, began_at
         self._round_id: int | None = None
         self._started: dict[int, tuple[int, float]] = {}
+        self.latest: AgentStatus | None = None
 
     def saw(self, event: ev.Event | None, core: AgentCore, *, now: float) -> AgentStatus:
         """Take in what happened and what the core made of it; return the status."""
@@ -73,7 +74,7 @@ class OwnStatus:
         is_of_round = assignment is not None and assignment.round_id == self._round_id
         first = assignment.rank_first if assignment is not None and is_of_round else 0
         started = sorted(self._started.items()) if is_of_round else ()
-        return AgentStatus(
+        self.latest = AgentStatus(
             run_id=self._config.run_id,
             name=self._name,
             pid=self._pid,
@@ -89,6 +90,7 @@ class OwnStatus:
                 for rank, (pid, at) in started
             ),
         )
+        return self.latest
 
 
 def encoded(status: AgentStatus) -> str:

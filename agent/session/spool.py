@@ -82,6 +82,11 @@ class Spool:
         self._pending: dict[tuple[str, int], Spooled] = {}
         self._changed = asyncio.Event()
 
+    @property
+    def waiting(self) -> int:
+        """How many records were not acknowledged yet."""
+        return len(self._pending)
+
     def write(self, spooled: Spooled) -> bool:
         """Deliver a record in a session to come; ``False`` if it is in memory only till then."""
         self._pending[spooled.key] = spooled

@@ -298,6 +298,15 @@ class JobSettings(AccessSettings):
         None, kinds.FILE, "File to which the handler jsonl appends; created if needed."
     )
 
+    metrics_port: str | None = _log(
+        None,
+        kinds.METRICS_PORT,
+        "Serve metrics of this machine for Prometheus at http://ADDR:PORT/metrics, on the loopback "
+        "address unless another one is given, to all who reach it; 0 takes a free port. Needs the "
+        "extra drumbeat[metrics].",
+        shown_default="none",
+    )
+
     @property
     def is_standalone(self) -> bool:
         """Whether the agent brings its own coordinator and trains on this machine alone."""

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
 
-from drumbeat.command.settings import Kind, number, one_of, text
+from drumbeat.command.settings import PORT, HostPort, Kind, number, one_of, parse_host_port, text
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
@@ -122,6 +122,14 @@ def _is_name(value: str) -> bool:
     return len(value) <= 253 and value.isprintable() and " " not in value  # as of a DNS name
 
 
+def _listening(given: Any) -> str:
+    """Return PORT or ADDR:PORT with its address."""
+    address, _, port = str(given).strip().rpartition(":")
+    number = PORT.convert(port)
+    host = parse_host_port(address).host if address else "127.0.0.1"
+    return str(HostPort(host, number))
+
+
 def _read_straggler_rule(value: Any) -> tuple[float, int] | None:
     if value in (None, False):
         return None
@@ -198,6 +206,12 @@ MODULES = _texts(
     "MODULE[,MODULE]...",
     lambda given: [*dict.fromkeys(part.strip() for part in given.split(",") if part.strip())],
     _are_modules,
+)
+METRICS_PORT = Kind(
+    "PORT, ADDR:PORT or [IPV6]:PORT, with a port from 0 to 65535",
+    _listening,
+    _listening,
+    metavar="[ADDR:]PORT",
 )
 _STRAGGLER_NUMBERS = (
     f"a factor from {STRAGGLER_FACTOR_MIN} to {STRAGGLER_FACTOR_MAX:g}, and a number of steps "

@@ -5,6 +5,8 @@ function that is called without arguments and returns the handler. It has a thre
 whatever it does, the agent only ever fills a bounded queue.
 """
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import fcntl
@@ -17,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Full, Queue
 from threading import Thread
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -28,7 +30,12 @@ from agent.runtime.installation import installed
 from agent.settings.config import AgentConfig
 from agent.telemetry import Event, EventHandler, Item, Metric
 from agent.telemetry.observer import Observer
+from agent.workers.devices.gpus import Gpu
 from drumbeat.format import describe
+
+if TYPE_CHECKING:
+    from agent.telemetry.metrics.collected import LookNow
+    from agent.telemetry.metrics.endpoint import Endpoint
 
 log = structlog.get_logger()
 
@@ -132,23 +139,43 @@ def open_private(path: str) -> int:
 
 
 class Telemetry:
-    """The telemetry of one agent. Costs nothing without a handler."""
+    """The telemetry of one agent. Costs nothing without a handler and a port for metrics."""
 
     def __init__(self, config: AgentConfig, *, host: str) -> None:
         make = partial(make_handler, config.event_handler, config.event_log_file)
         now = time.monotonic()
         self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
         self._relay = None if config.event_handler == NULL else Relay(make)
+        self._endpoint = None if config.metrics_port is None else _endpoint(config, host)
+
+    def serve(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
+        """Answer scrapes, if there is a port for them; ``look`` says how the agent is."""
+        if self._endpoint is not None:
+            self._endpoint.open(look, gpus)
 
     def saw(self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float) -> None:
         """Pass on what follows from an event and the core's answer to it."""
+        if self._relay is None and self._endpoint is None:
+            return
+        items = self._observer.saw(event, effects, now=now)
         if self._relay is not None:
-            self._relay.send(self._observer.saw(event, effects, now=now))
+            self._relay.send(items)
+        if self._endpoint is not None:
+            self._endpoint.saw(event, items)
 
     async def close(self) -> None:
         """Let the handler finish, for a bounded time."""
         if self._relay is not None:
             await asyncio.to_thread(self._relay.close)
+        if self._endpoint is not None:
+            await asyncio.to_thread(self._endpoint.close)
+
+
+def _endpoint(config: AgentConfig, host: str) -> Endpoint:
+    # Needs a package that is there only for those who ask for it.
+    from agent.telemetry.metrics.endpoint import Endpoint  # noqa: PLC0415
+
+    return Endpoint(config, name=config.name or host)
 
 
 class Relay:

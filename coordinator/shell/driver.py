@@ -39,7 +39,7 @@ from coordinator.journal.outage import Outage
 from coordinator.limits import Limits
 from coordinator.shell.collecting.logs import LogReaders
 from coordinator.shell.collecting.stacks import StackQuestions
-from coordinator.shell.turns import Turns
+from coordinator.shell.turns import Queued, Turns
 
 log = structlog.get_logger()
 
@@ -133,6 +133,8 @@ class Driver:
         # Called with the id of a token once it is revoked: what it opened is to end.
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self._turns.on_revoked = self._revoked
+        # Called with the effects of each write and how long it took, before they are told.
+        self.on_written: Callable[[Sequence[fx.Effect], float], None] = lambda *_: None
         # Called with each record of this term as it is durable, and with its run before it.
         self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
         # Called after each turn, with nothing to wait for.
@@ -140,6 +142,7 @@ class Driver:
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
         self._outage: Outage | None = None
+        self._outages_s = 0.0  # how long all that are over have lasted
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
         self._authorities: tuple[str, ...] = ()
@@ -158,6 +161,23 @@ class Driver:
     def outage(self) -> str:
         """Why nothing is decided, empty if something is."""
         return self._turns.outage
+
+    @property
+    def outage_s(self) -> float:
+        """For how long the journal could not be written, all such times together."""
+        outage = self._outage
+        present_s = 0.0 if outage is None else outage.lasted_s(now=time.monotonic())
+        return self._outages_s + present_s
+
+    @property
+    def sessions_count(self) -> int:
+        """How many sessions are open."""
+        return len(self._turns.outboxes)
+
+    @property
+    def queued(self) -> Queued:
+        """What waits for a turn."""
+        return self._turns.queued
 
     def now(self) -> float:
         """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
@@ -309,6 +329,7 @@ class Driver:
     async def _write(self, effects: Sequence[fx.Effect], now: float) -> None:
         """Return once what is to be kept of these effects is durable."""
         while any(isinstance(effect, fx.Kept) for effect in effects):
+            began = time.monotonic()
             write = asyncio.ensure_future(self.journal.write(effects, now=now))
             try:
                 done, _ = await asyncio.wait({write}, timeout=PATIENCE_S)
@@ -316,6 +337,7 @@ class Driver:
                     reason = f"the journal has not answered for {PATIENCE_S:g} s"
                     await self._note_outage(reason)
                 await write
+                self.on_written(effects, time.monotonic() - began)
                 break
             except JournalOutage as error:
                 outage = await self._note_outage(str(error), advice=error.hint)
@@ -325,8 +347,9 @@ class Driver:
         if (ended := self._outage) is not None:
             self._outage = None
             await self._on_serving(True)
-            lasted_s = round(ended.lasted_s(now=time.monotonic()), 1)
-            log.warning("the journal can be written again", after_s=lasted_s)
+            lasted_s = ended.lasted_s(now=time.monotonic())
+            self._outages_s += lasted_s
+            log.warning("the journal can be written again", after_s=round(lasted_s, 1))
 
     async def _note_outage(self, reason: str, **details: str) -> Outage:
         now = time.monotonic()

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.certificate_roles import caller_of_names, names_of
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
+from coordinator.core import effects as fx
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
@@ -109,6 +110,10 @@ class Page(Links, Protocol):
         """End what is under way with an error, and let no caller in any more."""
         ...
 
+    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
+        """Take in what a term has journaled, in a write that took so long."""
+        ...
+
     def revoke(self, token_id: str) -> None:
         """End what a token opened."""
         ...
@@ -144,6 +149,7 @@ class Server:
         page: Page | None = None,
     ) -> None:
         self.term: Term | None = None
+        self.cluster: Cluster  # once it listens
         self._page = page
         self._follower: Follower | None = None
         self._config, self._identity = config, identity
@@ -184,7 +190,7 @@ class Server:
         local = INSECURE if self._local is None else self._local.text()
         of_all = ClusterService(cluster, self.audit, caller_of, self._outage)
         self._always = of_all.services(limits.hello_timeout_s)
-        self._follower = follower
+        self._follower, self.cluster = follower, cluster
         try:
             # Known before the first caller is let in: an agent that comes back at once looks there.
             with published(port, local) as self._publish_anew:
@@ -221,6 +227,8 @@ class Server:
             await journal.close()
             raise
         driver.on_revoked = self.revoked
+        if self._page is not None:
+            driver.on_written = self._page.written
         term = Term(driver, self._identity, self.audit, self._page)
         if self._local is not None:
             term.control.on_replaced = self.authorities_changed

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -66,6 +67,13 @@ class Inbox:
         return [self._said[kind] for kind in _ORDER if kind in self._said]
 
 
+class Queued(NamedTuple):
+    """How much waits for a turn."""
+
+    events: int  # and sessions that have said something
+    failures: int
+
+
 Send = Callable[[fx.Push | fx.Reject], None]  # takes in what is to be sent in a session
 
 
@@ -107,6 +115,11 @@ class Turns:
     def is_idle(self) -> bool:
         """Whether nothing waits."""
         return not self._queue and not self._failures
+
+    @property
+    def queued(self) -> Queued:
+        """How much waits."""
+        return Queued(len(self._queue), len(self._failures))
 
     def open(self, opened: ev.SessionOpened, send: Send, *, now: float) -> None:
         """Let a session begin. As ``submit``; one that is refused leaves nothing behind."""

@@ -48,8 +48,7 @@ export function mount(root, context) {
     const texts = [["Stacks", of.stacks], ["Traceback", of.traceback], ["Last lines of stderr", of.stderr_tail]].filter(([, text]) => text?.trim());
     return h("article", { class: "cause", "data-root-cause": of.rank },
       h("h3", { class: "foreign" }, `${title}: rank ${of.rank} on ${line(of.name || of.host, 120)}`),
-      h("p", { class: "muted foreign" }, [of.name && of.name !== of.host ? `host ${line(of.host, 120)}` : null, `local rank ${of.local_rank}`, of.pid ? `pid ${of.pid}` : null].filter(Boolean).join(", "),
-        " ", h("button", { type: "button", class: "link", onclick: () => context.select(of.rank) }, "Select this rank")),
+      h("p", { class: "muted foreign" }, [of.name && of.name !== of.host ? `host ${line(of.host, 120)}` : null, `local rank ${of.local_rank}`, of.pid ? `pid ${of.pid}` : null].filter(Boolean).join(", ")),
       h("dl", { class: "evidence" }, facts.flatMap(([head, text]) => [h("dt", {}, head), h("dd", { class: "foreign" }, text)])),
       texts.map(([head, text]) => h("details", { class: "text", open: head !== "Last lines of stderr" || texts.length === 1 }, h("summary", {}, head),
         h("pre", { class: "foreign", tabindex: "0", "aria-label": head }, visible(text.trimEnd())))));

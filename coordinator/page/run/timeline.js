@@ -5,8 +5,9 @@ import { clock, duration, words } from "../base/format.js";
 import { PARTS } from "./goodput.js";
 import { clustered, iterationsOf, marksOf, roundsOf, segmentsOf, summaryOf, ticksOf, titleOf } from "./timeline_model.js";
 
-const LANES = { axis: 14, parts: [24, 36], rounds: [68, 22], iterations: [93, 14], marks: 126 };
-const HEIGHT = 144;
+const LANES = { axis: 14, parts: [24, 36], rounds: [68, 22], iterations: [93, 14], marks: 108 };
+const WITH_ITERATIONS = 18; // lower are the marks then
+const HEIGHT = 126;
 const SPAN_MIN_MS = 2_000;
 const CHARACTER = 7.2; // width, at most
 const MARK_WIDTH = 16;
@@ -33,8 +34,8 @@ export function mount(root, context) {
   const tip = h("div", { class: "tip foreign", hidden: true, "data-tip": true });
   const marksGroup = svg("g", { class: "marks" });
   const still = svg("g");
-  const now = svg("line", { class: "now", y1: 20, y2: HEIGHT - 4 });
-  const drawing = svg("svg", { class: "timeline", height: HEIGHT, tabindex: "0", role: "application", "data-timeline": true, "aria-label": "Timeline" },
+  const now = svg("line", { class: "now", y1: 20 });
+  const drawing = svg("svg", { class: "timeline", tabindex: "0", role: "application", "data-timeline": true, "aria-label": "Timeline" },
     svg("defs", {}, Object.entries(PATTERNS).map(([part, [path, size]]) => svg("pattern", { id: `hatch-${part}`, width: size, height: size, patternUnits: "userSpaceOnUse" }, svg("path", { class: "hatch", d: path })))),
     still, now, marksGroup);
   const frame = h("div", { class: "timeline-frame" }, drawing, tip);
@@ -58,6 +59,9 @@ export function mount(root, context) {
   let current = null; // sequence of the failure that keys are at
   let scrolledAt = 0;
 
+  const more = () => (model.iterations.length ? WITH_ITERATIONS : 0);
+  const marksY = () => LANES.marks + more();
+  const height = () => HEIGHT + more();
   const bounds = () => view ?? { from: model.start, to: model.end };
   const xOf = (at) => { const { from, to } = bounds(); return ((at - from) / Math.max(1, to - from)) * width; };
   const atX = (x) => { const { from, to } = bounds(); return from + (x / width) * (to - from); };
@@ -75,12 +79,14 @@ export function mount(root, context) {
 
   const paint = coalesced(() => {
     if (!remodel()) return;
-    setAttribute(drawing, "viewBox", `0 0 ${width} ${HEIGHT}`);
+    setAttribute(drawing, "viewBox", `0 0 ${width} ${height()}`);
+    setAttribute(drawing, "height", height());
     setAttribute(drawing, "aria-label", summaryOf(model.rounds, model.marks));
     fill(still, axis(), bands(), boxes(model.rounds, "rounds", (each) => `round ${each.round_id}`),
       boxes(model.iterations, "iterations", (each) => `${each.iteration}`));
     setAttribute(now, "x1", xOf(model.end));
     setAttribute(now, "x2", xOf(model.end));
+    setAttribute(now, "y2", height() - 4);
     show(now, isRunning);
     paintMarks();
     const { from, to } = bounds();
@@ -94,12 +100,12 @@ export function mount(root, context) {
     return ticksOf(from, to, Math.max(2, width / TICK_WIDTH)).map(({ at, text }) => {
       const x = xOf(at);
       const anchor = x < 24 ? "start" : x > width - 24 ? "end" : "middle";
-      return svg("g", { class: "tick" }, svg("line", { x1: x, x2: x, y1: 19, y2: HEIGHT - 4 }), svg("text", { x, y: LANES.axis, "text-anchor": anchor }, text));
+      return svg("g", { class: "tick" }, svg("line", { x1: x, x2: x, y1: 19, y2: height() - 4 }), svg("text", { x, y: LANES.axis, "text-anchor": anchor }, text));
     });
   }
 
   function bands() {
-    const [y, height] = LANES.parts;
+    const [y, tall] = LANES.parts;
     const found = [];
     let drawnTo = -1;
     for (const each of segments) {
@@ -110,7 +116,7 @@ export function mount(root, context) {
       const wide = Math.max(right - left, isLost ? 1.5 : 0);
       if (left + wide < drawnTo + 0.7) continue;
       drawnTo = left + wide;
-      const place = { x: left, y, width: wide, height };
+      const place = { x: left, y, width: wide, height: tall };
       found.push(svg("rect", { ...place, class: "part", "data-part": each.part }));
       if (PATTERNS[each.part] && wide > 3) found.push(svg("rect", { ...place, fill: `url(#hatch-${each.part})` }));
       if (wide > words(each.part).length * CHARACTER + 10) {
@@ -123,15 +129,15 @@ export function mount(root, context) {
   }
 
   function boxes(items, lane, textOf) {
-    const [y, height] = LANES[lane];
+    const [y, tall] = LANES[lane];
     return items.flatMap((each) => {
       const [left, right] = cutTo(each);
       if (right <= 0 || left >= width) return [];
       const text = textOf(each);
       const wide = Math.max(1, right - left - 1);
       return [
-        svg("rect", { class: "box", "data-lane": lane, x: left, y, width: wide, height, rx: 3 }),
-        wide > text.length * CHARACTER + 6 && svg("text", { class: "box-text", x: left + wide / 2, y: y + height / 2 + 4, "text-anchor": "middle" }, text),
+        svg("rect", { class: "box", "data-lane": lane, x: left, y, width: wide, height: tall, rx: 3 }),
+        wide > text.length * CHARACTER + 6 && svg("text", { class: "box-text", x: left + wide / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, text),
       ];
     });
   }
@@ -156,7 +162,7 @@ export function mount(root, context) {
       return element;
     }, (element, cluster) => {
       const x = Math.min(width - 7, Math.max(7, xOf(cluster.at)));
-      setAttribute(element, "transform", `translate(${x.toFixed(1)} ${LANES.marks})`);
+      setAttribute(element, "transform", `translate(${x.toFixed(1)} ${marksY()})`);
       const same = cluster.marks.filter(({ sign }) => sign === cluster.sign).length;
       setText(element.lastChild, same > 1 && isLarge(cluster) ? `${same}` : "");
       setAttribute(element, "class", cluster.marks.some(({ event }) => event.sequence === current) ? "current" : null);
@@ -203,7 +209,7 @@ export function mount(root, context) {
     const { from, to } = bounds();
     if (mark.at < from || mark.at > to) look(mark.at - (to - from) / 2, mark.at + (to - from) / 2);
     paint();
-    requestAnimationFrame(() => showTip(xOf(mark.at), LANES.marks, [[`failure ${next + 1} of ${failures.length}`, titleOf(mark)], ["", `${clock(mark.at)} – Enter leads to it`]]));
+    requestAnimationFrame(() => showTip(xOf(mark.at), marksY(), [[`failure ${next + 1} of ${failures.length}`, titleOf(mark)], ["", `${clock(mark.at)} – Enter leads to it`]]));
     context.announce(titleOf(mark));
   }
 
@@ -214,7 +220,7 @@ export function mount(root, context) {
   }
 
   function clusterAt(x, y) {
-    if (y < LANES.marks - 13 || y > LANES.marks + 13) return null;
+    if (y < marksY() - 13 || y > marksY() + 13) return null;
     const near = model.clusters.map((each) => ({ each, away: Math.abs(Math.min(width - 7, Math.max(7, xOf(each.at))) - x) })).filter(({ away }) => away <= 10);
     near.sort((one, other) => (other.each.sign === "failure") - (one.each.sign === "failure") || one.away - other.away);
     return near[0]?.each ?? null;

@@ -17,6 +17,7 @@ from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.errors import Forbidden, RevokedToken, Unauthenticated
 from coordinator.limits import Limits
+from coordinator.shell.cluster.service import Cluster
 from coordinator.shell.http.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 from coordinator.shell.term import Term
 from drumbeat.access.token import Role
@@ -31,6 +32,7 @@ class Coordinator(Protocol):
 
     authenticator: Authenticator
     audit: Audit
+    cluster: Cluster
 
     @property
     def term(self) -> Term | None:

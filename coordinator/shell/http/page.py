@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 
 from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
+from coordinator.core import effects as fx
 from coordinator.errors import CoordinatorError, Forbidden
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.http.access import Access, Coordinator, link
@@ -14,6 +16,7 @@ from coordinator.shell.http.api.actions import Actions
 from coordinator.shell.http.api.collecting import Collecting
 from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.api.reading import Reading
+from coordinator.shell.http.api.scrapes import Scrapes
 from coordinator.shell.http.connections import Listener
 from coordinator.shell.http.files import Files
 from coordinator.shell.http.site import Site
@@ -27,8 +30,8 @@ class Page:
     def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
-        live = Live(config.limits)
-        parts = (Reading(self._access, live), live, Collecting(live), Actions())
+        live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
+        parts = (Reading(self._access, live), live, Collecting(live), Actions(), self._scrapes)
         routes = [route for part in parts for route in part.routes()]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site)
@@ -52,12 +55,18 @@ class Page:
         context: ssl.SSLContext | None = None
         if self._identity is not None:
             context = Handshakes(self._identity).context
+        self._scrapes.start(coordinator)
         self._listener.start(context)
 
     async def stop(self, error: CoordinatorError, within_s: float) -> None:
         """End what is under way with an error, and let no caller in any more."""
         self._site.end(error)
+        self._scrapes.stop()
         await self._listener.stop(within_s)
+
+    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
+        """Take in what a term has journaled, in a write that took so long."""
+        self._scrapes.written(effects, took_s)
 
     def revoke(self, token_id: str) -> None:
         """End what a token opened."""

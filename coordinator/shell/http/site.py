@@ -49,6 +49,7 @@ class Route(NamedTuple):
     rpc: str  # whose roles may call it
     handle: Handle
     is_change: bool = False
+    needs_term: bool = True  # else a coordinator that does not lead answers as well
 
 
 class Site:
@@ -119,8 +120,10 @@ class Site:
         with self._held(known):
             if route.is_change:
                 self._access.check_change(request, known)
-            call.term = await self.coordinator.term_for(call)
-            with call.term.services.calls.held():
+            with ExitStack() as stack:
+                if route.needs_term:
+                    call.term = await self.coordinator.term_for(call)
+                    stack.enter_context(call.term.services.calls.held())
                 made = await _within(known.within_s, route.handle(call))
         if isinstance(made, web.StreamResponse):
             return made

@@ -1,0 +1,1 @@
+"""Metrics of an agent, for Prometheus: ``docs/metrics.md``."""

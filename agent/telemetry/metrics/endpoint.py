@@ -1,0 +1,163 @@
+"""Shell. Where an agent's metrics are scraped: needs prometheus_client, of the extra ``metrics``.
+
+Threads of its own take connections and answer; the agent's loop is only asked how it is, at most
+every ``FRESH_S``, however many scrape and however slow they are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from importlib import metadata
+from typing import Any
+
+import structlog
+
+from agent.core import events as ev
+from agent.settings.config import AgentConfig
+from agent.telemetry import Item
+from agent.telemetry.metrics.collected import LookNow, Metrics
+from agent.telemetry.metrics.host import Host
+from agent.telemetry.metrics.tally import Tally
+from agent.workers.devices.gpus import Gpu
+from drumbeat.command.metrics import OPENMETRICS, TEXT, is_openmetrics
+from drumbeat.command.settings import HostPort
+
+log = structlog.get_logger()
+
+# One more ends the oldest: a scrape is over at once, so that who holds many keeps none away.
+CONNECTIONS_MAX = 8
+BACKLOG = 128
+REQUEST_TIMEOUT_S = 5.0  # for each read and write of a connection
+ACCEPT_RETRY_S = 1.0  # where the process has no descriptor left
+CLOSE_S = 1.0
+GZIP_LEVEL = 5
+COMPRESSED_FROM_BYTES = 1_000
+
+
+class Endpoint:
+    """Counts what an agent does from its start, and serves ``/metrics`` from ``open`` on."""
+
+    def __init__(self, config: AgentConfig, *, name: str) -> None:
+        assert config.metrics_port is not None, "it is asked for"
+        self._address = config.metrics_port
+        self._metrics = Metrics(Tally(config, name=name, version=metadata.version("drumbeat")))
+        self._open: dict[socket.socket, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def saw(self, event: ev.Event | None, items: Iterable[Item]) -> None:
+        """Take in what happened, and what telemetry says of it."""
+        self._metrics.saw(event, items)
+
+    def open(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
+        """Take the port, or say why that can't be: training does not depend on it."""
+        host, _, port = self._address.rpartition(":")
+        host = host.strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            found = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+        except OSError as error:
+            reason = f"--metrics-port {self._address}: {error.strerror or error}"
+            log.warning("no metrics served", message=f"no metrics served: {reason}", reason=reason)
+            return
+        self._socket = found
+        self._metrics.follow(look, Host(gpus))
+        self._thread.start()
+        where = HostPort(host, found.getsockname()[1])
+        log.info("metrics served", message=f"metrics are at http://{where}/metrics")
+
+    def close(self) -> None:
+        """Let go of the port and of all connections."""
+        self._closed.set()
+        if self._socket is None:
+            return
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes who waits in ``accept``
+        self._thread.join(CLOSE_S)
+        self._socket.close()
+        with self._lock:
+            left = dict(self._open)
+        for connection, thread in left.items():
+            _end(connection)
+            thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        assert self._socket is not None, "open"
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                self._closed.wait(ACCEPT_RETRY_S)
+                continue
+            thread = threading.Thread(
+                target=self._serve, args=(connection,), name="metrics-scrape", daemon=True
+            )
+            with self._lock:
+                if len(self._open) >= CONNECTIONS_MAX:
+                    oldest = next(iter(self._open))
+                    del self._open[oldest]
+                    _end(oldest)
+                self._open[connection] = thread
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                _Scrape(connection, self._metrics)
+        except OSError:
+            pass  # the client is gone, or too slow
+        finally:
+            with self._lock:
+                self._open.pop(connection, None)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Scrape(BaseHTTPRequestHandler):
+    """Answers one request; each has a connection of its own."""
+
+    timeout = REQUEST_TIMEOUT_S
+    server_version, sys_version = "drumbeat", ""
+
+    def __init__(self, connection: socket.socket, metrics: Metrics) -> None:
+        self._metrics = metrics
+        super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        """Answer with the metrics, or that they are elsewhere."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND, explain="metrics are at /metrics")
+            return
+        is_open = is_openmetrics(self.headers.get("Accept", ""))
+        try:
+            body = self._metrics.text(is_open=is_open).encode()
+        except (TimeoutError, RuntimeError):  # it is busy, or its loop has ended
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain="the agent does not answer")
+            return
+        is_packed = "gzip" in self.headers.get("Accept-Encoding", "")
+        if is_packed := is_packed and len(body) >= COMPRESSED_FROM_BYTES:
+            body = gzip.compress(body, GZIP_LEVEL)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", OPENMETRICS if is_open else TEXT)
+        if is_packed:
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - its name
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
+        """Say nothing: a scrape is no news."""

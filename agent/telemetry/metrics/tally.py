@@ -1,0 +1,104 @@
+"""Pure. What metrics count of an agent, from its events and metrics of ``docs/telemetry.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from agent.core import events as ev
+from agent.core.model import GroupState
+from agent.settings.config import AgentConfig
+from agent.telemetry import Event, Item, Metric
+from agent.telemetry.metrics import declared as the
+from agent.watchdog.hang import Standing
+from drumbeat.command.metrics import BUILD, Sample
+
+_STATUS, _EXPIRED = "drumbeat.worker.status.", "drumbeat.watchdog.expired"
+_RESTARTED = "drumbeat.agent.inprocess.RESTARTED"
+_DURATION = ".duration.ms"
+
+
+class Look(NamedTuple):
+    """How an agent is at one moment, of which it is asked."""
+
+    state: GroupState
+    is_connected: bool
+    workers: int
+    round_id: int | None
+    spooled: int
+    standings: tuple[Standing, ...]
+
+
+class Tally:
+    """Counts from the start of the agent."""
+
+    def __init__(self, config: AgentConfig, *, name: str, version: str) -> None:
+        self._config, self._name, self._version = config, name, version
+        self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+
+    def saw(self, event: ev.Event | None, items: Iterable[Item]) -> Iterator[Sample]:
+        """Take in what happened, and what telemetry says of it; yield what took how long."""
+        if isinstance(event, ev.SessionLost):
+            self._count(the.SESSIONS_LOST.name)
+        for item in items:
+            if isinstance(item, Metric):
+                yield from self._measured(item)
+            else:
+                self._happened(item)
+
+    def samples(self, look: Look, *, epoch_s: float) -> Iterator[Sample]:
+        """Yield everything there is to tell; instants of a look ``+ epoch_s`` are since 1970."""
+        config = self._config
+        yield BUILD, (self._version, "agent"), 1.0
+        yield the.INFO, (config.run_id, self._name, config.role), 1.0
+        yield the.CONNECTED, (), float(look.is_connected)
+        yield the.SPOOLED, (), float(look.spooled)
+        for state in GroupState:
+            yield the.STATE, (state.lower(),), float(look.state is state)
+        yield the.WORKERS, (), float(look.workers)
+        yield the.WORKERS_MAX, (), float(config.nproc_per_node)
+        if look.round_id is not None:
+            yield the.ROUND, (), float(look.round_id)
+        yield from self._counted()
+        for worker in look.standings:
+            rank = (str(worker.local_rank),)
+            if worker.step is not None:
+                yield the.STEP, rank, float(worker.step)
+            if worker.step_time_s is not None:
+                yield the.STEP_TIME, rank, round(worker.step_time_s, 6)
+            if worker.heartbeat_at is not None:
+                yield the.HEARTBEAT, rank, round(worker.heartbeat_at + epoch_s, 3)
+
+    def _counted(self) -> Iterator[Sample]:
+        counted = (
+            (the.SESSIONS_LOST, ("",)),
+            (the.ROUNDS, ("",)),
+            (the.RESTARTS, the.RESTARTS_BY),
+            (the.ENDED, the.STATUSES),
+            (the.HANGS_FOUND, the.HANGS),
+        )
+        for metric, values in counted:
+            for value in values:
+                labels = (value,) if value else ()
+                yield metric, labels, float(self._counts[metric.name, labels])
+
+    def _count(self, name: str, *labels: str) -> None:
+        self._counts[name, labels] += 1
+
+    def _happened(self, event: Event) -> None:
+        if event.name.startswith(_STATUS):
+            self._count(the.ENDED.name, event.name.removeprefix(_STATUS).lower())
+        elif event.name == _EXPIRED:
+            self._count(the.HANGS_FOUND.name, str(event.metadata["kind"]).lower())
+        elif event.name == _RESTARTED:
+            self._count(the.RESTARTS.name, "in_process")
+
+    def _measured(self, metric: Metric) -> Iterator[Sample]:
+        stage = metric.name.removesuffix(_DURATION)
+        if metric.name.endswith(_DURATION) and stage in the.STAGES:
+            yield the.STAGE, (stage,), metric.value / 1000
+        elif metric.name == "rendezvous.success":
+            self._count(the.ROUNDS.name)
+            if self._counts[the.ROUNDS.name, ()] > 1:
+                self._count(the.RESTARTS.name, "round")

@@ -1,0 +1,137 @@
+"""What does a scrape of a coordinator with 10,000 agents in 100 runs cost, and how long is it?
+
+Without a network: the core, a journal in memory and the exposition, in one event loop. The time is
+that of the loop; beside it stands the longest stretch in which the others had no turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.figures import one_of_each
+from bench.harness import Question
+from coordinator.core import events as ev
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from coordinator.core.policy import Policy
+from coordinator.core.progress.worker_progress import WorkerProgress
+from coordinator.core.registry.registry import Registry
+from coordinator.journal.journal import Journal
+from coordinator.limits import Limits
+from coordinator.shell.driver import Driver
+from coordinator.shell.metrics.exposition import Exposition, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNS, AGENTS, WORKERS = 100, 100, 8  # agents of each run
+SCRAPES = 5
+TICK_S = 0.0005
+
+
+def events(run_id: str, agents: int, round_id: int | None) -> Iterator[ev.Event]:
+    """Yield what brings a run into its round, or one beat of each agent in it."""
+    spec = RunSpec(agents_min=agents, agents_max=agents)
+    for index in range(agents):
+        incarnation = f"{run_id}-host-{index}"
+        who = AgentIdentity(
+            incarnation=incarnation,
+            host=incarnation,
+            address=incarnation,
+            role="default",
+            local_world_size=WORKERS,
+        )
+        if round_id is None:
+            beat = Beat(state=GroupState.IDLE, master_port=20_000)
+            yield ev.SessionOpened(
+                session_id=incarnation, run_id=run_id, spec=spec, agent=who, beat=beat
+            )
+            continue
+        workers = tuple(
+            WorkerProgress(local_rank=rank, heartbeat_age_s=0.0, step=100)
+            for rank in range(WORKERS)
+        )
+        beat = Beat(
+            state=GroupState.RUNNING, round_id=round_id, workers_alive=WORKERS, workers=workers
+        )
+        yield ev.BeatReceived(
+            run_id=run_id, session_id=incarnation, incarnation=incarnation, beat=beat
+        )
+
+
+async def filled(runs: int, agents: int) -> Driver:
+    """Return a driver with so many runs that train."""
+    driver = Driver(Registry(Policy()), Journal(), Limits())
+    for number in range(runs):
+        run_id = f"run-of-the-benchmark-{number}"
+        for round_id in (None, 0):
+            for event in events(run_id, agents, round_id):
+                effects = driver.registry.handle(event, now=driver.now())
+                await driver.journal.write(effects, now=driver.now())
+    return driver
+
+
+def exposition(driver: Driver) -> Exposition:
+    """Return what answers scrapes of it, each anew."""
+    limits, clock = Limits(), itertools.count()
+    return Exposition(
+        lambda: driver,
+        Standing,
+        version="0.0.0",
+        runs_max=limits.metrics_runs_max,
+        clock=lambda: 1000.0 * next(clock),
+    )
+
+
+async def _scraped() -> dict[str, float | None]:
+    driver = await filled(RUNS, AGENTS)
+    found = exposition(driver)
+    gc.collect()
+    gc.freeze()
+    took, stretches, size = [], [0.0], 0
+    is_over = False
+
+    async def tick() -> None:
+        while not is_over:
+            began = time.perf_counter()
+            await asyncio.sleep(0)
+            stretches.append(time.perf_counter() - began)
+
+    for _ in range(SCRAPES):
+        began = time.perf_counter()
+        size = len((await found.render()).body)
+        took.append(time.perf_counter() - began)
+    ticking = asyncio.create_task(tick())
+    await found.render()
+    is_over = True
+    await ticking
+    return {
+        "loop": min(took) * 1e3,
+        "stretch": max(stretches) * 1e3,
+        "size": size / 1e3,
+    }
+
+
+_RUNS = one_of_each(lambda _side: asyncio.run(_scraped()))
+
+QUESTIONS = tuple(
+    Question(
+        name=f"metrics_{name}",
+        text=f"/metrics at {RUNS * AGENTS:,} agents in {RUNS} runs, {text}",
+        unit=unit,
+        repeats=3,
+        ours=partial(_RUNS.figure, "ours", name),
+    )
+    for name, text, unit in (
+        ("loop", "event loop's time", "ms"),
+        ("stretch", "longest stretch of it", "ms"),
+        ("size", "size", "kB"),
+    )
+)
+
+if __name__ == "__main__":
+    print(asyncio.run(_scraped()))

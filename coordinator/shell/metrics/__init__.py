@@ -1,0 +1,1 @@
+"""Metrics of a coordinator, for Prometheus: ``docs/metrics.md``."""

@@ -1,0 +1,201 @@
+"""An agent's metrics over HTTP: what scrapes get, and what they cannot do to the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from msgspec import structs
+
+from agent.core import events as ev
+from agent.core.model import GroupState
+from agent.telemetry import Event, EventSource, Metric
+from agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
+from agent.telemetry.metrics.host import Host
+from agent.telemetry.metrics.tally import Look
+from agent.watchdog.hang import Standing
+from agent.workers.devices.gpus import Gpu
+from tests.support.agents import CONFIG
+from tests.support.scraped import names, values
+from tests.support.waiting import MS, wait_until_sync
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+DEADLINE_S = 10_000 * MS
+LOOK = Look(
+    state=GroupState.RUNNING,
+    is_connected=True,
+    workers=2,
+    round_id=3,
+    spooled=1,
+    standings=(Standing(local_rank=1, step=7, heartbeat_at=10.0),),
+)
+GPU = Gpu(index=2, uuid="u", name="n", memory_bytes=100, memory_used_bytes=40, pci_address="")
+
+
+class Scene:
+    """An endpoint at a free port, and clients of it."""
+
+    def __init__(self, endpoint: Endpoint, port: int) -> None:
+        self.endpoint, self.port = endpoint, port
+
+    def _get(self, path: str, headers: dict[str, str], method: str) -> tuple[bytes, str]:
+        request = Request(f"http://127.0.0.1:{self.port}{path}", headers=headers, method=method)
+        with urlopen(request, timeout=DEADLINE_S) as response:
+            return response.read(), response.headers["Content-Type"]
+
+    async def get(
+        self, path: str = "/metrics", method: str = "GET", **headers: str
+    ) -> tuple[bytes, str]:
+        shown = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await asyncio.to_thread(self._get, path, shown, method)
+
+    async def values(self) -> dict[tuple[str, ...], float]:
+        body, _ = await self.get()
+        return values(body)
+
+
+@asynccontextmanager
+async def scene(
+    look: Callable[[], Look] = lambda: LOOK, gpus: tuple[Gpu, ...] = ()
+) -> AsyncIterator[Scene]:
+    config = replace(CONFIG, role='tr"ain', metrics_port="127.0.0.1:0")
+    endpoint = Endpoint(config, name="ali\\ce\n" + "x" * 200)
+    endpoint.open(look, gpus)
+    assert endpoint._socket is not None
+    try:
+        yield Scene(endpoint, endpoint._socket.getsockname()[1])
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
+def told(name: str, **metadata: str) -> Event:
+    return Event(name=name, source=EventSource.AGENT, metadata=metadata)
+
+
+async def test_a_scrape_tells_how_the_agent_is_and_what_it_has_done() -> None:
+    async with scene(gpus=(GPU,)) as made:
+        items = (
+            Metric(name="rendezvous.success", value=1),
+            Metric(name="rendezvous.duration.ms", value=1500),
+            Metric(name="rendezvous.success", value=1),
+            told("drumbeat.worker.status.FAILED"),
+            told("drumbeat.watchdog.expired", kind="PROGRESS"),
+            told("drumbeat.agent.inprocess.RESTARTED"),
+        )
+        made.endpoint.saw(ev.SessionLost(attempt=1, reason="gone"), items)
+        found = await made.values()
+    assert found["drumbeat_agent_workers",] == 2.0
+    assert found["drumbeat_agent_state", "running"] == 1.0
+    assert found["drumbeat_agent_connected",] == found["drumbeat_agent_sessions_lost_total",] == 1.0
+    assert found["drumbeat_agent_spooled_failure_records",] == 1.0
+    assert found["drumbeat_agent_rounds_total",] == 2.0
+    assert found["drumbeat_agent_restarts_total", "round"] == 1.0
+    assert found["drumbeat_agent_restarts_total", "in_process"] == 1.0
+    assert found["drumbeat_agent_workers_ended_total", "failed"] == 1.0
+    assert found["drumbeat_agent_hangs_total", "progress"] == 1.0
+    assert found["drumbeat_agent_stage_duration_seconds_sum", "rendezvous"] == 1.5
+    assert found["drumbeat_worker_step", "1"] == 7.0
+    assert found["drumbeat_host_gpu_memory_used_bytes", "2"] == 40.0
+    assert found["drumbeat_host_memory_available_bytes",] > 0
+    assert found["drumbeat_host_cpu_seconds_total", "user"] > 0
+    (name,) = (labels for labels in found if labels[0] == "drumbeat_agent_info")
+    assert name[1] == "job"
+    assert (name[2][:7], len(name[2]), name[3]) == ("ali\\ce\n", 128, 'tr"ain')
+
+
+async def test_openmetrics_gzip_and_head_are_answered_as_they_are_asked_for() -> None:
+    async with scene() as made:
+        body, kind = await made.get(Accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
+        assert kind.startswith("application/openmetrics-text; version=1.0.0")
+        assert "drumbeat_worker_step" in names(body)
+        packed, _ = await made.get(Accept_Encoding="gzip")
+        plain, kind = await made.get()
+        ours = plain.partition(b"drumbeat_host")[0]
+        assert gzip.decompress(packed).startswith(ours)
+        assert kind == "text/plain; version=0.0.4; charset=utf-8"
+        assert (await made.get(method="HEAD"))[0] == b""
+        with pytest.raises(HTTPError, match="404"):
+            await made.get("/")
+
+
+async def test_clients_that_say_nothing_keep_no_scrape_away_and_are_bounded() -> None:
+    async with scene() as made:
+        silent = [socket.create_connection(("127.0.0.1", made.port)) for _ in range(30)]
+        assert (await made.values())["drumbeat_agent_workers",] == 2.0
+        assert len(made.endpoint._open) <= CONNECTIONS_MAX
+        for each in silent:
+            each.close()
+
+
+async def test_an_agent_is_asked_no_more_often_than_it_matters() -> None:
+    asked = count()
+
+    def look() -> Look:
+        next(asked)
+        return LOOK
+
+    async with scene(look) as made:
+        await asyncio.gather(*(made.get() for _ in range(6)))
+    assert next(asked) <= 2
+
+
+async def test_an_agent_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.telemetry.metrics.collected.ANSWER_S", 50 * MS)
+    async with scene() as made:
+        # The loop is busy until the answer is there.
+        with pytest.raises(HTTPError, match="503"):
+            made._get("/metrics", {}, "GET")
+
+
+async def test_a_port_in_use_costs_the_metrics_and_not_the_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"), name="alice")
+        endpoint.open(lambda: LOOK, ())
+        endpoint.close()
+    assert f"no metrics served: --metrics-port 127.0.0.1:{port}: " in capsys.readouterr().out
+
+
+def test_a_driver_that_hangs_holds_no_scrape_up() -> None:
+    release, asked = threading.Event(), count(1)
+
+    def read() -> tuple[Gpu, ...]:
+        next(asked)
+        release.wait(DEADLINE_S)
+        return (structs.replace(GPU, memory_used_bytes=60),)
+
+    host = Host((GPU,), read)
+
+    def used() -> float:
+        return next(v for m, _, v in host.samples() if m.name.endswith("gpu_memory_used_bytes"))
+
+    assert [used() for _ in range(3)] == [40.0] * 3
+    assert next(asked) == 2, "it is asked once until it answers"
+    release.set()
+    wait_until_sync(lambda: used() == 60.0, DEADLINE_S)
+    assert host._asking is not None
+    host._asking.join(DEADLINE_S)
+
+
+async def test_an_endpoint_that_was_closed_leaves_nothing_open() -> None:
+    async with scene() as made:
+        held = socket.create_connection(("127.0.0.1", made.port))
+        await made.get()
+    assert not made.endpoint._open
+    assert not made.endpoint._thread.is_alive()
+    held.close()
