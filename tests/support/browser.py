@@ -133,10 +133,7 @@ class Browser:
             looks: As ``Browser.new_context`` has them: ``viewport``, ``color_scheme``.
         """
         parts = urlsplit(url)
-        faults = Faults(
-            f"{parts.scheme}://{parts.netloc}",
-            "|".join(filter(None, (errors, os.environ.get("B_MISSING", "")))),
-        )
+        faults = Faults(f"{parts.scheme}://{parts.netloc}", errors)
         # The coordinator's certificate is of its own authority, which no browser knows.
         context = await self._chromium.new_context(
             ignore_https_errors=True, reduced_motion="reduce", **looks
