@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from coordinator.command import calls, cli, requests
-from drumbeat.v1 import control_pb2, session_pb2
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.integration.coordinator.test_operators import KEYS, answering
 from tests.support.wire import Client, FakeAgent, coordinator
 
@@ -110,6 +110,12 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         down = requests.StepDown(coordinator=address, insecure=True, output="json")
         found["step-down"] = json.loads(calls.perform(down))
     assert found["step-down"] == {"leader": "head2:29400"}
+
+    linked = query_pb2.GetPageLinkResponse(url="https://head:29480/#code=x")
+    with answering(None, linked) as address:
+        page = requests.LinkPage(coordinator=address, insecure=True, output="json")
+        found["page"] = json.loads(calls.perform(page))
+    assert found["page"] == {"url": "https://head:29480/#code=x", "time_left_s": None}
 
     assert sorted(found) == sorted(requests.COMMANDS)
     page = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
