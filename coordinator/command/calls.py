@@ -35,6 +35,7 @@ from coordinator.command.requests import (
     UndrainAgent,
 )
 from coordinator.errors import CallFailed
+from coordinator.wire.documents import drain_document
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.format import are, count, listed, printable
@@ -247,16 +248,8 @@ def _drained(asked: DrainAgent | UndrainAgent, response: Any) -> Done:
 
 
 def _list_drains(_asked: ListDrains, call: Call) -> Done:
-    drains = [
-        {
-            "name": each.name,
-            "run_id": each.run_id or None,
-            "age_s": seconds_of(each.age),
-            "caller": each.caller or None,
-            "reason": each.reason or None,
-        }
-        for each in call("ListDrains", control_pb2.ListDrainsRequest()).drains
-    ]
+    found = call("ListDrains", control_pb2.ListDrainsRequest()).drains
+    drains = [drain_document(each) for each in found]
     rows = [
         (
             each["name"],

@@ -23,6 +23,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True):
     uptime_s: float | None = None
     version: str = ""  # for readers, as the labels
     labels: dict[str, str] = field(default_factory=dict)
+    devices: str = ""  # its GPUs in short
     features: frozenset[str] = frozenset()
 
 

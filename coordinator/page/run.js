@@ -32,6 +32,7 @@ export function mountRun(main, frame, { runId, generation }) {
     generation,
     canAct: frame.me?.role === "admin" && generation == null,
     announce: frame.announce,
+    shared: {}, // what sections have in common
     /** A path without a slash is one of this run. */
     api(path, options = {}) {
       if (path.startsWith("/")) return api(path, options);

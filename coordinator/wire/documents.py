@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.mapping import seconds_of
-from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,17 @@ def agents_document(page: query_pb2.ListAgentsResponse) -> Document:
         "round_id": _optional(page, "round_id"),
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in page.agents],
         "next_page_token": page.next_page_token or None,
+    }
+
+
+def drain_document(drain: control_pb2.Drain) -> Document:
+    """Return a drain that holds."""
+    return {
+        "name": drain.name,
+        "run_id": drain.run_id or None,
+        "age_s": seconds_of(drain.age),
+        "caller": drain.caller or None,
+        "reason": drain.reason or None,
     }
 
 
@@ -236,6 +247,7 @@ def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
         "silence_s": _seconds(agent, "silence"),
         "version": agent.version or None,
         "labels": dict(agent.labels),
+        "devices": agent.devices or None,
         "workers": [
             _worker(agent, local_rank, known.get(local_rank))
             for local_rank in (local_ranks if is_seated else ())

@@ -147,6 +147,7 @@ def _outsider(opened: SessionOpened, reason: str) -> query_pb2.Agent:
     message: query_pb2.Agent = _AGENT.write(opened.agent)
     message.is_connected = message.is_drained = True
     message.waiting_reason, message.version = reason, opened.version
+    message.devices = opened.devices
     message.labels.update(opened.labels)
     message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{opened.beat.state}")
     return message
@@ -260,7 +261,7 @@ def _agent(
         return message
     message.is_connected = incarnation in run.members.connected
     if presence.session_id is not None:
-        message.version = presence.version
+        message.version, message.devices = presence.version, presence.devices
         message.labels.update(presence.labels)
     if presence.pushed is not None and isinstance(presence.pushed.state, Standby):
         message.waiting_reason = presence.pushed.state.reason
@@ -276,6 +277,11 @@ def _agent(
 
 def _age(instant: float, now: float) -> Any:
     return duration(max(0.0, now - instant))
+
+
+def agents_from(group_rank: int | None) -> str:
+    """Return the token of the page that begins with this group rank; None: with the standbys."""
+    return f"{_STANDBY_RANK if group_rank is None else group_rank}:"
 
 
 def _position(token: str) -> tuple[int, str]:

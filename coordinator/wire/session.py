@@ -120,6 +120,7 @@ def session_opened(
             uptime_s=failures.read_uptime_s(message),
             version=one_line(hello.version, most),
             labels=labels,
+            devices=one_line(gpu_summary(message), most),
             features=frozenset(hello.features[:FEATURES_MAX]),
         )
     except InvalidField as problem:

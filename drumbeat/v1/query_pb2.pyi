@@ -795,6 +795,7 @@ class Agent(google.protobuf.message.Message):
     PIDS_FIELD_NUMBER: builtins.int
     WAITING_REASON_FIELD_NUMBER: builtins.int
     IS_DRAINED_FIELD_NUMBER: builtins.int
+    DEVICES_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -815,6 +816,8 @@ class Agent(google.protobuf.message.Message):
     """Why it has no place in the round and what it waits for, in words; empty if it has one."""
     is_drained: builtins.bool
     """Whether it is no member of the run: it waits outside until its drain is lifted."""
+    devices: builtins.str
+    """Its GPUs in short, e.g. "8 NVIDIA H200"; empty if it told of none, or is not connected."""
     @property
     def seat(self) -> Global___Seat:
         """Its place in the current round; unset if it has none."""
@@ -857,9 +860,10 @@ class Agent(google.protobuf.message.Message):
         pids: collections.abc.Iterable[builtins.int] | None = ...,
         waiting_reason: builtins.str = ...,
         is_drained: builtins.bool = ...,
+        devices: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 

@@ -65,6 +65,7 @@ class Presence:
     master_port_spent: int = 0  # its latest port that a round has used
     version: str = ""  # of which readers are told, with the labels
     labels: dict[str, str] = field(default_factory=dict)
+    devices: str = ""
     birth: Birth = field(default_factory=Birth)
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     failure: FailureRecord | None = None  # the latest that a beat told in short

@@ -340,6 +340,7 @@ class Run(RunContext):
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         presence = self.members.presences[incarnation]
         presence.version, presence.labels = event.version, event.labels
+        presence.devices = event.devices
         if replaced is not None:
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())

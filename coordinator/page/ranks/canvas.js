@@ -7,6 +7,7 @@ const SIDES = [34, 30, 26, 22, 18, 15, 12, 10, 8, 6, 5, 4, 3, 2];
 const HEIGHT_MAX = 440; // more is scrolled
 const LABEL_HEIGHT = 17;
 const TEXT_FROM = 11; // smaller cells have no signs
+const LINES_FROM = 14; // smaller cells make a tile of their host
 const LABEL_FROM = 56; // narrower blocks have no names
 
 /** Where cells are, in pixels of the device. */
@@ -19,9 +20,8 @@ export class Layout {
     for (const side of SIDES) {
       this.side = Math.max(1, Math.round(side * scale));
       this.gap = Math.round((side >= 10 ? 2 : side >= 5 ? 1 : 0) * scale);
-      // Small cells make a tile of a host, large ones a line, as long as there is room.
       const square = 2 ** Math.ceil(Math.log2(Math.sqrt(most)));
-      this.columns = side < TEXT_FROM ? square : Math.min(most, most <= 8 ? 8 : 16);
+      this.columns = side < LINES_FROM ? square : Math.min(most, most <= 8 ? 8 : 16);
       while (this.columns > square && this.columns * (this.side + this.gap) > width) this.columns >>= 1;
       this.rows = Math.ceil(most / this.columns);
       const between = Math.max(1, Math.round((most === 1 ? (side >= 10 ? 2 : 1) : side >= 15 ? 14 : side >= 8 ? 8 : side >= 4 ? 4 : side - 1) * scale));

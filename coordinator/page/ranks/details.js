@@ -63,8 +63,7 @@ export class RankDetails {
     this.asking = new AbortController();
     const { rank } = this;
     try {
-      // Agents are listed by group rank, and a page begins behind its token.
-      const { agents } = await this.context.api("agents", { query: { page_token: `${at}:`, page_size: 1 }, signal: this.asking.signal });
+      const { agents } = await this.context.api("agents", { query: { first: at, page_size: 1 }, signal: this.asking.signal });
       if (this.rank !== rank) return;
       this.worker = agents.flatMap((agent) => agent.workers).find((worker) => worker.rank === rank) ?? null;
       this.refresh(this.ranks);

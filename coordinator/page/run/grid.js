@@ -3,11 +3,11 @@
 import { color, fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
 import { count, duration, number } from "../base/format.js";
 import { RankCanvas } from "../ranks/canvas.js";
-import { LAGS, Ranks, SILENCES_S, STATES } from "../ranks/columns.js";
+import { LAGS, SILENCES_S, STATES } from "../ranks/columns.js";
 import { RankDetails } from "../ranks/details.js";
+import { rankSource } from "../ranks/source.js";
 
 const WORST_MAX = 10;
-const RETRY_MS = 2_000;
 const MODES = [["state", "State"], ["lag", "Step lag"], ["silence", "Silence"]];
 const HELP = "Arrow keys move from rank to rank, Enter shows one, n goes to the next that stands out.";
 
@@ -34,10 +34,6 @@ export function mount(root, context) {
   let stragglers = new Set();
   let mode = "state";
   let worst = [];
-  let isGone = false;
-  let wantedRound; // of the whole that was asked for
-  let retry = 0;
-  let lastColumns = null; // that came before the whole
 
   const canvas = new RankCanvas({ point, choose, move, name: line }, (wanted) => look(wanted, ranks.states));
   const help = h("p", { class: "unseen", id: "ranks-help" }, HELP);
@@ -47,6 +43,8 @@ export function mount(root, context) {
   }, title)));
   const summary = h("span", { class: "hint", "data-ranks": "summary" });
   const legend = h("ul", { class: "rank-legend", "aria-label": "Legend", "data-ranks": "legend" });
+  const unit = h("span", { class: "muted" });
+  const key = h("div", { class: "rank-key" }, unit, legend);
   const tip = h("div", { class: "rank-tip", role: "presentation", hidden: true });
   const note = h("p", { class: "empty", "data-ranks": "note" }, "Loading…");
   const details = new RankDetails(context);
@@ -55,32 +53,17 @@ export function mount(root, context) {
   const table = h("div", { class: "scroll" }, h("table", { class: "rank-worst", "data-ranks": "worst" }, caption,
     h("thead", {}, h("tr", {}, [["Rank"], ["Host"], ["State"], ["Step", "number"], ["Behind", "number"], ["Silent", "number"], ["In"]]
       .map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), body));
-  const shown = h("div", { class: "rank-body", hidden: true }, canvas.element, help, legend, h("div", { class: "rank-below" }, table, details.element));
+  const shown = h("div", { class: "rank-body", hidden: true }, canvas.element, help, key, h("div", { class: "rank-below" }, table, details.element));
   fill(context.tools, modes, summary);
   root.append(note, shown, tip);
 
-  async function load(roundId) {
-    if (wantedRound === roundId && roundId !== undefined) return;
-    wantedRound = roundId;
-    clearTimeout(retry);
-    try {
-      const document = await context.api("ranks");
-      if (isGone) return;
-      wantedRound = undefined;
-      take(document);
-      if (lastColumns && lastColumns.round_id !== document.round_id) load(lastColumns.round_id);
-      lastColumns = null;
-    } catch (error) {
-      wantedRound = undefined;
-      if (isGone || error.name === "AbortError") return;
-      if (!ranks) setText(note, error.status === 404 ? "There are no ranks." : `The ranks could not be read: ${error.reason ?? error.message}. It is tried again.`);
-      if (error.status !== 404) retry = setTimeout(load, RETRY_MS);
+  function take(found, problem) {
+    if (!found) {
+      setText(note, problem.status === 404 ? "There are no ranks." : `The ranks could not be read: ${problem.reason ?? problem.message}. It is tried again.`);
+      return;
     }
-  }
-
-  function take(document) {
     const before = ranks;
-    ranks = new Ranks(document, before);
+    ranks = found;
     const isEmpty = !ranks.size;
     show(shown, !isEmpty);
     show(note, isEmpty);
@@ -124,6 +107,7 @@ export function mount(root, context) {
       setText(item.children[1], each.title);
       setText(item.children[2], number(each.count));
     });
+    setText(unit, { state: "", lag: "Steps behind", silence: "Silent for" }[mode]);
     canvas.mark(stragglers);
   }
 
@@ -201,17 +185,13 @@ export function mount(root, context) {
   });
   const recolour = () => judge();
   window.addEventListener("themechange", recolour);
-  load();
+  const source = rankSource(context);
+  const leave = source.on(take);
 
   return {
     update(kind, data) {
-      if (kind === "ranks") {
-        if (ranks && ranks.roundId === data.round_id && (ranks.names.length === 0) === !data.host_state) take(data);
-        else {
-          lastColumns = data;
-          load(data.round_id);
-        }
-      } else if (kind === "stragglers") {
+      if (kind === "ranks") source.take(data);
+      else if (kind === "stragglers") {
         stragglers = new Set((data.stragglers ?? []).map((each) => each.rank));
         judge();
       } else if (kind === "select" && data !== details.rank && ranks && data < ranks.size) {
@@ -225,8 +205,7 @@ export function mount(root, context) {
       return true;
     },
     destroy() {
-      isGone = true;
-      clearTimeout(retry);
+      leave();
       clearTimeout(saying);
       window.removeEventListener("themechange", recolour);
       canvas.destroy();

@@ -127,8 +127,7 @@ class Sessions:
         self._check(caller, opened.run_id, incarnation, message.hello.incarnation_key)
         if message.hello.term > self._driver.journal.term:
             raise Deposed(message.hello.term)
-        if gpus := wire.gpu_summary(message):
-            # Nothing is decided by it, so it is not kept either.
+        if gpus := opened.devices:
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened

@@ -1,4 +1,4 @@
-"""The ranks of a run over HTTP: the whole when it is asked for, then what changes, live."""
+"""The ranks of a run over HTTP, live too, and its hosts from any place on."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ async def served(tmp_path: Path) -> AsyncIterator[Site]:
         yield made
 
 
-def opened(name: str) -> SessionOpened:
+def opened(name: str, **more: Any) -> SessionOpened:
     return SessionOpened(
+        **more,
         run_id="run",
         spec=a_spec(2),
         session_id=f"s-{name}",
@@ -77,3 +78,36 @@ async def test_the_whole_is_read_once_and_what_changes_comes_by_itself(served: S
         assert "names" not in columns
         assert b64decode(columns["lag"]) == bytes([0, 0, 0, 0, 2, 0, 2, 0])
         await live.aclose()
+
+
+async def test_hosts_are_listed_from_a_place_on_with_what_they_have(served: Site) -> None:
+    for name in ("a", "b", "spare"):
+        served.driver.open(opened(name, devices="8 NVIDIA H200", labels={"rack": "b7"}))
+    await wait_until(lambda: "run" in served.driver.journal.runs.states, 10_000 * MS)
+    browser = served.browser()
+
+    async def names(query: str) -> list[str]:
+        agents = (await browser.get(f"/api/runs/run/agents?{query}")).json["agents"]
+        assert all(agent["devices"] == "8 NVIDIA H200" for agent in agents)
+        return [agent["name"] for agent in agents]
+
+    assert await names("") == ["a", "b", "spare"]
+    assert await names("first=0&page_size=1") == ["a"]
+    assert await names("first=1&page_size=1") == ["b"]
+    assert await names("first=standby") == ["spare"]
+    assert (await browser.get("/api/runs/run/agents?first=x")).status == 400
+
+
+async def test_the_drains_that_hold_for_a_run_are_listed(served: Site) -> None:
+    served.driver.open(opened("a"))
+    await wait_until(lambda: "run" in served.driver.journal.runs.states, 10_000 * MS)
+    browser = served.browser()
+    browser.headers["X-Drumbeat-CSRF"] = (await browser.get("/api/me")).json["csrf"]
+    for name, run_id in (("x", ""), ("y", "run"), ("z", "other")):
+        asked = {"name": name, "run_id": run_id, "reason": "ECC errors", "call_id": f"call {name}"}
+        assert (await browser.post("/api/drains", asked)).status == 200
+    drains = (await browser.get("/api/runs/run/drains")).json["drains"]
+    assert [(each["name"], each["run_id"], each["reason"]) for each in drains] == [
+        ("x", None, "ECC errors"),
+        ("y", "run", "ECC errors"),
+    ]

@@ -1,10 +1,12 @@
 """What the coordinator takes of an agent's GPUs: words for people, within bounds."""
 
 import pytest
+from msgspec.structs import replace
 
 from agent.session.convert import GPU
 from agent.workers.devices.gpus import Gpu
 from coordinator.errors import InvalidRequest
+from coordinator.wire.failure import NAME_CHARACTERS_MAX
 from coordinator.wire.session import GPUS_MAX, gpu_summary, session_opened
 from drumbeat.v1 import common_pb2, session_pb2
 
@@ -44,10 +46,13 @@ def test_a_gpu_is_told_as_it_is() -> None:
     )
 
 
-def test_gpus_change_nothing_of_what_the_core_is_told() -> None:
+def test_the_core_is_told_of_gpus_in_short_and_for_readers_only() -> None:
     plain = session_opened(a_hello(), session_id="s")
     gpus = [GPU.write(a_gpu(index)) for index in range(8)]
-    assert session_opened(a_hello(*gpus), session_id="s") == plain
+    opened = session_opened(a_hello(*gpus), session_id="s")
+    assert opened == replace(plain, devices="8 NVIDIA H200")
+    odd = [GPU.write(a_gpu(index, f"{index}" * 200)) for index in range(8)]
+    assert len(session_opened(a_hello(*odd), session_id="s").devices) <= NAME_CHARACTERS_MAX
 
 
 def test_gpus_are_summed_up_for_people() -> None:

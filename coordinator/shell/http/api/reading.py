@@ -10,21 +10,25 @@ from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.api.runs import runs_document
 from coordinator.shell.http.calls import DATA, JSON, Call
 from coordinator.shell.http.site import RUN, Route
+from coordinator.wire.control import drain_message
 from coordinator.wire.documents import (
     Document,
     agents_document,
+    drain_document,
     event_document,
     goodput_document,
     overview_document,
     step_times_document,
     verdict_document,
 )
+from coordinator.wire.run_status import agents_from
 from coordinator.wire.step_times import RANKS_MAX
 from drumbeat.v1 import query_pb2 as pb
 
 _QUERY = "QueryService"
 # Of one answer: some ms each.
 EVENTS_MAX, AGENTS_MAX = 500, 100
+STANDBY = "standby"
 
 
 class Reading:
@@ -46,6 +50,7 @@ class Reading:
             Route(f"{run}/agents", f"{_QUERY}/ListAgents", self.agents),
             Route(f"{run}/step-times", f"{_QUERY}/GetStepTimes", self.step_times),
             Route(f"{run}/ranks", f"{_QUERY}/ListAgents", self.ranks),
+            Route(f"{run}/drains", f"{_QUERY}/ListAgents", self.drains),
         ]
 
     async def me(self, call: Call) -> Document:
@@ -97,12 +102,16 @@ class Reading:
         return verdict_document((await call.term.queries.GetReport(asked, call)).verdict)
 
     async def agents(self, call: Call) -> Document:
-        """List agents with their workers."""
+        """List agents with their workers, from a place in the round or the standbys on."""
+        first = call.request.query.get("first")
+        token = (
+            "" if first is None else agents_from(None if first == STANDBY else call.number("first"))
+        )
         asked = pb.ListAgentsRequest(
             run_id=call.run_id,
             generation=call.generation,
             page_size=min(call.number("page_size", AGENTS_MAX), AGENTS_MAX),
-            page_token=call.request.query.get("page_token", ""),
+            page_token=call.request.query.get("page_token", token),
             view=pb.VIEW_FULL,
         )
         return agents_document(await call.term.queries.ListAgents(asked, call))
@@ -119,3 +128,10 @@ class Reading:
         state, run = call.found_run()
         grid = await self._live.grids(call.term).get(state, run, is_repeated=True)
         return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
+
+    async def drains(self, call: Call) -> Document:
+        """List the drains that hold for a run."""
+        call.found_run()
+        driver = call.term.driver
+        of_run = (each for each in driver.drains if each.run_id in ("", call.run_id))
+        return {"drains": [drain_document(drain_message(e, now=driver.now())) for e in of_run]}

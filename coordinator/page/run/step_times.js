@@ -1,0 +1,303 @@
+/** How long steps took in the last minutes: the slow ranks, beside the median of all. */
+
+import { color, coalesced, fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { count, duration } from "../base/format.js";
+
+const HEIGHT = 260;
+const PAUSE_MS = 5_000; // between two looks, however often the run tells something
+const BAND = 1.5; // times the median: within it ranks are as their peers
+const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
+const GIVEN_UP = new Set([400, 404]);
+
+export function mount(root, context) {
+  let found = null; // the latest document
+  let chosen = null; // a rank that was selected elsewhere, with its row
+  let isBusy = false; // show the time of ranks' own work
+  let stragglers = [];
+  let askedAt = -Infinity;
+  let timer = 0;
+  let isGone = false;
+  let isSeen = false;
+  let at = null; // the column under the pointer
+
+  const note = h("p", { class: "empty", "data-step-times": "note" }, "Loading…");
+  const named = h("p", { class: "stragglers foreign", role: "status", "data-step-times": "stragglers" });
+  const canvas = h("canvas", { class: "step-times", role: "img", "data-step-times": "canvas" });
+  const tip = h("div", { class: "rank-tip", hidden: true });
+  const body = h("tbody");
+  const table = h("div", { class: "scroll" }, h("table", { class: "step-table", "data-step-times": "table" },
+    h("caption", { class: "unseen" }, "Step times by rank"),
+    h("thead", {}, h("tr", {}, ["", "Rank", "Host", "Now", "× median"].map((title, i) => h("th", { scope: "col", class: i > 2 ? "number" : null }, title || h("span", { class: "unseen" }, "Line"))))), body));
+  const plot = h("div", { class: "step-plot" }, canvas, tip);
+  const shown = h("div", { hidden: true, class: "step-body" }, plot, table);
+  const kinds = h("span", { class: "segments", role: "group", "aria-label": "Time of", hidden: true }, [["Whole steps", false], ["Own work", true]].map(([title, is]) => h("button", {
+    type: "button", "data-busy": String(is), onclick: () => { isBusy = is; drawn(); },
+  }, title)));
+  const hint = h("span", { class: "hint" });
+  fill(context.tools, kinds, hint);
+  root.append(named, note, shown);
+
+  /** What is drawn: rows with a look each, of equal columns. */
+  function lines() {
+    const rows = [...found.ranks];
+    if (chosen?.row && !rows.some((row) => row.rank === chosen.rank)) rows.push(chosen.row);
+    const slow = new Set(found.stragglers.map((each) => each.rank));
+    return rows.map((row, index) => ({
+      ...row, isSlow: slow.has(row.rank), isChosen: row.rank === chosen?.rank,
+      values: (isBusy ? row.busy_s : row.step_time_s) ?? [],
+      dash: DASHES[index % DASHES.length],
+      colour: color(slow.has(row.rank) ? "--rank-failed" : row.rank === chosen?.rank ? "--text" : `--line-${index % 4}`),
+    }));
+  }
+
+  const median = () => (isBusy ? found.median_busy_s : found.median_s) ?? [];
+  const last = (values) => values.findLast((value) => value != null) ?? null;
+
+  function drawn() {
+    if (!found) return;
+    const hasBusy = Boolean(found.median_busy_s);
+    if (!hasBusy) isBusy = false;
+    show(kinds, hasBusy);
+    for (const button of kinds.children) setAttribute(button, "aria-pressed", String(button.dataset.busy === String(isBusy)));
+    const rows = lines();
+    const isEmpty = !rows.length || last(median()) == null;
+    show(shown, !isEmpty);
+    show(note, isEmpty);
+    if (isEmpty) setText(note, "No rank tells how long its steps take: worker_sdk.heartbeat(step=…) does.");
+    const middle = last(median());
+    setText(hint, isEmpty ? "" : `median ${duration(middle)} a step; the slowest of ${count(found.world_size, "rank")}`);
+    setAttribute(canvas, "aria-label", `Step times of ${count(rows.length, "rank")} in the last ${duration(found.ages_s[0] ?? 0)}, median ${duration(middle)}; the table has the latest`);
+    keyed(body, [...rows].sort((one, other) => (last(other.values) ?? 0) - (last(one.values) ?? 0)), (row) => row.rank, made, filled);
+    body.middle = middle;
+    paintSoon();
+  }
+
+  function made({ rank }) {
+    return h("tr", { "data-rank": rank }, h("td", {}, h("canvas", { width: 44, height: 10, "aria-hidden": "true" })),
+      h("td", {}, h("button", { type: "button", class: "link", onclick: () => context.select(rank) }, `${rank}`)), h("td", { class: "foreign" }, h("span"), " ", h("b")), h("td", { class: "number" }), h("td", { class: "number" }));
+  }
+
+  function filled(element, row) {
+    const [sample, , host, now, ratio] = element.children;
+    const pen = sample.firstChild.getContext("2d");
+    pen.clearRect(0, 0, 44, 10);
+    stroke(pen, row, 2);
+    pen.beginPath();
+    pen.moveTo(2, 5);
+    pen.lineTo(42, 5);
+    pen.stroke();
+    setText(host.firstChild, line(row.name || row.host, 60));
+    setText(host.lastChild, row.isSlow ? "straggler" : "");
+    const value = last(row.values);
+    const middle = last(median());
+    setText(now, duration(value));
+    setText(ratio, value == null || !middle ? "–" : `${(value / middle).toFixed(2)}`);
+  }
+
+  function name() {
+    setText(named, stragglers.length
+      ? `${stragglers.length === 1 ? "Straggler" : "Stragglers"}: ${stragglers.slice(0, 8).map((each) => `rank ${each.rank} on ${line(each.name || each.host, 60)}, ${duration(each.step_time_s)} a step against ${duration(each.median_s)}`).join("; ")}`
+      : "");
+    show(named, stragglers.length);
+  }
+
+  // Painting.
+
+  const paintSoon = coalesced(paint);
+
+  function stroke(pen, row, width) {
+    pen.strokeStyle = row.colour;
+    pen.lineWidth = row.isSlow || row.isChosen ? width * 1.4 : width;
+    pen.setLineDash(row.dash);
+  }
+
+  function scales() {
+    const width = plot.clientWidth;
+    const isNarrow = width < 520;
+    const box = { left: 52, right: width - (isNarrow ? 58 : 84), top: 10, bottom: HEIGHT - 26 };
+    const ages = found.ages_s;
+    const oldest = Math.max(...ages, 1);
+    const values = [...median().map((value) => (value ?? 0) * BAND), ...lines().flatMap((row) => row.values.map((value) => value ?? 0))];
+    const highest = Math.max(...values, 1e-3) * 1.06;
+    return {
+      box, width, oldest, highest, ages,
+      x: (age) => box.right - ((box.right - box.left) * age) / oldest,
+      y: (value) => box.bottom - ((box.bottom - box.top) * value) / highest,
+    };
+  }
+
+  function paint() {
+    if (!found || shown.hidden || !plot.clientWidth) return;
+    const { box, width, oldest, highest, ages, x, y } = scales();
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(HEIGHT * scale);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${HEIGHT}px`;
+    const pen = canvas.getContext("2d");
+    pen.scale(scale, scale);
+    pen.font = `11.5px ${getComputedStyle(root).fontFamily}`;
+    pen.textBaseline = "middle";
+    pen.fillStyle = color("--muted");
+    pen.strokeStyle = color("--border");
+    pen.lineWidth = 1;
+    for (const value of ticks(highest, 4)) {
+      const level = Math.round(y(value)) + 0.5;
+      pen.beginPath();
+      pen.moveTo(box.left, level);
+      pen.lineTo(box.right, level);
+      pen.stroke();
+      pen.textAlign = "right";
+      pen.fillText(duration(value), box.left - 7, level);
+    }
+    pen.textAlign = "center";
+    for (const age of ticks(oldest, 4)) pen.fillText(age ? `${duration(age)} ago` : "now", Math.max(x(age), box.left + 22), HEIGHT - 10);
+    const middle = median();
+    pen.fillStyle = color("--rank-scale-0");
+    for (const part of parts(middle)) {
+      pen.beginPath();
+      for (const i of part) pen.lineTo(x(ages[i]), y(middle[i] * BAND));
+      for (const i of [...part].reverse()) pen.lineTo(x(ages[i]), y(middle[i]));
+      pen.fill();
+    }
+    const labels = [];
+    const draw = (row) => {
+      stroke(pen, row, 1.5);
+      for (const part of parts(row.values)) {
+        pen.beginPath();
+        for (const i of part) pen.lineTo(x(ages[i]), y(row.values[i]));
+        pen.stroke();
+        if (part.length > 1) continue;
+        pen.fillStyle = row.colour;
+        pen.fillRect(x(ages[part[0]]) - 1.5, y(row.values[part[0]]) - 1.5, 3, 3);
+      }
+      const value = last(row.values);
+      if (value != null) labels.push({ text: row.label ?? `rank ${row.rank}`, at: y(value), colour: row.colour, weight: row.isSlow ? 650 : 400 });
+    };
+    lines().sort((one, other) => one.isSlow - other.isSlow).forEach(draw);
+    draw({ values: middle, label: "median", colour: color("--good"), dash: [], isChosen: true });
+    spread(labels, box.top + 4, box.bottom);
+    pen.textAlign = "left";
+    for (const { text, at: level, colour, weight } of labels) {
+      pen.font = `${weight} 11.5px ${getComputedStyle(root).fontFamily}`;
+      pen.fillStyle = colour;
+      pen.fillText(text, box.right + 7, level);
+    }
+    if (at == null || at >= ages.length) return;
+    pen.setLineDash([]);
+    pen.lineWidth = 1;
+    pen.strokeStyle = color("--control");
+    pen.beginPath();
+    pen.moveTo(Math.round(x(ages[at])) + 0.5, box.top);
+    pen.lineTo(Math.round(x(ages[at])) + 0.5, box.bottom);
+    pen.stroke();
+  }
+
+  canvas.addEventListener("pointermove", (event) => {
+    if (!found) return;
+    const { x, ages, width } = scales();
+    const left = event.clientX - canvas.getBoundingClientRect().left;
+    at = ages.reduce((best, age, i) => (Math.abs(x(age) - left) < Math.abs(x(ages[best]) - left) ? i : best), 0);
+    const values = [["median", median()[at]], ...lines().map((row) => [`rank ${row.rank}`, row.values[at]])].filter(([, value]) => value != null);
+    fill(tip, h("b", {}, `${duration(ages[at])} ago`), values.sort(([, one], [, other]) => other - one).map(([who, value]) => h("div", {}, `${who}  ${duration(value)}`)));
+    show(tip, values.length);
+    tip.style.transform = `translate(${Math.max(0, Math.min(left + 14, width - tip.offsetWidth - 4))}px, 14px)`;
+    paintSoon();
+  });
+  canvas.addEventListener("pointerleave", () => { at = null; show(tip, false); paintSoon(); });
+
+  // Reading.
+
+  async function read() {
+    clearTimeout(timer);
+    timer = 0;
+    askedAt = performance.now();
+    try {
+      const latest = await context.api("step-times");
+      if (isGone) return;
+      found = latest;
+      if (chosen && !latest.ranks.some(({ rank }) => rank === chosen.rank)) {
+        const { rank } = chosen;
+        const more = await context.api("step-times", { query: { ranks: rank } }).catch(() => null);
+        if (isGone) return;
+        if (more && chosen.rank === rank) chosen.row = more.round_id === found.round_id && more.ages_s.length === found.ages_s.length ? more.ranks[0] : null;
+      }
+      drawn();
+    } catch (error) {
+      if (isGone || error.name === "AbortError") return;
+      if (GIVEN_UP.has(error.status) || !found) {
+        found = null;
+        show(shown, false);
+        show(note, true);
+        setText(hint, "");
+        setText(note, GIVEN_UP.has(error.status) ? "No round runs: there are no step times now." : `Step times could not be read: ${error.reason ?? error.message}.`);
+      }
+    }
+  }
+
+  /** Look again once something is told of the run, but not too often, and only if it is seen. */
+  function readSoon(delayMs = PAUSE_MS) {
+    if (timer || !isSeen || isGone) return;
+    timer = setTimeout(read, Math.max(0, askedAt + delayMs - performance.now()));
+  }
+
+  const observer = new IntersectionObserver(([entry]) => {
+    isSeen = entry.isIntersecting;
+    readSoon();
+  }, { rootMargin: "300px" });
+  observer.observe(root);
+  const resize = new ResizeObserver(paintSoon);
+  resize.observe(plot);
+  window.addEventListener("themechange", drawn);
+
+  return {
+    update(kind, data) {
+      if (kind === "run" && data.phase === "running") readSoon();
+      if (kind === "stragglers") {
+        stragglers = data.stragglers ?? [];
+        name();
+      }
+      if (kind === "select" && chosen?.rank !== data) {
+        chosen = { rank: data, row: null };
+        drawn();
+        readSoon(0);
+      }
+    },
+    destroy() {
+      isGone = true;
+      clearTimeout(timer);
+      paintSoon.cancel();
+      observer.disconnect();
+      resize.disconnect();
+      window.removeEventListener("themechange", drawn);
+    },
+  };
+}
+
+/** The stretches of indexes at which there are values. */
+function parts(values) {
+  const found = [];
+  values.forEach((value, i) => {
+    if (value == null) return;
+    if (found.length && found.at(-1).at(-1) === i - 1) found.at(-1).push(i);
+    else found.push([i]);
+  });
+  return found;
+}
+
+/** Round numbers from 0 to a value, some `most` of them. */
+function ticks(value, most) {
+  const rough = value / most;
+  const unit = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600].find((each) => rough <= each);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = rough >= 0.5 && unit ? unit : [1, 2, 5, 10].map((each) => each * power).find((each) => rough <= each);
+  return Array.from({ length: Math.floor(value / step) + 1 }, (_, i) => i * step);
+}
+
+/** Move labels apart that would stand on each other. */
+function spread(labels, top, bottom) {
+  const least = 13;
+  labels.sort((one, other) => one.at - other.at);
+  labels.forEach((label, i) => { label.at = Math.max(label.at, i ? labels[i - 1].at + least : top); });
+  for (let i = labels.length - 1; i >= 0; i -= 1) labels[i].at = Math.min(labels[i].at, i + 1 < labels.length ? labels[i + 1].at - least : bottom);
+}
