@@ -77,7 +77,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = lines[-1]
             return lines[-1]
 
-        for verb in ("status", "events", "why", "stacks", "logs", "restart"):
+        for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
         assert (await document("goodput", "run --segments"))["segments"]
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
@@ -113,8 +113,8 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
 
     linked = query_pb2.GetPageLinkResponse(url="https://head:29480/#code=x")
     with answering(None, linked) as address:
-        page = requests.LinkPage(coordinator=address, insecure=True, output="json")
-        found["page"] = json.loads(calls.perform(page))
+        link = requests.LinkPage(coordinator=address, insecure=True, output="json")
+        found["page"] = json.loads(calls.perform(link))
     assert found["page"] == {"url": "https://head:29480/#code=x", "time_left_s": None}
 
     assert sorted(found) == sorted(requests.COMMANDS)
