@@ -27,6 +27,7 @@ from agent.core.events import (
 )
 from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
+from agent.runtime.live_status import LiveStatus
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.status import OwnStatus
@@ -156,6 +157,8 @@ class Driver:
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
+        watchdog = self._workers.watchdog
+        self._live = LiveStatus(config, self._core, self._history, watchdog.standings, now=now)
         self._session: Session | None = None
         self._session_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,6 +187,7 @@ class Driver:
 
     async def close(self) -> None:
         """End whatever is left: workers first."""
+        self._live.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -215,7 +219,8 @@ class Driver:
         if self._queue:
             return
         self._arrived.clear()
-        instants = (self._core.next_deadline(), self._history.next_deadline())
+        tellers = (self._core, self._history, self._live)
+        instants = (each.next_deadline() for each in tellers)
         due = min((instant for instant in instants if instant is not None), default=None)
         delay_s = None if due is None else max(0.0, due - time.monotonic())
         with suppress(TimeoutError):
@@ -251,6 +256,7 @@ class Driver:
         for line in self._history.saw(event, effects, now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
+        self._live.refresh(now=now)
 
     def _execute(self, effect: fx.Effect) -> None:
         session = self._session

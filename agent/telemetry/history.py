@@ -117,6 +117,11 @@ class History:
             self._review_wait(*self._wait_of())
         return self._lines
 
+    def waits_for(self, *, now: float) -> str:
+        """Return what is waited for at present, and for how long; empty in training."""
+        self._now = now
+        return self._wait_of()[1]
+
     # What happened.
 
     def _read_standing(self) -> _Standing:

@@ -120,7 +120,7 @@ async function enter(code) {
   try {
     await api("/api/enter", { method: "POST", body: { code } });
   } catch (error) {
-    return [error.reason, error.hint].filter(Boolean).join(" – ");
+    return error.reason;
   }
   await start();
   return null;

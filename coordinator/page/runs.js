@@ -26,7 +26,10 @@ export function mountRuns(main, frame) {
     if (!runs) return;
     const wanted = only.value.trim().toLowerCase();
     const shown = wanted ? runs.filter((run) => [run.run_id, phaseOf(run), run.reason].join(" ").toLowerCase().includes(wanted)) : runs;
-    keyed(body, [...shown].sort(inOrder), (run) => `${run.run_id}\n${run.generation}`, row, updateRow);
+    const latest = new Map();
+    for (const run of runs) latest.set(run.run_id, Math.max(run.generation, latest.get(run.run_id) ?? 0));
+    keyed(body, [...shown].sort(inOrder), (run) => `${run.run_id}\n${run.generation}`, row,
+      (element, run) => updateRow(element, run, latest.get(run.run_id) === run.generation));
     const living = runs.filter((run) => run.phase !== "ended").length;
     setText(summary, runs.length ? `${count(runs.length, "run")}, ${living} ${living === 1 ? "lives" : "live"}`
       + (wanted ? `; ${shown.length} shown` : "") : "");
@@ -62,9 +65,8 @@ function inOrder(one, other) {
 }
 
 function row(run) {
-  const path = `/runs/${encodeURIComponent(run.run_id)}${run.generation > 1 ? `?generation=${run.generation}` : ""}`;
-  return h("tr", { "data-run": run.run_id },
-    h("th", { scope: "row", class: "foreign run-name" }, h("a", { href: path, "data-link": true }, runName(run))),
+  return h("tr", { "data-run": run.run_id, "data-generation": run.generation },
+    h("th", { scope: "row", class: "foreign run-name" }, h("a", { "data-link": true }, runName(run))),
     h("td", { "data-cell": "state" }, h("span", { class: "state" })),
     h("td", { class: "foreign reason", "data-cell": "reason" }, h("span")),
     h("td", { class: "number", "data-cell": "hosts" }),
@@ -72,8 +74,11 @@ function row(run) {
     h("td", { class: "goodput-cell", "data-cell": "goodput" }, h("span", { class: "ratio" }), h("span", { class: "bar-slot" })));
 }
 
-function updateRow(element, run) {
-  const [, state, reason, hosts, restarts, goodput] = element.children;
+function updateRow(element, run, isLatest) {
+  const [name, state, reason, hosts, restarts, goodput] = element.children;
+  // Without a generation the latest is shown, whichever that will be.
+  const path = `/runs/${encodeURIComponent(run.run_id)}${isLatest ? "" : `?generation=${run.generation}`}`;
+  setAttribute(name.firstChild, "href", path);
   setText(state.firstChild, words(phaseOf(run)));
   setAttribute(state.firstChild, "data-state", phaseOf(run));
   setText(reason.firstChild, run.reason + (run.ended_age_s != null ? ` (${duration(run.ended_age_s)} ago)` : ""));

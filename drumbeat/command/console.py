@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from drumbeat.access.redaction import without_tokens
+from drumbeat.command.live_line import device_of, line_at
 from drumbeat.format import count
 
 # What a console has not taken yet: a long report fits. Texts above it are dropped, counted, and
@@ -74,6 +75,7 @@ class Console:
             self._fd = os.dup(stream.fileno())
         except (OSError, ValueError, AttributeError):
             self._fd = -1
+        self._device = device_of(self._fd)
         self._changed = threading.Condition()
         # All below is guarded by the condition.
         self._pending = bytearray()
@@ -142,7 +144,8 @@ class Console:
             if is_there:
                 poll.poll()  # the descriptor may be one that others made non-blocking
                 try:
-                    taken = os.write(self._fd, data)
+                    line = line_at(self._device) if self._device else None
+                    taken = os.write(self._fd, data) if line is None else line.write(data)
                 except BlockingIOError:
                     taken = 0
                 except OSError:

@@ -68,6 +68,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/errors.py": "where an error is recorded, which may change",
     "drumbeat/command/options.py": "what the variables of options say",
     "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
+    "drumbeat/command/live_line.py": "whether a user looks at this terminal",
     "drumbeat/command/loading.py": "how gRPC is to be loaded",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/workers/supervisor/launch.py": "what its supervisor inherits",

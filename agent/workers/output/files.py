@@ -17,6 +17,7 @@ from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
 from agent.workers.output.streams import FollowedFile, OutputPipe
 from agent.workers.output.tail import Tail
+from drumbeat.command.live_line import device_of, line_at
 from drumbeat.format import describe
 from worker_sdk import context
 
@@ -198,8 +199,10 @@ class WorkerOutput:
                 worker.stderr = Path(path)
             return path, KeptFile(path)
         is_captured = config.stdout_capture if number == STDOUT else config.stderr_capture
-        # A report needs the end of stderr; stdout is for readers alone, and there are none.
-        if not is_captured or (number == STDOUT and config.is_standalone):
+        # A report needs the end of stderr; stdout is for readers alone, and there are none. Nor may
+        # it be written where a line of ours stands, without our going out of the way.
+        is_read = number == STDERR or not config.is_standalone or line_at(device_of(number))
+        if not is_captured or not is_read:
             return path, NotKept(f"its {name} goes straight to its agent's console")
         pipe_path = str(self.directory.ensure() / f"{name}_{local_rank}")
         tail = self._pipe_tails[number]

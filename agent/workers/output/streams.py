@@ -16,6 +16,7 @@ from typing import TextIO
 
 from agent.workers.output.lines import LAST_BYTES_MAX, LineCutter, last_lines, matching, prefixed
 from agent.workers.output.ring import Piece, Place, Ring
+from drumbeat.command.live_line import device_of, line_at
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Sink:
         self.pending = bytearray()
         self._is_broken = self._is_socket = self._is_shared = False
         self._stream = None if isinstance(destination, int) else destination
+        self._device = device_of(destination) if isinstance(destination, int) else 0
         if not isinstance(destination, int):
             return
         mode = os.fstat(destination).st_mode
@@ -85,6 +87,8 @@ class Sink:
             self._stream.write(data.decode(errors="replace"))
             self._stream.flush()
             return len(data)
+        if self._device and (line := line_at(self._device)) is not None:
+            return line.write(data)
         if self._is_socket:
             with socket.socket(fileno=os.dup(self.fd)) as connection:
                 return connection.send(data, socket.MSG_DONTWAIT)

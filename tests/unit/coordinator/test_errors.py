@@ -113,6 +113,11 @@ ANSWERS = [
         "FAILED_PRECONDITION",
         "leadership is not handed over: there is no other one that could",
     ),
+    (
+        errors.NoPage(),
+        "FAILED_PRECONDITION",
+        "the coordinator serves no page: it was started without --http-port",
+    ),
 ]
 STARTUP = [
     (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),

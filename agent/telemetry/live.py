@@ -1,0 +1,85 @@
+"""Pure. What the one live line of an agent says on a terminal. It decides nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from agent.core.model import Assignment
+from agent.watchdog.hang import Standing
+from drumbeat.durations import format_duration
+from drumbeat.format import count
+
+# Of how much time the pace is: long enough to be steady, short enough to follow.
+PACE_WINDOW_S = 30.0
+POINTS_MAX = 64
+# A rank made no step for so long, and for so many times as one takes: that is said.
+STILL_S, STILL_STEPS = 10.0, 5.0
+
+
+class TrainingPace:
+    """How far the slowest rank of this host is, and how fast.
+
+    In synchronous training all ranks of the run are as far and as fast, for they wait for each
+    other; so no other host is asked.
+    """
+
+    def __init__(self) -> None:
+        self._round_id: int | None = None
+        self._began_at = 0.0
+        self._points: deque[tuple[float, int]] = deque(maxlen=POINTS_MAX)
+        self._latest: Standing | None = None
+        self._total = 0
+
+    def take(self, round_id: int, standings: Sequence[Standing], *, now: float) -> None:
+        """Take in where the workers of a round stand."""
+        if round_id != self._round_id:
+            self._round_id, self._began_at, self._latest, self._total = round_id, now, None, 0
+            self._points.clear()
+        known = [each for each in standings if each.step is not None and each.heartbeat_at]
+        if not known:
+            return
+        slowest = min(known, key=lambda each: (each.step, each.heartbeat_at))
+        self._latest, step, at = slowest, slowest.step or 0, slowest.heartbeat_at or now
+        self._total = max((each.steps_total for each in known), default=0)
+        if self._points and step < self._points[-1][1]:
+            self._points.clear()  # as after a restart in process
+        is_new = not self._points or step > self._points[-1][1]
+        # So far apart that the window fits into those that are kept.
+        is_apart = not self._points or at - self._points[-1][0] >= PACE_WINDOW_S / POINTS_MAX
+        if is_new and is_apart:
+            self._points.append((at, step))
+        while len(self._points) > 2 and at - self._points[0][0] > PACE_WINDOW_S:
+            self._points.popleft()
+
+    def text(self, *, now: float) -> str:
+        """Say it; without steps, for how long the round has run."""
+        latest = self._latest
+        if latest is None or latest.step is None:
+            return f"running for {format_duration(max(1.0, round(now - self._began_at)))}"
+        of_all = f" of {self._total}" if self._total else ""
+        parts = [f"step {latest.step}{of_all}"]
+        still_s = now - (latest.heartbeat_at or now)
+        if still_s > max(STILL_S, STILL_STEPS * (latest.step_time_s or 0.0)):
+            in_scope = f" (in {latest.scope})" if latest.scope else ""
+            return f"{parts[0]}, none for {format_duration(round(still_s))}{in_scope}"
+        if (rate := self._rate()) is not None:
+            parts.append(f"{rate:.3g} steps/s" if rate >= 0.1 else f"{1 / rate:.3g} s a step")
+            if (steps := self._total - latest.step) > 0:
+                parts.append(f"{format_duration(max(1.0, round(steps / rate)))} left")
+        return ", ".join(parts)
+
+    def _rate(self) -> float | None:
+        """Return the steps in a second; ``None`` while too few are known."""
+        if len(self._points) < 2:
+            return None
+        (first_at, first), (last_at, last) = self._points[0], self._points[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at else None
+
+
+def live_text(wait: str, assignment: Assignment | None, training: str) -> str:
+    """Return the line: what is waited for, else how training goes."""
+    if wait or assignment is None:
+        return wait
+    agents = count(assignment.group_world_size, "agent")
+    return f"round {assignment.round_id}: {agents}, {training}"
