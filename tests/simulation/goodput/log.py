@@ -135,12 +135,10 @@ class Log:
             self._uptimes[id(of), name] = uptime_s
             return sent_at(of, name, uptime_s, now=now)
 
-        def heard(
-            of: Membership, name: str, beat: Beat, *, now: float, sent_at: float | None = None
-        ) -> Any:
+        def heard(of: Membership, name: str, beat: Beat, **more: Any) -> Any:
+            now, sent_at = more["now"], more["sent_at"]
             uptime_s = self._uptimes[id(of), name]
             assert uptime_s is not None, "all say it here"
-            assert sent_at is not None, "so it can be told"
             entry = Heard(
                 index=self._next(),
                 at=now,
@@ -151,7 +149,7 @@ class Log:
                 is_excused=name in self._states[id(of)].excused,
             )
             self._of[id(of)].entries.append(entry)
-            return hear(of, name, beat, now=now, sent_at=sent_at)
+            return hear(of, name, beat, **more)
 
         def lost(of: Meter, name: str, *, silent_since: float, now: float) -> None:
             entry = Lost(index=self._next(), at=now, name=name, silent_since=silent_since)
