@@ -48,6 +48,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Connections of HTTP, those of TLS that does not stand yet among them. One more ends the oldest
     # of those whose caller is not known.
     http_connections_max: int = 1_000
+    # Handshakes of TLS, which cost 1 ms of the event loop each, and requests whose caller is not
+    # known; so many more at once. More of them wait in their connections, and agents for none.
+    http_handshakes_per_s: float = 100.0
+    http_strangers_per_s: float = 200.0
+    http_at_once_max: int = 200
     # For TLS, and then for each next request: its headers have to be there.
     http_request_timeout_s: float = 20.0
     # For the answer of any but a stream, with all the time that its reader takes.

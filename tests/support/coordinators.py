@@ -15,6 +15,7 @@ from coordinator.leadership.model import Member
 from coordinator.leadership.shared_authority import SharedAuthority
 from coordinator.limits import Limits
 from coordinator.shell.cluster.membership import Membership
+from coordinator.shell.http.page import Page
 from coordinator.shell.server import Server
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import parse_token
@@ -42,6 +43,7 @@ class Coordinator:
     etcd: EtcdClientModel
     client: Client
     published: list[str]  # what lets this user in, the latest last
+    page: Page | None = None  # with a port for it
 
     @property
     def address(self) -> str:
@@ -106,7 +108,8 @@ async def coordinator_of(
     identity = None
     if authority_in is not None:
         identity = await SharedAuthority.open(etcd, KEYS, authority_in)
-    server = Server(config, identity)
+    page = None if config.http_port is None else Page(config, identity)
+    server = Server(config, identity, page=page)
     port = server.bind()
     membership = Membership(
         etcd,
@@ -131,6 +134,6 @@ async def coordinator_of(
             Client(port) as client,
         ):
             membership.start()
-            yield Coordinator(port, server, membership, etcd, client, published)
+            yield Coordinator(port, server, membership, etcd, client, published, page)
     finally:
         await membership.leave()

@@ -68,6 +68,11 @@ class Call:
         assert isinstance(connection, Connection), "one of ours"
         return connection
 
+    @property
+    def is_head(self) -> bool:
+        """Whether it asks for no more than how it would be answered."""
+        return self.request.method == hdrs.METH_HEAD
+
     def invocation_metadata(self) -> tuple[()]:
         """Return what gRPC's callers say beside their message."""
         return ()
@@ -129,7 +134,8 @@ class Call:
         self.stream = web.StreamResponse(headers=headers)
         await self.stream.prepare(self.request)
         self.connection.expect(None)  # each part has its time
-        await self.send(_RETRY)
+        if not self.is_head:
+            await self.send(_RETRY)
 
     async def send(self, part: bytes) -> None:
         """Send a part of a stream, once the reader has taken what came before."""

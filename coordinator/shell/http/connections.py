@@ -6,20 +6,25 @@ import asyncio
 import logging
 import socket
 import ssl
-from contextlib import suppress
 from typing import Any
 
+import structlog
 from aiohttp import web
 
 from coordinator.config import CoordinatorConfig
 from coordinator.errors import PortInUse
 from coordinator.limits import Limits
+from coordinator.shell.http.pace import Pace
 from coordinator.shell.transport.binding import bind_error
+
+log = structlog.get_logger()
 
 BACKLOG = 512
 # What is tried again that soon for want of file descriptors.
 ACCEPT_RETRY_S = 0.5
 TLS_SHUTDOWN_S = 1.0
+# For what is left of a request that was answered before it was read.
+LINGER_S = 1.0
 # aiohttp's own words of a request that it cannot read are for its authors.
 _SILENT = logging.getLogger("drumbeat.http")
 _SILENT.addHandler(logging.NullHandler())
@@ -41,7 +46,8 @@ class Connection(web.RequestHandler):
             keepalive_timeout=limits.http_request_timeout_s,
             max_line_size=limits.http_line_bytes_max,
             max_field_size=limits.http_line_bytes_max,
-            lingering_time=0.0,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
         )
         self._listener, self._limits = listener, limits
         self._timer: asyncio.TimerHandle | None = None
@@ -142,6 +148,7 @@ class Listener:
     async def _accept(self, context: ssl.SSLContext | None) -> None:
         assert self._socket is not None, "it has a port"
         loop = asyncio.get_running_loop()
+        pace = Pace(self._limits.http_handshakes_per_s, self._limits.http_at_once_max)
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._socket)
@@ -151,6 +158,8 @@ class Listener:
             if not self._has_room():
                 accepted.close()
                 continue
+            if context is not None and (delay_s := pace.take(now=loop.time())):
+                await asyncio.sleep(delay_s)
             task = loop.create_task(self._begin(accepted, context), name="http connection")
             self._open[task] = None
             task.add_done_callback(self._begun)
@@ -185,8 +194,8 @@ class Listener:
 
     def _begun(self, task: asyncio.Task[None]) -> None:
         self._open.pop(task, None)
-        with suppress(asyncio.CancelledError):
-            task.exception()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("connection broken", exc_info=error)
 
 
 def _end(each: Connection | asyncio.Task[None]) -> None:

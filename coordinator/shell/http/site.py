@@ -29,6 +29,7 @@ from coordinator.shell.http.calls import (
     event,
 )
 from coordinator.shell.http.files import File, Files
+from coordinator.shell.http.pace import Pace
 from coordinator.shell.transport.interceptor import set_caller
 from coordinator.shell.transport.methods import Calls
 from drumbeat.format import one_line
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 Handle = Callable[[Call], Awaitable[object]]
+# For a reader to take why its stream ends.
+LAST_WORD_S = 0.5
 RUN = "*"  # stands for a run in the path of a route
 
 
@@ -62,6 +65,7 @@ class Site:
         self._routes = {tuple(route.path.split("/")[1:]): route for route in routes}
         self.coordinator: Coordinator  # once it serves
         self._calls = Calls()
+        self._strangers = Pace(limits.http_strangers_per_s, limits.http_at_once_max)
         self._of_callers: dict[str, list[Calls]] = {}
 
     def end(self, error: CoordinatorError) -> None:
@@ -78,6 +82,8 @@ class Site:
         call = Call(request, self._limits)
         call.connection.expect(self._limits.http_answer_timeout_s)
         try:
+            if not call.connection.is_known:
+                await self._wait_for_turn()
             response = await self._answered(call)
             await response.prepare(request)
             await response.write_eof()
@@ -94,11 +100,15 @@ class Site:
             if error.status in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
                 self._tell_refused(call.request, error)
             return await _failed(call, error)
+        except ConnectionError:  # who asked is gone
+            raise
         except Exception:
-            if call.request.transport is None:  # who asked is gone
-                raise
             log.exception("request broken", path=one_line(call.request.path))
             return await _failed(call, CoordinatorError("it failed; its log says why"))
+
+    async def _wait_for_turn(self) -> None:
+        if delay_s := self._strangers.take(now=asyncio.get_running_loop().time()):
+            await asyncio.sleep(delay_s)
 
     def _file(self, request: web.BaseRequest) -> File | None:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
@@ -215,12 +225,18 @@ async def _within(within_s: float | None, made: Awaitable[object]) -> object:
 async def _failed(call: Call, error: CoordinatorError) -> web.StreamResponse:
     if call.stream is None:
         return error_answer(error)
-    await call.send(event("ended", error_document(error)))
+    try:
+        async with asyncio.timeout(LAST_WORD_S):
+            await call.send(event("ended", error_document(error)))
+    except TimeoutError:  # it takes nothing
+        call.connection.abort()
     return call.stream
 
 
 def _of_file(request: web.BaseRequest, file: File) -> web.StreamResponse:
     headers = {**SECURITY, "Cache-Control": "no-cache", hdrs.ETAG: file.tag}
+    if file.preloads:
+        headers[hdrs.LINK] = file.preloads
     if request.headers.get(hdrs.IF_NONE_MATCH) == file.tag:
         return web.Response(status=304, headers=headers)
     return web.Response(

@@ -110,6 +110,9 @@ PROGRESS = _run(
     "last_progress_timestamp_seconds",
     "Latest heartbeat of a worker in the round that runs, in seconds since 1970.",
 )
+STRAGGLERS = _run(
+    "gauge", "stragglers", "Ranks that are slow; 0 without `agent join --straggler-report`."
+)
 
 OF_RUNS = (
     PHASE,
@@ -127,6 +130,7 @@ OF_RUNS = (
     RATIO,
     STEP,
     PROGRESS,
+    STRAGGLERS,
 )
 # Of runs that have no label of their own these say nothing together.
 OF_ONE_RUN = frozenset({PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import grpc
@@ -53,6 +54,11 @@ async def test_the_page_itself_is_served_to_all_who_reach_the_port(served: Site)
         assert told.status == 200
         assert told.headers["Content-Type"] == "text/html; charset=utf-8"
         assert told.headers["Content-Security-Policy"].startswith("default-src 'self';")
+        # All modules are asked for at once, and not each as another one imports it.
+        modules = re.findall(r"<([^>]+)>; rel=modulepreload", told.headers["Link"])
+        assert {"/main.js", "/run/timeline.js", "/base/api.js"} < set(modules)
+    for module in modules:
+        assert (await browser.get(module)).headers["Content-Type"].startswith("text/javascript")
 
 
 async def test_a_command_prints_a_link_that_allows_what_is_asked_for(served: Site) -> None:

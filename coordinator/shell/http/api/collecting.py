@@ -54,6 +54,10 @@ class Collecting:
             tail=call.number("tail", LOG_TAIL),
             follow=True,
         )
+        if call.is_head:
+            call.found_run()
+            await call.open_stream()
+            return
         with self._live.counted():
             lines = LogLines(call)
             await until_one_ends(call.term.queries.WatchLogs(asked, lines), call.keep_open())

@@ -11,8 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from aiohttp import hdrs
-
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, LimitReached, Unavailable, UnknownRun
 from coordinator.limits import Limits
@@ -307,7 +305,7 @@ class Live:
     async def _stream(self, call: Call, feed: Feed, after: int) -> None:
         with self.counted(), feed.open(after) as reader:
             await call.open_stream()
-            while call.request.method != hdrs.METH_HEAD:
+            while not call.is_head:
                 await call.send(await reader.take(feed))
 
 

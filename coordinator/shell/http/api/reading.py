@@ -110,7 +110,7 @@ class Reading:
         asked = pb.ListAgentsRequest(
             run_id=call.run_id,
             generation=call.generation,
-            page_size=min(call.number("page_size", AGENTS_MAX), AGENTS_MAX),
+            page_size=min(call.number("page_size") or AGENTS_MAX, AGENTS_MAX),
             page_token=call.request.query.get("page_token", token),
             view=pb.VIEW_FULL,
         )
