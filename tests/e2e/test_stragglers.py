@@ -87,6 +87,8 @@ def test_a_standalone_agent_says_it_itself(cluster: Cluster) -> None:
     script.write_text(TRAIN)
     rule = ("--straggler-report", "1.8,4", "--log-format", "console", "--log-level", "info")
     agent = cluster.agent("--standalone", "--nproc-per-node", "4", *rule, str(script))
-    agent.wait_for_line(r"agent: straggler found: rank 3 on \S+ works \d+ ms for a step, the median")
+    agent.wait_for_line(
+        r"agent: straggler found: rank 3 on \S+ works \d+ ms for a step, the median"
+    )
     (cluster.directory / "done").touch()
     assert agent.wait() == 0
