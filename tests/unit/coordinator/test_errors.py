@@ -102,6 +102,11 @@ REFUSALS = [
 ]
 # To operators' commands; no agent hears of them.
 ANSWERS = [
+    (
+        errors.NoPage(),
+        "FAILED_PRECONDITION",
+        "the coordinator serves no page: it was started without --http-port",
+    ),
     (errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'"),
     (
         errors.WrongPhase("r", "lives", "stop it"),
