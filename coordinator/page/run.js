@@ -82,7 +82,10 @@ export function mountRun(main, frame, { runId, generation }) {
   function card({ name, title, isWide, isHidden }) {
     const root = h("div", { class: "section-body" });
     const tools = h("span", { class: "buttons tools" });
-    const element = h("section", { class: isWide ? "card wide" : "card", id: name, "data-section": name, "aria-labelledby": `${name}-title`, hidden: isHidden },
+    const element = h("section", {
+      class: isWide ? "card wide" : "card", id: name, "data-section": name,
+      "aria-labelledby": `${name}-title`, hidden: isHidden,
+    },
       h("header", {}, h("h2", { id: `${name}-title`, tabindex: "-1" }, title), tools), root);
     return { element, root, tools };
   }
