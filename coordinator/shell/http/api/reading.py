@@ -8,7 +8,8 @@ from coordinator.shell.cluster.service import version
 from coordinator.shell.http.access import Access
 from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.api.runs import runs_document
-from coordinator.shell.http.calls import DATA, JSON, Call
+from coordinator.shell.http.calls import JSON, Call
+from coordinator.shell.http.connections import DATA
 from coordinator.shell.http.site import RUN, Route
 from coordinator.wire.control import drain_message
 from coordinator.wire.documents import (

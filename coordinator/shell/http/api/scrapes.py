@@ -14,7 +14,8 @@ from coordinator.limits import Limits
 from coordinator.shell.cluster.service import version
 from coordinator.shell.driver import Driver
 from coordinator.shell.http.access import Coordinator
-from coordinator.shell.http.calls import DATA, Call
+from coordinator.shell.http.calls import Call
+from coordinator.shell.http.connections import DATA
 from coordinator.shell.http.site import Route
 from coordinator.shell.metrics.exposition import Exposition, Standing
 from drumbeat.command.metrics import is_openmetrics
