@@ -173,14 +173,22 @@ class Scene:
 
     def _get_token(self, port: int) -> None:
         """Have a token that agents join with, as if they were on hosts of their own."""
-        if self.way is not Way.DEFAULT or self._token.exists():
+        if self._token.exists() or not (token := self._new_token(port, control_pb2.ROLE_JOIN)):
             return
-        with call_channel(self.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
-            stub = control_pb2_grpc.ControlServiceStub(channel)
-            request = control_pb2.CreateTokenRequest(role=control_pb2.ROLE_JOIN)
-            token = stub.CreateToken(request, timeout=STEP_S, metadata=caller).text
         self._token.touch(0o600)
         self._token.write_text(token)
+
+    def view_token(self, port: int) -> str:
+        """Return a token of those who look; empty if none is asked for."""
+        return self._new_token(port, control_pb2.ROLE_VIEW)
+
+    def _new_token(self, port: int, role: control_pb2.Role.ValueType) -> str:
+        if self.way is not Way.DEFAULT:
+            return ""
+        with call_channel(self.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
+            stub = control_pb2_grpc.ControlServiceStub(channel)
+            request = control_pb2.CreateTokenRequest(role=role)
+            return str(stub.CreateToken(request, timeout=STEP_S, metadata=caller).text)
 
     @property
     def _token(self) -> Path:

@@ -8,9 +8,10 @@ import pytest
 import pytest_asyncio
 
 from tests.support.browser import Browser, needs_chromium
+from tests.support.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -20,3 +21,10 @@ async def browser() -> AsyncIterator[Browser]:
         pytest.skip(needs_chromium.kwargs["reason"])
     async with Browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    """One for all tests, each of which leaves it as it was but for rounds and events."""
+    with Stage() as stage:
+        yield stage

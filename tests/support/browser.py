@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -34,6 +35,7 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+_LOOKS = Path(__file__).with_name("looks.js").read_text().rstrip("\n")
 _OWN_SCHEMES = ("data", "blob", "about")
 """Of requests that reach no network."""
 
@@ -41,9 +43,9 @@ _OWN_SCHEMES = ("data", "blob", "about")
 class Faults:
     """What went wrong in the pages of one visit: what they logged, raised, failed to fetch."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, errors: str = "") -> None:
         self._origin = origin
-        self._allowed: list[re.Pattern[str]] = []
+        self._allowed = [re.compile(errors)] if errors else []
         self.seen: list[str] = []
         self.forgiven: list[str] = []
 
@@ -93,6 +95,10 @@ class Visit:
         self.page = page
         self.faults = faults
 
+    async def look(self, function: str) -> Any:
+        """Return what one of the functions of ``looks.js`` finds."""
+        return await self.page.evaluate(f"{_LOOKS}.{function}()")
+
 
 class Browser:
     """One Chromium; an asynchronous context manager of the loop that all its tests run in."""
@@ -102,8 +108,9 @@ class Browser:
 
     async def __aenter__(self) -> Self:
         # Here, so that only a process that runs such tests has to load it.
-        from playwright.async_api import async_playwright
+        from playwright.async_api import async_playwright, expect
 
+        expect.set_options(timeout=DEADLINE_S * 1000)
         assert CHROMIUM is not None, "skipped without it"
         self._driver = await async_playwright().start()
         sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()
@@ -117,15 +124,16 @@ class Browser:
         await self._driver.stop()
 
     @asynccontextmanager
-    async def visit(self, url: str, **looks: Any) -> AsyncIterator[Visit]:
+    async def visit(self, url: str, errors: str = "", **looks: Any) -> AsyncIterator[Visit]:
         """Open ``url`` in a profile of its own; at the end fail by whatever went wrong there.
 
         Args:
             url: Of the page; it may ask for nothing of another origin.
+            errors: A pattern of what goes wrong all the while, as the test wants it.
             looks: As ``Browser.new_context`` has them: ``viewport``, ``color_scheme``.
         """
         parts = urlsplit(url)
-        faults = Faults(f"{parts.scheme}://{parts.netloc}")
+        faults = Faults(f"{parts.scheme}://{parts.netloc}", errors)
         # The coordinator's certificate is of its own authority, which no browser knows.
         context = await self._chromium.new_context(
             ignore_https_errors=True, reduced_motion="reduce", **looks

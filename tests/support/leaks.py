@@ -16,9 +16,14 @@ _LOOK_AGAIN_S = 0.005
 
 # Loops and the C core of gRPC open these lazily and share them for the life of the process.
 _SHARED_TARGETS = ("anon_inode:[eventfd]", "anon_inode:[eventpoll]", "/dev/", "/proc/")
-# One per process, started by the standard library on first use, ended with us; and the browser,
-# which one fixture holds, and which starts and ends processes of its own as it likes.
-_SHARED_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "chromium")
+# One per process, started by the standard library on first use, ended with us; the browser, and the
+# workers that it looks at: fixtures hold them, and they start and end processes as they like.
+_SHARED_CHILDREN = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "chromium",
+    "tests/support/workers/shown.py",
+)
 # Threads of a loop's default executor: the loop ends them when it is closed.
 _SHARED_THREADS = ("asyncio_",)
 

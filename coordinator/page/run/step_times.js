@@ -18,6 +18,7 @@ export function mount(root, context) {
   let timer = 0;
   let isGone = false;
   let isSeen = false;
+  let isRunning = false; // else there is nothing to ask for
   let at = null; // the column under the pointer
 
   const note = h("p", { class: "empty", "data-step-times": "note" }, "Loading…");
@@ -225,19 +226,22 @@ export function mount(root, context) {
       drawn();
     } catch (error) {
       if (isGone || error.name === "AbortError") return;
-      if (GIVEN_UP.has(error.status) || !found) {
-        found = null;
-        show(shown, false);
-        show(note, true);
-        setText(hint, "");
-        setText(note, GIVEN_UP.has(error.status) ? "No round runs: there are no step times now." : `Step times could not be read: ${error.reason ?? error.message}.`);
-      }
+      if (GIVEN_UP.has(error.status)) leaveOut("No round runs: there are no step times now.");
+      else if (!found) leaveOut(`Step times could not be read: ${error.reason ?? error.message}.`);
     }
+  }
+
+  function leaveOut(why) {
+    found = null;
+    show(shown, false);
+    show(note, true);
+    setText(hint, "");
+    setText(note, why);
   }
 
   /** Look again once something is told of the run, but not too often, and only if it is seen. */
   function readSoon(delayMs = PAUSE_MS) {
-    if (timer || !isSeen || isGone) return;
+    if (timer || !isSeen || !isRunning || isGone) return;
     timer = setTimeout(read, Math.max(0, askedAt + delayMs - performance.now()));
   }
 
@@ -252,7 +256,11 @@ export function mount(root, context) {
 
   return {
     update(kind, data) {
-      if (kind === "run" && data.phase === "running") readSoon();
+      if (kind === "run") {
+        isRunning = data.phase === "running";
+        if (isRunning) readSoon();
+        else leaveOut("No round runs: there are no step times now.");
+      }
       if (kind === "stragglers") {
         stragglers = data.stragglers ?? [];
         name();

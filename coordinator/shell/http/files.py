@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 FOLDER = Path(__file__).resolve().parents[2] / "page"
 INDEX = "index.html"
@@ -21,6 +23,7 @@ class File(Struct, frozen=True):
     content: bytes
     content_type: str
     tag: str
+    preloads: str = ""  # modules that its reader will want, as a header says it
 
 
 class Files:
@@ -29,6 +32,8 @@ class Files:
     def __init__(self, folder: Path = FOLDER) -> None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         self._files = {str(path.relative_to(folder)): _read(path) for path in paths}
+        if (index := self._files.get(INDEX)) is not None:
+            self._files[INDEX] = replace(index, preloads=", ".join(self._preloads()))
 
     def find(self, path: str) -> File | None:
         """Return the file at a path of the page; all that is no file's name is the page itself."""
@@ -36,6 +41,12 @@ class Files:
         if name in ("", "runs") or name.startswith("runs/"):
             name = INDEX
         return self._files.get(name)
+
+    def _preloads(self) -> Iterator[str]:
+        """Yield the modules: each imports others, which would be asked for one after the other."""
+        for name in self._files:
+            if name.endswith(".js"):
+                yield f"</{name}>; rel=modulepreload"
 
 
 def _read(path: Path) -> File:

@@ -79,9 +79,11 @@ export function marksOf(events, segments) {
 export function isFailure(event, segments = []) {
   if (event.kind !== "round_ended") return SIGNS[event.kind] === "failure";
 
-  const next = segments.find((each) => each.start >= event.at - TOLERANCE_MS && each.cause);
-  if (next && next.start <= event.at + TOLERANCE_MS) return FAILURE_CAUSES.has(next.cause);
-  return REASON_OF_FAILURE.test(event.reason);
+  const away = (each) => Math.abs(each.start - event.at);
+  const lost = segments.filter((each) => each.cause && away(each) <= TOLERANCE_MS);
+  // The nearest: what fails as soon as it runs is lost beside the time of the start.
+  const next = lost.sort((one, other) => away(one) - away(other))[0];
+  return next ? FAILURE_CAUSES.has(next.cause) : REASON_OF_FAILURE.test(event.reason);
 }
 
 /** Marks that would cover each other as one: {sign, at, marks}; failures stay in sight. */
@@ -97,7 +99,10 @@ export function clustered(marks, xOf, widthMin) {
   return found;
 }
 
-const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000];
+const STEPS_S = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
+  172_800, 604_800, 1_209_600, 2_592_000,
+];
 
 /** Instants for the axis, on round times of the local clock: {at, text}. */
 export function ticksOf(from, to, most) {

@@ -1,0 +1,96 @@
+"""How soon does Chromium paint the page of a run with 10,000 agents of 8 workers?
+
+A headless Debian Chromium on this host; each load has a profile of its own, so that nothing is
+cached, and is timed by the browser itself, from the start of the navigation. Agents beat slowly:
+at the usual pace a fleet of this size takes all of two cores, and leaves the browser none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from playwright.async_api import async_playwright
+
+from bench.figures import one_of_each
+from bench.harness import LOOPBACK, STEP_S, Question, Scene
+from bench.looking.commands import RUN, SLOW_PACE
+from bench.looking.page import served
+from bench.scale import fake_agents
+from bench.scale.fake_agents import Fleet
+from bench.ways import Way
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+SIZE, WORKERS = 10_000, 8
+LOADS = 7
+
+# Runs in the page at each frame; returns milliseconds since the navigation began.
+_RANKS_PAINTED = """size => {
+  const told = document.querySelector('[data-ranks="summary"]')?.textContent ?? "";
+  return told.replace(/[,.\\s]/g, "").startsWith(`${size}ranks`) && performance.now();
+}"""
+_FIRST_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+
+
+async def load(chromium: Browser, origin: str, token: str) -> tuple[float, float]:
+    """Load the page of the run with nothing cached; return when there is something, and all."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    context = await chromium.new_context(ignore_https_errors=True, extra_http_headers=headers)
+    try:
+        page = await context.new_page()
+        page.set_default_timeout(STEP_S * 1e3)
+        await page.goto(f"{origin}/runs/{RUN}", wait_until="commit")
+        painted = await page.wait_for_function(_RANKS_PAINTED, arg=SIZE * WORKERS)
+        return float(await page.evaluate(_FIRST_PAINT)), float(await painted.json_value())
+    finally:
+        await context.close()
+
+
+async def measure(scene: Scene) -> dict[str, float | None]:
+    """Return medians of all loads."""
+    _, port, origin, token = served(scene, *SLOW_PACE)
+    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
+    async with (
+        Fleet(address, SIZE, workers=WORKERS, credentials=credentials) as fleet,
+        async_playwright() as driver,
+    ):
+        await fleet.time_to_assign()
+        arguments: dict[str, Any] = {"executable_path": shutil.which("chromium")}
+        if os.geteuid() == 0:
+            arguments["args"] = ["--no-sandbox"]
+        chromium = await driver.chromium.launch(**arguments)
+        loads = [await load(chromium, origin, token) for _ in range(LOADS)]
+        await chromium.close()
+    return {
+        "first": statistics.median(first for first, _ in loads),
+        "ranks": statistics.median(ranks for _, ranks in loads),
+        "slowest": max(ranks for _, ranks in loads),
+    }
+
+
+def figures(way: str) -> dict[str, float | None]:
+    """Return all figures of one fleet."""
+    with Scene(Way(way)) as scene:
+        return fake_agents.run(measure(scene))
+
+
+RUNS = one_of_each(partial(figures))
+QUESTIONS = tuple(
+    Question(
+        name=f"page_paint_{name}",
+        text=f"page of a run with {SIZE:,} agents of {WORKERS} workers, nothing cached: {what}",
+        unit="ms",
+        repeats=1,
+        **RUNS.in_each_way(name),
+    )
+    for name, what in (
+        ("first", "first contentful paint"),
+        ("ranks", "all ranks are painted"),
+        ("slowest", f"the slowest of {LOADS} loads"),
+    )
+)

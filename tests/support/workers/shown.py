@@ -1,0 +1,66 @@
+"""A worker that trains for the page: ``shown.py DIRECTORY MODE``.
+
+``even`` takes steps for ever, saves when it is told to, and fails on rank 1 once there is a file
+``fail-ROUND``. ``steady`` does the same with the last rank at half the pace of the others,
+``hostile`` with texts that are markup and escapes of terminals, and fails first. ``failing`` ends
+in a failure that makes another one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import worker_sdk
+
+DIRECTORY, MODE = Path(sys.argv[1]), sys.argv[2]
+RANK, ROUND = int(os.environ["RANK"]), int(os.environ["DRUMBEAT_ROUND"])
+STEP_S = 0.05
+MARKUP = "<img src=x onerror=boom()><script>boom()</script><b>bold</b>&amp;"
+ESCAPES = "\x1b[31mred\x1b[2J\x1b]0;title\x07\u202eback"
+
+
+@worker_sdk.record
+def steady(scope: str, word: str) -> None:
+    is_slow = MODE == "steady" and int(os.environ["WORLD_SIZE"]) - 1 == RANK
+    for step in range(1_000_000):
+        worker_sdk.heartbeat(step)
+        if step % 20 == 0:
+            print(f"rank {RANK} {word} {step}", flush=True)
+        if worker_sdk.should_checkpoint(step):
+            print(f"rank {RANK} saves at {step}", flush=True)
+            worker_sdk.checkpointed(step, wait=True)
+        with worker_sdk.expires(after=600, scope=scope):
+            time.sleep(STEP_S * (1 + is_slow))
+        if RANK == 1 and (DIRECTORY / f"fail-{ROUND}").exists():
+            raise RuntimeError(f"loss is NaN in round {ROUND}")
+
+
+@worker_sdk.record
+def hostile() -> None:
+    word = f"{MARKUP}{ESCAPES}"
+    print(word, flush=True)
+    if ROUND == 0:
+        raise RuntimeError(word)
+    steady(MARKUP, word)
+
+
+@worker_sdk.record
+def failing() -> None:
+    worker_sdk.heartbeat(7)
+    if RANK == 0:
+        print("the data ends here", file=sys.stderr, flush=True)
+        raise ValueError("batch 7 has no labels")
+    time.sleep(0.2)
+    raise ConnectionError("rank 0 has gone away")
+
+
+match MODE:
+    case "hostile":
+        hostile()
+    case "failing":
+        failing()
+    case _:
+        steady("forward and backward", "trains at step")
