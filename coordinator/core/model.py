@@ -128,17 +128,23 @@ class Beat(Struct, frozen=True, kw_only=True):
             and self.notice is before.notice is None
         )
 
-    def after(self, before: Beat) -> Beat:
-        """Return both as one: what this one does not say anew of the round is as it was."""
+    def after(self, before: Beat, *, later_s: float = 0.0) -> Beat:
+        """Return both as one: what this one does not say anew of the round is as it was.
+
+        It was sent ``later_s`` after the one before.
+        """
         if self.round_id != before.round_id:
             return self
         told = {worker.local_rank for worker in self.workers}
-        kept = tuple(worker for worker in before.workers if worker.local_rank not in told)
+        kept = (each.aged(later_s) for each in before.workers if each.local_rank not in told)
+        failure = self.failure
+        if failure is None and before.failure is not None:
+            failure = replace(before.failure, age_s=before.failure.age_s + later_s)
         return replace(
             self,
-            workers=self.workers + kept,
+            workers=(*self.workers, *kept),
             observations=self.observations or before.observations,
-            failure=self.failure or before.failure,
+            failure=failure,
             pids=self.pids or before.pids,
         )
 

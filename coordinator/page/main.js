@@ -110,7 +110,8 @@ function askForLink(title, text) {
   }, h("label", { for: "code" }, "Link or code"), code, h("button", { class: "primary" }, "Open"), error);
   view = notice(title,
     h("p", {}, text),
-    h("p", { id: "code-help" }, "Run ", h("code", {}, "coordinator page"), " where you have a token, and open the link that it prints. It is good once, for five minutes."),
+    h("p", { id: "code-help" }, "Run ", h("code", {}, "coordinator page"), " where you have a token, ",
+      "and open the link that it prints. It is good once, for five minutes."),
     form);
   view.isEntry = true;
 }

@@ -3,6 +3,7 @@
 import { api } from "./base/api.js";
 import { openStream } from "./base/live.js";
 import { fill, h, show } from "./base/dom.js";
+import { rankSource } from "./ranks/source.js";
 
 // What each section is called, where its module is, and whether it has the whole width.
 // One that is missing shows nothing.
@@ -17,6 +18,10 @@ const SECTIONS = [
   { name: "stacks", title: "Stacks", isWide: true },
   { name: "logs", title: "Logs", isWide: true, key: "l" },
 ];
+// Loaded while it is found out who looks at the page.
+const MODULES = new Map(["headline", "actions", ...SECTIONS.map(({ name }) => name)]
+  .map((name) => [name, import(`./run/${name.replace("-", "_")}.js`)]));
+for (const module of MODULES.values()) module.catch(() => {}); // `load` says so
 const EVENTS_MAX = 5_000;
 const KINDS = ["run", "events", "goodput", "ranks", "stragglers"];
 
@@ -77,7 +82,10 @@ export function mountRun(main, frame, { runId, generation }) {
   function card({ name, title, isWide, isHidden }) {
     const root = h("div", { class: "section-body" });
     const tools = h("span", { class: "buttons tools" });
-    const element = h("section", { class: isWide ? "card wide" : "card", id: name, "data-section": name, "aria-labelledby": `${name}-title`, hidden: isHidden },
+    const element = h("section", {
+      class: isWide ? "card wide" : "card", id: name, "data-section": name,
+      "aria-labelledby": `${name}-title`, hidden: isHidden,
+    },
       h("header", {}, h("h2", { id: `${name}-title`, tabindex: "-1" }, title), tools), root);
     return { element, root, tools };
   }
@@ -85,7 +93,7 @@ export function mountRun(main, frame, { runId, generation }) {
   async function load(of, place) {
     let module;
     try {
-      module = await import(`./run/${of.name.replace("-", "_")}.js`);
+      module = await MODULES.get(of.name);
     } catch (error) {
       console.info(`there is no section ${of.name}: ${error.message}`);
       place.element.remove();
@@ -111,6 +119,7 @@ export function mountRun(main, frame, { runId, generation }) {
     load({ name }, { element: root, root, link: h("li") });
   }
 
+  rankSource(context); // what takes longest begins first
   const stream = openStream(`${base}/live`, {
     query: { generation },
     onState(state) {

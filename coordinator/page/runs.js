@@ -6,17 +6,22 @@ import { count, duration, number, percent, runName, words } from "./base/format.
 import { partsBar } from "./run/goodput.js";
 import { phaseOf } from "./run/headline.js";
 
+const NO_RUN = "There is no run yet. The first agent that joins makes one.";
 const HEADS = ["Run", "State", "Why", "Hosts", "Restarts", "Goodput"];
 
 /** Show the list in `main` until `destroy()`. */
 export function mountRuns(main, frame) {
   const summary = h("p", { class: "muted", "data-summary": true });
-  const only = h("input", { type: "search", placeholder: "Filter by name, state, reason", "aria-label": "Filter runs", "data-filter": true });
+  const only = h("input", {
+    type: "search", placeholder: "Filter by name, state, reason", "aria-label": "Filter runs", "data-filter": true,
+  });
   const body = h("tbody");
   const table = h("table", { class: "runs", "data-runs": true },
-    h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", { scope: "col", class: ["Hosts", "Restarts"].includes(head) ? "number" : null }, head)))),
+    h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", {
+      scope: "col", class: ["Hosts", "Restarts"].includes(head) ? "number" : null,
+    }, head)))),
     body);
-  const empty = h("p", { class: "empty", hidden: true }, "There is no run yet. The first agent that joins makes one.");
+  const empty = h("p", { class: "empty", hidden: true }, NO_RUN);
   fill(main, h("section", { "data-view": "runs" },
     h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "grow" }), only),
     h("div", { class: "card wide" }, h("div", { class: "scroll" }, table), empty)));
@@ -33,7 +38,7 @@ export function mountRuns(main, frame) {
     const living = runs.filter((run) => run.phase !== "ended").length;
     setText(summary, runs.length ? `${count(runs.length, "run")}, ${living} ${living === 1 ? "lives" : "live"}`
       + (wanted ? `; ${shown.length} shown` : "") : "");
-    setText(empty, runs.length ? "No run has this in its name, state or reason." : "There is no run yet. The first agent that joins makes one.");
+    setText(empty, runs.length ? "No run has this in its name, state or reason." : NO_RUN);
     show(empty, !shown.length);
     show(table, shown.length);
   }

@@ -21,6 +21,7 @@ from coordinator.access.authentication import Authenticator, Open
 from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.certificate_roles import caller_of_names, names_of
 from coordinator.access.server_identity import ServerIdentity
+from coordinator.access.token_table import KeptToken
 from coordinator.config import CoordinatorConfig
 from coordinator.core import effects as fx
 from coordinator.core.model import Pace
@@ -122,11 +123,15 @@ class Page(Links, Protocol):
 class Follower(Protocol):
     """What is asked while this coordinator does not lead.
 
-    The first two raise ``CoordinatorError``.
+    The first three raise ``CoordinatorError``.
     """
 
     def verify(self, token: Token) -> Caller:
         """Return who calls with a token."""
+        ...
+
+    def kept_token(self, token_id: str) -> KeptToken | None:
+        """Return what is known of a token."""
         ...
 
     async def wait_for_term(self, context: Context) -> None:
@@ -249,6 +254,17 @@ class Server:
     async def tell_health(self) -> None:
         """Let probes know whether this coordinator leads, and decides."""
         await self._tell_health(self.term is not None and not self._outage())
+
+    def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
+        """Return what is known of a token, and the time by which it may have expired.
+
+        Raises ``NotLeader``.
+        """
+        if self.term is None:
+            assert self._follower is not None, "one leads before callers are let in"
+            return self._follower.kept_token(token_id), float("-inf")
+        driver = self.term.driver
+        return driver.tokens.tokens.get(token_id), driver.now()
 
     def revoked(self, token_id: str) -> None:
         """End what a token opened."""

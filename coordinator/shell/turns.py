@@ -59,7 +59,9 @@ class Inbox:
             is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
             if was.state in _CONCLUSIONS and not is_as_before:
                 self._said[_CONCLUDED] = before
-            event = replace(event, beat=beat.after(was))
+            uptime_s = event.uptime_s or 0.0  # unknown of agents of before
+            later_s = max(0.0, uptime_s - (before.uptime_s or uptime_s))
+            event = replace(event, beat=beat.after(was, later_s=later_s))
         self._said[type(event)] = event
 
     def events(self) -> list[ev.SessionEvent]:

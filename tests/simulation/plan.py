@@ -124,6 +124,8 @@ def _configs(random: Random, kind: Kind) -> tuple[AgentConfig, ...]:
         "coordinator_grace": 120.0 if is_calm else random.choice([3.0, 20.0, 60.0]),
         "shutdown_timeout": random.choice([0.0, 0.2, 2.0, 5.0]),
         "master_port": random.choice([0, 0, 0, 0, 29500]),
+        # Without a draw: other worlds would be others.
+        "straggler_report": (1.5, 5) if (hosts + restarts_max) % 2 else None,
     }
     roles = random.choice([("trainer",), ("trainer", "reader")])
     return tuple(

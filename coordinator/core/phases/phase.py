@@ -51,20 +51,22 @@ class RunContext:
 
     def note_progress(self, *, now: float, found: Found | None = None) -> None:
         """Journal what was seen of the present stretch of the account, and what ends it now."""
-        if self.state.goodput.stretch in MEASURED:
+        if found is not None or self.state.goodput.stretch in MEASURED:
             self.commit(self.members.meter.note(now=now, found=found))
 
     def close_stretch(self, found: Found | None, *, now: float) -> None:
         """Have all noted that was seen of a stretch that ends now, and what ends it."""
-        if found is not None or self.members.meter.marks() != self.state.goodput.marks:
+        ledger = self.state.goodput
+        if found != ledger.found or self.members.meter.marks() != ledger.marks:
             self.note_progress(now=now, found=found)
 
     def resume_account(self, *, now: float) -> None:
         """Go on with the account of an earlier life. Linear in members."""
-        members = list(self.state.members)
-        ledger = self.state.goodput
+        members, ledger = self.state.members, self.state.goodput
+        round_id, sizes = self._seated()
+        left = {incarnation: size for incarnation, size in sizes.items() if incarnation in members}
         if ledger.stretch is not None:
-            self.members.meter.resume(ledger, *self._seated(), members, now=now)
+            self.members.meter.resume(ledger, round_id, left, members, now=now)
 
     def _follow_account(self, before: Stretch | None) -> None:
         """Let what agents say count for another stretch of the account, if one has begun."""

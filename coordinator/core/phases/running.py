@@ -20,6 +20,8 @@ from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
 from drumbeat.format import are
 
+_PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)
+
 
 class Running(RunPhase):
     """Waits for the round to succeed, to fail or to lose an agent.
@@ -100,10 +102,7 @@ class Running(RunPhase):
     def found(self, transition: Transition) -> Found | None:
         if isinstance(transition, RoundEnded) and transition.cause is RoundEnd.AGENT_LOST:
             return self._found_lost()
-        is_failure = isinstance(transition, EndingStarted) or (
-            isinstance(transition, RoundEnded) and transition.cause is RoundEnd.WORKER_FAILED
-        )
-        if not is_failure or self.state.stop_reason:
+        if not isinstance(transition, EndingStarted | RoundEnded) or transition.cause in _PLANNED:
             return None
         progress = self.members.meter.progress
         if not (causes := self._causes()):  # no word of it came: it was after the last progress

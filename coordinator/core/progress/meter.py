@@ -38,10 +38,11 @@ class Meter:
         self.gone: dict[str, int] = {}  # members lost in it, and since when they were not heard
         self._round_id: int | None = None
         self._start = 0
+        self._resumed_from = 0  # the latest instant of which an earlier life has told
         self._reached: int | None = None
         # Members that may have workers of the round before; of the round, those whose workers do
-        # not all run, that have told no heartbeat, and with their sizes those of whose workers
-        # some have told none.
+        # not all run, that have told no heartbeat, and those of whose workers some have told none:
+        # a bit for each of these, by its local rank.
         self._stopping: set[str] = set()
         self._unstarted: set[str] = set()
         self._unheard: set[str] = set()
@@ -93,13 +94,17 @@ class Meter:
         *,
         now: float,
     ) -> None:
-        """Go on in a stretch that an earlier life of the coordinator has seen. Linear."""
-        self.number, self._round_id = ledger.number, round_id
+        """Go on in a stretch that an earlier life of the coordinator has seen. Linear.
+
+        ``sizes`` are those of participants that are left, ``members`` are all agents.
+        """
+        self.number, self._round_id, self._resumed_from = ledger.number, round_id, ledger.seen
         self._start, self._reached = ledger.until, ledger.reached
         marks = ledger.marks or Marks(is_stopping=ledger.stretch is Stretch.GATHERING)
         self._set(marks)
         if marks.is_stopping and marks.stopped is None:
-            self._stopping = set(members)
+            is_round = ledger.stretch is Stretch.ROUND
+            self._stopping = set(sizes if is_round else members)
         if ledger.stretch is Stretch.ROUND:
             if marks.began is None:
                 self._expect(sizes)
@@ -107,6 +112,7 @@ class Meter:
                 self._unstarted = set()
             away = (ledger.seen, nanoseconds(now))
             self._away = (*self._away, away)[-AWAY_MAX:]
+        self._review(now)
         self._is_changed = ledger.stretch in MEASURED
         self.note_at = now if self._is_changed else None
 
@@ -127,8 +133,11 @@ class Meter:
             self._take(incarnation, beat.workers, sent_at, now)
 
     def lost(self, incarnation: str, *, silent_since: float, now: float) -> None:
-        """Take in that a member is given up: nothing of it is waited for."""
-        self.gone[incarnation] = nanoseconds(silent_since)
+        """Take in that a member is given up: nothing of it is waited for.
+
+        One that this life of the coordinator never heard may have been there until the last ended.
+        """
+        self.gone[incarnation] = nanoseconds(silent_since) or self._resumed_from
         for waited_for in (self._stopping, self._unstarted, self._unheard):
             waited_for.discard(incarnation)
         self._unbegun.pop(incarnation, None)
@@ -166,7 +175,7 @@ class Meter:
 
     def _expect(self, sizes: Mapping[str, int]) -> None:
         self._unstarted, self._unheard = set(sizes), set(sizes)
-        self._unbegun = dict(sizes)
+        self._unbegun = {incarnation: (1 << size) - 1 for incarnation, size in sizes.items()}
 
     def _set(self, marks: Marks) -> None:
         self._away = marks.away
@@ -195,7 +204,7 @@ class Meter:
         if steps:
             self._take_step(max(steps), min(steps), latest)
         if self._began is None:
-            self._take_first(incarnation, len(fresh), latest, now)
+            self._take_first(incarnation, fresh, latest, now)
 
     def _take_step(self, step: int, least: int, at: int) -> None:
         if self._step_first is None:
@@ -205,14 +214,19 @@ class Meter:
         if self._caught_up is None and (self._reached is None or step > self._reached):
             self._caught_up, self._is_changed = at, True
 
-    def _take_first(self, incarnation: str, count: int, at: int, now: float) -> None:
+    def _take_first(
+        self, incarnation: str, fresh: Sequence[WorkerProgress], at: int, now: float
+    ) -> None:
         """Take in first heartbeats of ranks."""
         if incarnation in self._unheard:
             self._unheard.discard(incarnation)
             self._heard = at if self._heard is None else max(self._heard, at)
-        size = self._unbegun.get(incarnation)
-        if size is not None and count >= size:
-            del self._unbegun[incarnation]
+        if silent := self._unbegun.get(incarnation, 0):
+            for worker in fresh:
+                if worker.local_rank < silent.bit_length():
+                    silent &= ~(1 << worker.local_rank)
+            self._unbegun[incarnation] = silent
+        if silent == 0 and self._unbegun.pop(incarnation, None) is not None:
             self._heard = at if self._heard is None else max(self._heard, at)
         first, step = self._step_first, self._step
         if first is not None and step is not None and step - first >= STEPS_ALONE_MAX:

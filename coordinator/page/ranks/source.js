@@ -16,11 +16,11 @@ class RankSource {
     this.listeners = new Set();
     this.ranks = null;
     this.problem = null;
+    this.#load();
   }
 
   /** Have `listener(ranks, problem)` called now and whenever they change; the answer ends it. */
   on(listener) {
-    if (!this.listeners.size) this.#load();
     this.listeners.add(listener);
     if (this.ranks || this.problem) listener(this.ranks, this.problem);
     return () => {

@@ -5,6 +5,7 @@ import { fill, h, setText, show } from "../base/dom.js";
 import { runName } from "../base/format.js";
 
 const REASON_MAX = 256;
+const NAME_MAX = 256;
 const SAVING = "Training may save before, if it asks when to; then its workers are stopped.";
 const ACTIONS = {
   checkpoint: {
@@ -17,7 +18,8 @@ const ACTIONS = {
   },
   drain: {
     button: "Drain…", title: () => "Drain a host or an agent?", submit: "Drain", needsName: "drained",
-    what: `Agents of this name, or on the host of this name, leave this run. ${SAVING} A standby or a smaller round goes on. Who comes later stands by until it is undrained.`,
+    what: `Agents of this name, or on the host of this name, leave this run. ${SAVING} A standby or a smaller \
+round goes on. Who comes later stands by until it is undrained.`,
   },
   undrain: {
     button: "Undrain…", title: () => "Let a host or an agent in again?", submit: "Undrain", needsName: "let in again",
@@ -43,8 +45,13 @@ export function mount(root, context) {
     const action = ACTIONS[name];
     // The same for each try, so that trying again after a lost answer does nothing twice.
     const callId = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-    const target = action.needsName && h("input", { name: "name", required: true, maxlength: 256, value: preset, list: "names", autocomplete: "off", "data-target": true });
-    const reason = h("input", { name: "reason", maxlength: REASON_MAX, autocomplete: "off", placeholder: "for its events and its agents", "data-reason-field": true });
+    const target = action.needsName && h("input", {
+      name: "name", required: true, maxlength: NAME_MAX, value: preset, list: "names", autocomplete: "off", "data-target": true,
+    });
+    const reason = h("input", {
+      name: "reason", maxlength: REASON_MAX, autocomplete: "off", placeholder: "for its events and its agents",
+      "data-reason-field": true,
+    });
     const error = h("p", { class: "error foreign", role: "alert", hidden: true });
     const submit = h("button", { class: action.isDangerous ? "danger" : "primary", "data-confirm": name }, action.submit);
     const cancel = h("button", { type: "button", "data-cancel": true, onclick: () => dialog.close() }, "Cancel");

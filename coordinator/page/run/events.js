@@ -2,15 +2,19 @@
 
 import { fill, h, keyed, setText, show } from "../base/dom.js";
 import { ago, clock, count, words } from "../base/format.js";
-import { isFailure } from "./timeline_model.js";
+import { isFailure } from "../timeline/model.js";
 
 const SHOWN = 200;
-const NOTEWORTHY = new Set(["round_ended", "agent_removed", "agent_drained", "straggler_found", "run_stopping", "stop_asked", "restart_asked", "access_refused"]);
+const NOTEWORTHY = new Set([
+  "round_ended", "agent_removed", "agent_drained", "straggler_found", "run_stopping", "stop_asked", "restart_asked",
+  "access_refused",
+]);
 
 export function mount(root, context) {
   const body = h("tbody");
-  const scroll = h("div", { class: "scroll events-scroll", tabindex: "0", "aria-label": "Events" }, h("table", { class: "events", "data-events": true },
-    h("thead", {}, h("tr", {}, ["When", "What", "Round", "Why"].map((head) => h("th", { scope: "col" }, head)))), body));
+  const table = h("table", { class: "events", "data-events": true },
+    h("thead", {}, h("tr", {}, ["When", "What", "Round", "Why"].map((head) => h("th", { scope: "col" }, head)))), body);
+  const scroll = h("div", { class: "scroll events-scroll", tabindex: "0", "aria-label": "Events" }, table);
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter events", "data-filter": true, oninput: paint });
   const hint = h("span", { class: "hint" });
   const more = h("button", { type: "button", hidden: true, onclick: () => { isWhole = true; paint(); } }, "Show all");
@@ -24,7 +28,8 @@ export function mount(root, context) {
 
   function paint() {
     const wanted = filter.value.trim().toLowerCase();
-    const found = wanted ? events.filter((each) => `${words(each.kind)} ${each.reason} ${each.caller ?? ""} ${each.round_id ?? ""}`.toLowerCase().includes(wanted)) : events;
+    const text = (each) => [words(each.kind), each.reason, each.caller, each.round_id].join(" ").toLowerCase();
+    const found = wanted ? events.filter((each) => text(each).includes(wanted)) : events;
     const shown = found.slice(isWhole ? 0 : -SHOWN).reverse();
     keyed(body, shown, (each) => each.sequence, (each) => row(each, !isFirst));
     isFirst = isFirst && !events.length;
@@ -39,8 +44,11 @@ export function mount(root, context) {
 
   function row(event, isNew) {
     const level = isFailure(event) ? "bad" : NOTEWORTHY.has(event.kind) ? "noteworthy" : null;
-    return h("tr", { "data-event": event.sequence, "data-kind": event.kind, "data-level": level, tabindex: "-1", class: isNew ? "arrived" : null },
-      h("td", { class: "when" }, h("time", { datetime: new Date(event.at).toISOString(), title: `event ${event.sequence}` }, clock(event.at)), h("small", {})),
+    const when = { datetime: new Date(event.at).toISOString(), title: `event ${event.sequence}` };
+    return h("tr", {
+      "data-event": event.sequence, "data-kind": event.kind, "data-level": level, tabindex: "-1", class: isNew ? "arrived" : null,
+    },
+      h("td", { class: "when" }, h("time", when, clock(event.at)), h("small", {})),
       h("td", { class: "kind" }, words(event.kind)),
       h("td", { class: "round" }, event.round_id ?? "–"),
       h("td", { class: "foreign" }, event.reason, event.caller && h("small", { class: "caller-of" }, ` by ${event.caller}`)));

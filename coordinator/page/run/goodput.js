@@ -51,7 +51,9 @@ export function mount(root) {
   const causes = table(["Lost for", "Time", "Share", "Host time", "Restarts"], "causes");
   const hosts = table(["Lost by host", "Time", "Share", "Host time"], "hosts");
   fill(root,
-    h("div", { class: "ettr-line" }, ratio, h("span", { class: "muted" }, "of its time trained what had not been trained before", " ", h("abbr", { title: "effective training time ratio" }, "(ETTR)"))),
+    h("div", { class: "ettr-line" }, ratio, h("span", { class: "muted" },
+      "of its time trained what had not been trained before ",
+      h("abbr", { title: "effective training time ratio" }, "(ETTR)"))),
     sentence, slot, h("div", { class: "tables" }, parts.scroll, causes.scroll, hosts.scroll));
 
   function update(kind, found) {
@@ -64,9 +66,11 @@ export function mount(root) {
       + (mean == null ? "" : `, one in ${duration(mean)} on average`));
     partsBar(slot, found.parts);
     const shown = inOrder(found.parts);
-    rows(parts, shown, (each) => each.part, (each) => [words(each.part), duration(each.time_s), share(each), duration(each.host_s)]);
-    rows(causes, found.causes, (each) => each.cause, (each) => [words(each.cause), duration(each.time_s), share(each), duration(each.host_s), String(each.restarts)]);
-    rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "", (each) => [line(each.name ?? "others", 100), duration(each.time_s), share(each), duration(each.host_s)]);
+    const times = (each) => [duration(each.time_s), share(each), duration(each.host_s)];
+    rows(parts, shown, (each) => each.part, (each) => [words(each.part), ...times(each)]);
+    rows(causes, found.causes, (each) => each.cause, (each) => [words(each.cause), ...times(each), String(each.restarts)]);
+    rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "",
+      (each) => [line(each.name ?? "others", 100), ...times(each)]);
   }
 
   return { update, destroy() {} };

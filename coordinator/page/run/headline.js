@@ -3,6 +3,8 @@
 import { fill, h, setAttribute, setText, show } from "../base/dom.js";
 import { ago, number, runName, words } from "../base/format.js";
 
+const REASONS_SHOWN = 8;
+const NAMES_SHOWN = 5;
 const FAILED = new Set(["worker_failed", "start_impossible", "agents_missing", "port_missing", "internal"]);
 
 /** The phase of a run as one looks at it: how it ended, once it has. */
@@ -35,7 +37,8 @@ export function mount(root, context) {
   const reason = h("p", { class: "reason foreign", "data-reason": true });
   const behind = h("p", { class: "behind foreign", "data-behind": true, hidden: true });
   const waiting = h("ul", { class: "waiting", "data-waiting": true, hidden: true });
-  const facts = h("dl", { class: "facts" }, FACTS.map(([key, title]) => h("div", { "data-fact": key, hidden: true }, h("dt", {}, title), h("dd"))));
+  const facts = h("dl", { class: "facts" }, FACTS.map(([key, title]) => h("div", { "data-fact": key, hidden: true },
+    h("dt", {}, title), h("dd"))));
   fill(root, h("div", { class: "title" }, name, state), reason, behind, waiting, facts);
   let phase = null;
   let latest = null;
@@ -71,7 +74,10 @@ export function mount(root, context) {
         if (!agent.waiting_reason || agent.group_rank != null) continue;
         reasons.set(agent.waiting_reason, [...(reasons.get(agent.waiting_reason) ?? []), agent.name]);
       }
-      const lines = [...reasons].slice(0, 8).map(([why, names]) => `${names.slice(0, 5).join(", ")}${names.length > 5 ? ` and ${names.length - 5} more` : ""}: ${why}`);
+      const lines = [...reasons].slice(0, REASONS_SHOWN).map(([why, names]) => {
+        const more = names.length - NAMES_SHOWN;
+        return `${names.slice(0, NAMES_SHOWN).join(", ")}${more > 0 ? ` and ${more} more` : ""}: ${why}`;
+      });
       if (waiting.textContent !== lines.join("")) fill(waiting, lines.map((each) => h("li", { class: "foreign" }, each)));
       show(waiting, lines.length);
       latest = { run, at: Date.now() };

@@ -12,14 +12,19 @@ const COLOURS = 6;
 const HIDDEN_MS = 600_000; // what is written meanwhile would be missed
 
 export function mount(root, context) {
-  const field = h("input", { name: "ranks", placeholder: "all ranks", "aria-label": "Ranks, e.g. 0-3,7", size: 12, autocomplete: "off", "data-log-ranks": true });
+  const field = h("input", {
+    name: "ranks", placeholder: "all ranks", "aria-label": "Ranks, e.g. 0-3,7", size: 12, autocomplete: "off", "data-log-ranks": true,
+  });
   const start = h("button", { class: "primary", "data-follow": true }, "Follow");
   const pause = h("button", { type: "button", "aria-pressed": "false", disabled: true, "data-pause": true, onclick: toggle }, "Pause");
   const clear = h("button", { type: "button", disabled: true, onclick: () => { waiting = []; fill(list); } }, "Clear");
   const form = h("form", { class: "buttons", onsubmit: (event) => { event.preventDefault(); follow(); } }, field, start, pause, clear);
-  const status = h("p", { class: "hint", role: "status", "data-log-status": true }, "Workers wait for no reader: what comes faster than it is read is counted.");
+  const status = h("p", { class: "hint", role: "status", "data-log-status": true },
+    "Workers wait for no reader: what comes faster than it is read is counted.");
   const error = h("p", { class: "error foreign", role: "alert", hidden: true });
-  const list = h("div", { class: "logs", role: "log", "aria-live": "off", "aria-label": "Output of workers", tabindex: "0", hidden: true, "data-log": true });
+  const list = h("div", {
+    class: "logs", role: "log", "aria-live": "off", "aria-label": "Output of workers", tabindex: "0", hidden: true, "data-log": true,
+  });
   const latest = h("button", { type: "button", class: "latest", hidden: true, onclick: () => { isAtEnd = true; toEnd(); } }, "↓ latest");
   fill(context.tools, form);
   fill(root, error, status, h("div", { class: "log-frame" }, list, latest));
@@ -82,8 +87,9 @@ export function mount(root, context) {
       dropped += waiting.length - LINES_MAX;
       waiting = waiting.slice(-LINES_MAX);
     }
-    if (isPaused) setText(status, `Paused; ${count(waiting.length, "line")} ${waiting.length === 1 ? "waits" : "wait"}${dropped ? `, ${dropped} more were left out` : ""}.`);
-    else paint();
+    if (!isPaused) return paint();
+    const lost = dropped ? `, ${dropped} more were left out` : "";
+    setText(status, `Paused; ${count(waiting.length, "line")} ${waiting.length === 1 ? "waits" : "wait"}${lost}.`);
   }
 
   const paint = coalesced(() => {
@@ -101,7 +107,8 @@ export function mount(root, context) {
     const text = piece.line ?? piece.note ?? piece.problem
       ?? `${count(piece.missed, "line")} of its ${piece.stream ?? "output"} not shown: they came faster than they were read`;
     const isNote = piece.line == null;
-    return h("div", { class: isNote ? "log-line note" : "log-line", "data-stream": piece.stream, title: piece.name ? `rank ${piece.rank} on ${line(piece.name, 80)}, round ${piece.round_id}, ${piece.stream ?? ""}` : null },
+    const from = piece.name ? `rank ${piece.rank} on ${line(piece.name, 80)}, round ${piece.round_id}, ${piece.stream ?? ""}` : null;
+    return h("div", { class: isNote ? "log-line note" : "log-line", "data-stream": piece.stream, title: from },
       h("span", { class: "log-rank", "data-colour": piece.rank == null ? null : piece.rank % COLOURS }, piece.rank ?? "–"),
       h("span", { class: "foreign" }, piece.problem ? `no output: ${text}` : text));
   }

@@ -5,6 +5,7 @@ import { count, duration, words } from "../base/format.js";
 import { phaseOf } from "./headline.js";
 
 const VICTIMS_SHOWN = 200;
+const STDERR = "Last lines of stderr";
 
 export function mount(root, context) {
   let asked = null; // the end that was asked for
@@ -33,7 +34,8 @@ export function mount(root, context) {
       !causes.length && h("p", { class: "muted" }, "No record of a root cause arrived."),
       causes.map((cause) => failure(cause, "Root cause")),
       folded(victims, report),
-      report.earlier?.length ? h("details", { class: "earlier", "data-earlier": true }, h("summary", {}, `What ended the rounds before (${report.earlier.length})`),
+      report.earlier?.length ? h("details", { class: "earlier", "data-earlier": true },
+        h("summary", {}, `What ended the rounds before (${report.earlier.length})`),
         h("ol", {}, report.earlier.map((each) => h("li", { class: "foreign" }, each)))) : null,
       report.goodput && h("p", { class: "muted foreign" }, `Goodput: ${report.goodput}`));
   }
@@ -45,24 +47,35 @@ export function mount(root, context) {
       ["Message", of.message],
       ["Seen", of.evidence],
     ].filter(([, text]) => text);
-    const texts = [["Stacks", of.stacks], ["Traceback", of.traceback], ["Last lines of stderr", of.stderr_tail]].filter(([, text]) => text?.trim());
+    const texts = [["Stacks", of.stacks], ["Traceback", of.traceback], [STDERR, of.stderr_tail]]
+      .filter(([, text]) => text?.trim());
+    const where = [
+      of.name && of.name !== of.host ? `host ${line(of.host, 120)}` : null,
+      `local rank ${of.local_rank}`,
+      of.pid ? `pid ${of.pid}` : null,
+    ];
     return h("article", { class: "cause", "data-root-cause": of.rank },
       h("h3", { class: "foreign" }, `${title}: rank ${of.rank} on ${line(of.name || of.host, 120)}`),
-      h("p", { class: "muted foreign" }, [of.name && of.name !== of.host ? `host ${line(of.host, 120)}` : null, `local rank ${of.local_rank}`, of.pid ? `pid ${of.pid}` : null].filter(Boolean).join(", ")),
+      h("p", { class: "muted foreign" }, where.filter(Boolean).join(", ")),
       h("dl", { class: "evidence" }, facts.flatMap(([head, text]) => [h("dt", {}, head), h("dd", { class: "foreign" }, text)])),
-      texts.map(([head, text]) => h("details", { class: "text", open: head !== "Last lines of stderr" || texts.length === 1 }, h("summary", {}, head),
+      texts.map(([head, text]) => h("details", { class: "text", open: head !== STDERR || texts.length === 1 },
+        h("summary", {}, head),
         h("pre", { class: "foreign", tabindex: "0", "aria-label": head }, visible(text.trimEnd())))));
   }
 
   function folded(victims, report) {
     const total = report.victims_count ?? victims.length;
     if (!total) return null;
+    const of = report.world_size ? ` of ${count(report.world_size, "worker")}` : "";
     const shown = victims.slice(0, VICTIMS_SHOWN);
     return h("details", { class: "victims", "data-victims": total },
-      h("summary", {}, `${count(total, "victim")}${report.world_size ? ` of ${count(report.world_size, "worker")}` : ""}, ended because of it`),
+      h("summary", {}, `${count(total, "victim")}${of}, ended because of it`),
       h("div", { class: "scroll" }, h("table", {},
-        h("thead", {}, h("tr", {}, ["Rank", "Host", "Ended by", "Message"].map((head, at) => h("th", { scope: "col", class: at ? null : "number" }, head)))),
-        h("tbody", {}, shown.map((each) => h("tr", {}, h("td", { class: "number" }, each.rank), h("td", { class: "foreign" }, line(each.name || each.host, 120)),
+        h("thead", {}, h("tr", {}, ["Rank", "Host", "Ended by", "Message"].map((head, at) => h("th", {
+          scope: "col", class: at ? null : "number",
+        }, head)))),
+        h("tbody", {}, shown.map((each) => h("tr", {},
+          h("td", { class: "number" }, each.rank), h("td", { class: "foreign" }, line(each.name || each.host, 120)),
           h("td", {}, endedBy(each)), h("td", { class: "foreign" }, line(each.message, 300))))))),
       total > shown.length && h("p", { class: "muted" }, `${count(total - shown.length, "other")} stopped by their agents`));
   }

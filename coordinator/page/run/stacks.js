@@ -10,7 +10,8 @@ export function mount(root, context) {
   const button = h("button", { class: "primary", "data-take-stacks": true }, "Take stacks");
   const form = h("form", { class: "buttons", onsubmit: (event) => { event.preventDefault(); take(); } }, field, button);
   const error = h("p", { class: "error foreign", role: "alert", hidden: true });
-  const found = h("div", { class: "stacks", "data-stacks": true }, h("p", { class: "empty" }, "Shows where every worker is at this moment. Nothing is stopped, and it takes 4 s at most."));
+  const found = h("div", { class: "stacks", "data-stacks": true }, h("p", { class: "empty" },
+    "Shows where every worker is at this moment. Nothing is stopped, and it takes 4 s at most."));
   fill(context.tools, form);
   fill(root, error, found);
   let request = null;
@@ -48,7 +49,8 @@ export function mount(root, context) {
       groups.map((group) => h("details", { class: "text", "data-stack-group": true, open: group.workers.length === smallest },
         h("summary", {}, h("strong", {}, who(group.workers)), " in ", h("code", { class: "foreign" }, group.place)),
         h("pre", { class: "foreign", tabindex: "0", "aria-label": `Stack of rank ${group.workers[0].rank}` }, firstThread(group.stacks)))),
-      [...silent].map(([why, workers]) => h("p", { class: "foreign", "data-unanswered": true }, `${who(workers)} gave no stacks: ${line(why)}`)),
+      [...silent].map(([why, workers]) => h("p", { class: "foreign", "data-unanswered": true },
+        `${who(workers)} gave no stacks: ${line(why)}`)),
       !groups.length && !unanswered.length && h("p", { class: "empty" }, "No worker has one of these ranks."));
   }
 

@@ -64,6 +64,12 @@ class Follower:
         # When it expires is for the leader to say: this one does not know its clock.
         return self._tokens.verify(token, now=float("-inf"))
 
+    def kept_token(self, token_id: str) -> KeptToken | None:
+        """Return what is known here of a token. Raises ``NotLeader`` if none is known yet."""
+        if self._tokens is None:
+            raise self._refusal("its tokens are not known yet")
+        return self._tokens.tokens.get(token_id)
+
     async def wait_for_term(self, context: Context) -> None:
         """Return if this coordinator serves calls by now; else raise ``NotLeader``.
 

@@ -15,6 +15,7 @@ from coordinator.access.audit import Audit
 from coordinator.access.authentication import AUTHORIZATION, Authenticator
 from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.server_identity import ServerIdentity
+from coordinator.access.token_table import KeptToken
 from coordinator.errors import Forbidden, RevokedToken, Unauthenticated
 from coordinator.limits import Limits
 from coordinator.shell.cluster.service import Cluster
@@ -37,6 +38,10 @@ class Coordinator(Protocol):
     @property
     def term(self) -> Term | None:
         """The term in which this coordinator leads; None: it does not."""
+        ...
+
+    def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
+        """Return what is known of a token, and the time by which it may have expired."""
         ...
 
     async def term_for(self, context: object) -> Term:
@@ -157,27 +162,24 @@ class Access:
         return Known(Caller(found.name, found.role, found.run_id), found.pass_id, within_s)
 
     def _check(self, found: Pass, coordinator: Coordinator) -> None:
-        """Raise ``Unauthenticated`` if the token that a pass was made for lets no one in now.
-
-        Which tokens are valid is for the leader to say; no other coordinator does anything for one.
-        """
-        if not found.has_token or found.name == LOCAL_ID or coordinator.term is None:
+        """Raise ``Unauthenticated`` if the token that a pass was made for lets no one in now."""
+        if not found.has_token or found.name == LOCAL_ID:
             return
-        driver = coordinator.term.driver
-        kept = driver.tokens.tokens.get(found.name)
+        kept, now = coordinator.kept_token(found.name)
         if kept is None:
             raise Unauthenticated(f"its token {found.name} is not known here")
         if kept.revoked_at is not None:
             raise RevokedToken(kept.token_id, kept.run_id)
-        if kept.is_expired(now=driver.now()):
+        if kept.is_expired(now=now):
             raise Unauthenticated(f"its token {found.name} has expired")
 
     def _time_left(self, name: str, coordinator: Coordinator) -> float | None:
-        driver = None if coordinator.term is None else coordinator.term.driver
-        kept = None if driver is None else driver.tokens.tokens.get(name)
-        if driver is None or kept is None or kept.expires_at is None:
+        if coordinator.term is None:  # when it expires is for the leader to say
             return None
-        return max(0.0, kept.expires_at - driver.now())
+        kept, now = coordinator.kept_token(name)
+        if kept is None or kept.expires_at is None:
+            return None
+        return max(0.0, kept.expires_at - now)
 
     def _secret(self) -> bytes:
         return self._own if self._identity is None else self._identity.secret(_PURPOSE)

@@ -81,9 +81,11 @@ class _Reasons(logging.Handler):
     """Takes what the SDK logs, to be said in our own log; keeps the latest."""
 
     latest = ""
+    has_error = False
 
     def emit(self, record: logging.LogRecord) -> None:
         self.latest = without_tokens(record.getMessage())[:_REASON_CHARACTERS_MAX]
+        self.has_error |= record.levelno >= logging.ERROR
 
 
 class _Counting(SpanExporter):
@@ -140,8 +142,12 @@ class Tracing:
                 resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
             )
             self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._waiting_max)
-        except (ValueError, OSError, RuntimeError) as error:
+        except Exception as error:  # of kinds of the SDK's own, too
             raise TracesUnusable(error) from error
+        if self._reasons.has_error:  # what it can't read it would go on without
+            raise TracesUnusable(self._reasons.latest)
+        if self._reasons.latest:
+            log.warning("traces are told otherwise than asked", reason=self._reasons.latest)
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer("drumbeat", VERSION)
 

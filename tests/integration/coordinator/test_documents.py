@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from coordinator.command import calls, cli, requests
-from drumbeat.v1 import control_pb2, session_pb2
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.integration.coordinator.test_operators import KEYS, answering
 from tests.support.wire import Client, FakeAgent, coordinator
 
@@ -59,6 +59,30 @@ def keys_of(document: Any) -> Iterator[str]:
         yield from keys_of(each)
 
 
+def of_single_answers() -> dict[str, Any]:
+    """Return the documents of commands that ask for what this coordinator does not have."""
+    found: dict[str, Any] = {}
+    for name, request in requests.COMMANDS.items():
+        if (response := AUTHORITY.get(request)) is not None:
+            with answering(None, response(keys=KEYS)) as address:
+                asked = request(coordinator=address, insecure=True, output="json")
+                found[name] = json.loads(calls.perform(asked))
+            assert [each["key"] for each in found[name]["authorities"]] == KEYS
+
+    stepped_down = control_pb2.StepDownResponse(leader="head2:29400")
+    with answering(None, stepped_down) as address:
+        down = requests.StepDown(coordinator=address, insecure=True, output="json")
+        found["step-down"] = json.loads(calls.perform(down))
+    assert found["step-down"] == {"leader": "head2:29400"}
+
+    linked = query_pb2.GetPageLinkResponse(url="https://head:29480/#code=x")
+    with answering(None, linked) as address:
+        link = requests.LinkPage(coordinator=address, insecure=True, output="json")
+        found["page"] = json.loads(calls.perform(link))
+    assert found["page"] == {"url": "https://head:29480/#code=x", "time_left_s": None}
+    return found
+
+
 async def test_every_command_writes_documents_whose_names_are_in_the_docs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,7 +101,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = lines[-1]
             return lines[-1]
 
-        for verb in ("status", "events", "why", "stacks", "logs", "restart"):
+        for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
         assert (await document("goodput", "run --segments"))["segments"]
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
@@ -98,19 +122,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         assert (await document("watch", "run"))["phase"] == "ended"
         assert (await document("forget", "run"))["run_id"] == "run"
         assert (await document("members"))["term"] == 1
-    for name, request in requests.COMMANDS.items():
-        if (response := AUTHORITY.get(request)) is not None:
-            with answering(None, response(keys=KEYS)) as address:
-                asked = request(coordinator=address, insecure=True, output="json")
-                found[name] = json.loads(calls.perform(asked))
-            assert [each["key"] for each in found[name]["authorities"]] == KEYS
-
-    stepped_down = control_pb2.StepDownResponse(leader="head2:29400")
-    with answering(None, stepped_down) as address:
-        down = requests.StepDown(coordinator=address, insecure=True, output="json")
-        found["step-down"] = json.loads(calls.perform(down))
-    assert found["step-down"] == {"leader": "head2:29400"}
-
+    found |= of_single_answers()
     assert sorted(found) == sorted(requests.COMMANDS)
     page = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", page))))

@@ -19,7 +19,7 @@ from coordinator.shell.cluster.service import version
 from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role, parse_token
 from drumbeat.mapping import duration
-from drumbeat.v1 import control_pb2, control_pb2_grpc
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
 from tests.support.waiting import wait_until
@@ -125,6 +125,7 @@ def answering(error: errors.CoordinatorError | None, response: Any = None) -> It
     with ThreadPoolExecutor(1) as threads:
         server = grpc.server(threads)
         control_pb2_grpc.add_ControlServiceServicer_to_server(servicer, server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         try:

@@ -15,10 +15,11 @@ from coordinator.shell.http.access import link
 from coordinator.shell.http.api import live
 from drumbeat.access.certificates import trust_anchors
 from drumbeat.access.token import Role, parse_token
+from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
 from tests.support.pages import Browser, Stream, bearer, code_of, site
-from tests.support.waiting import MS
+from tests.support.waiting import MS, wait_until
 from tests.support.wire import DEADLINE_S, Client
 
 if TYPE_CHECKING:
@@ -198,6 +199,8 @@ async def test_who_leads_no_more_ends_its_streams_and_says_who_does(tmp_path: Pa
         browser = browser_of(first, session)
         assert first.page is not None
         await browser.enter(first.page.local_link())
+        viewer = browser_of(first, session)
+        token_id = await view(first, viewer)
         async with browser.open("GET", "/api/live") as response:
             stream = Stream(response)
             await stream.next_of("runs")
@@ -210,10 +213,31 @@ async def test_who_leads_no_more_ends_its_streams_and_says_who_does(tmp_path: Pa
         assert (told.status, second.address in told.reason) == (503, True)
         assert (await browser.get("/")).status == 200
         assert (await browser_of(first, session).get("/api/runs")).status == 401
+        assert (await viewer.get("/metrics")).status == 200  # all coordinators answer that
+        async with second.let_in() as client:
+            await client.control.RevokeToken(control_pb2.RevokeTokenRequest(token_id=token_id))
+
+        def is_revoked() -> bool:
+            kept = first.server.kept_token(token_id)[0]
+            return kept is not None and kept.revoked_at is not None
+
+        await wait_until(is_revoked, DEADLINE_S)
+        assert (await viewer.get("/metrics")).status == 401
         other = browser_of(second, session)  # it has the same key
         assert second.page is not None
         other.cookie = f"__Host-drumbeat-{second.page.port}={browser.cookie.partition('=')[2]}"
         assert (await other.get("/api/me")).json["name"] == "hostuser"
+
+
+async def view(of: Coordinator, browser: Browser) -> str:
+    """Let a browser in by the link of a new token; return the token's id."""
+    async with of.let_in() as admin:
+        asked = control_pb2.CreateTokenRequest(role=control_pb2.ROLE_VIEW)
+        made = await admin.control.CreateToken(asked)
+    async with of.let_in(made.text) as client:
+        link = (await client.runs.GetPageLink(query_pb2.GetPageLinkRequest())).url
+    assert (await browser.enter(link)).status == 200
+    return str(made.token.token_id)
 
 
 def browser_of(of: Coordinator, session: aiohttp.ClientSession) -> Browser:

@@ -286,7 +286,27 @@ def test_a_missing_package_is_named_with_what_brings_it() -> None:
     )
 
 
-def test_a_wrong_variable_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
-    with pytest.raises(TracesUnusable, match=r"a variable OTEL_\* .* is wrong: .*'soon'"):
-        Tracing("http://127.0.0.1:1")
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "'soon'"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip", "OTEL_EXPORTER_OTLP_COMPRESSION"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem", "/nowhere/ca.pem"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "9", "max_queue_size"),
+    ],
+)
+def test_a_wrong_variable_is_told_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(TracesUnusable, match=r"a variable OTEL_\* .* is wrong: ") as refused:
+        Tracing("https://127.0.0.1:1")
+    assert told in str(refused.value)
+
+
+async def test_a_sampler_that_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "some")
+    with structlog.testing.capture_logs() as logged:
+        async with tracing_to("https://127.0.0.1:1"):
+            pass
+    assert [each["reason"] for each in logged] == ["Couldn't recognize sampler some."]

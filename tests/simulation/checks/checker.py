@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
+from copy import copy
 from typing import TYPE_CHECKING
 
 from agent.core import effects as agent_fx
@@ -19,6 +21,7 @@ from coordinator.core.model import Exit as CoordinatorExit
 from coordinator.core.model import Release, Verdict
 from coordinator.core.progress.goodput import SEGMENTS_MAX, Ledger, Part
 from coordinator.core.progress.notice import NoticeGiven
+from coordinator.core.progress.stragglers import StragglerRecord
 from coordinator.core.run.records import (
     AgentRemoved,
     CallKind,
@@ -35,6 +38,7 @@ from coordinator.core.run.records import (
 )
 from coordinator.core.run.state import Phase, RunState
 from tests.simulation.checks.iterations import IterationChecker
+from tests.simulation.machines.training import is_slow
 
 if TYPE_CHECKING:
     from agent.core.events import Event
@@ -86,6 +90,9 @@ class Checker:
             self._on_ended(shadow, record.verdict)  # before it lets go of what it decided by
         self._on_planned(shadow, record)
         before = shadow.restart_count
+        if isinstance(record, StragglerRecord):
+            self._on_straggler(shadow, record)
+            return
         shadow.apply(record)
         shadow.check_invariants()
         _expect_segments(shadow.goodput)
@@ -142,6 +149,17 @@ class Checker:
                 assert not hosts & self.drained, "a drained host takes part"
             case _:
                 pass
+
+    def _on_straggler(self, shadow: RunState, record: StragglerRecord) -> None:
+        """It is told of one that is slow at times, and nothing else of the run changes by it."""
+        assert is_slow(record.straggler.host), "a straggler that never was slow"
+        told = ("stragglers", "history", "events_count")
+        names = [each.name for each in dataclasses.fields(shadow) if each.name not in told]
+        before = [copy(getattr(shadow, name)) for name in names]
+        shadow.apply(record)
+        shadow.check_invariants()
+        assert before == [getattr(shadow, name) for name in names], "a straggler decides nothing"
+        self.counts[type(record).__name__] += 1
 
     def expect_no_notice_after(self, healed_at: float, *, now: float) -> None:
         """Check that a notice is over when its time is, if nothing holds the coordinator up."""

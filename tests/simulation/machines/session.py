@@ -25,6 +25,7 @@ from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.simulation.machines.network import SILENT, End
+from tests.simulation.machines.training import busy_standings
 from tests.simulation.machines.versions import newer
 
 if TYPE_CHECKING:
@@ -130,8 +131,11 @@ class SimSession:
             self._send(session_pb2.AgentReport(fence=self._fence(), beat=beat))
 
     def _beat_message(self) -> session_pb2.Beat:
-        host, now = self._agent.host, self._agent.clock.now
-        return convert.beat_message(self._beat, now=now, host=host.name)
+        host, now, beat = self._agent.host, self._agent.clock.now, self._beat
+        standings = []
+        if host.config.straggler_report and beat.round_id is not None:
+            standings = busy_standings(host.name, host.config.nproc_per_node, now)
+        return convert.beat_message(beat, standings=standings, now=now, host=host.name)
 
     def _on_timeout(self) -> None:
         if not self._session_id:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from agent.core.events import NoticeAnswered
 from agent.core.notice import Notice, WorkerAnswer, report_of
+from agent.watchdog.hang import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +16,26 @@ if TYPE_CHECKING:
 
 STEP_S = 0.2
 """All ranks are at the same step, more or less."""
+
+
+SLOW_EVERY_S = 40.0
+"""How often a slow host is slow, for half of that time."""
+
+
+def is_slow(host: str) -> bool:
+    """Whether workers of this host take four times as long for their own work now and then."""
+    return crc32(host.encode()) % 3 == 0
+
+
+def busy_standings(host: str, size: int, now: float) -> list[Standing]:
+    """Return what its workers say of their work, and nothing else."""
+    steps, whole = int(now / STEP_S), now // SLOW_EVERY_S
+    slow_s = (whole + max(0.0, 2 * (now / SLOW_EVERY_S - whole) - 1)) * SLOW_EVERY_S / 2
+    busy_s = STEP_S / 4 * steps + (0.75 * slow_s if is_slow(host) else 0.0)
+    return [
+        Standing(local_rank=i, steps_timed=steps, steps_s=busy_s, is_busy_time=True)
+        for i in range(size)
+    ]
 
 
 class Training:

@@ -9,6 +9,7 @@ from coordinator.access.certificate_roles import parse_roles
 from coordinator.config import CoordinatorConfig, default_state_dir
 from coordinator.journal.etcd.address import parse_etcd_address
 from coordinator.limits import Limits
+from drumbeat.command.settings import settings_of
 
 OWN_CERTIFICATE = {"tls_cert": "c", "tls_key": "k"}
 MUTUAL = {**OWN_CERTIFICATE, "tls_client_ca": "ca"}
@@ -66,6 +67,14 @@ def test_etcd_is_reached_with_the_files_that_are_named_beside_it() -> None:
     assert (config.etcd.endpoints, config.etcd.prefix) == (ETCD.endpoints, "prod")
     assert (config.etcd.password_file, config.etcd.ca_file) == ("p", "ca")
     assert CoordinatorConfig().etcd is None
+
+
+def test_a_collector_is_where_its_address_says_or_at_the_usual_port() -> None:
+    parse = settings_of(CoordinatorConfig)["otlp_endpoint"].kind.parse
+    assert parse("http://head") == "http://head:4317"
+    assert parse("HTTPS://[::1]:99/") == "https://[::1]:99"
+    with pytest.raises(ValueError, match=r"allowed is http://HOST\[:PORT\], or https:// for TLS"):
+        parse("grpc://head")
 
 
 def test_all_violations_are_returned_at_once() -> None:

@@ -102,6 +102,11 @@ REFUSALS = [
 ]
 # To operators' commands; no agent hears of them.
 ANSWERS = [
+    (
+        errors.NoPage(),
+        "FAILED_PRECONDITION",
+        "the coordinator serves no page: it was started without --http-port",
+    ),
     (errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'"),
     (
         errors.WrongPhase("r", "lives", "stop it"),
@@ -112,6 +117,11 @@ ANSWERS = [
         errors.CannotStepDown("there is no other one that could"),
         "FAILED_PRECONDITION",
         "leadership is not handed over: there is no other one that could",
+    ),
+    (
+        errors.NoPage(),
+        "FAILED_PRECONDITION",
+        "the coordinator serves no page: it was started without --http-port",
     ),
 ]
 STARTUP = [

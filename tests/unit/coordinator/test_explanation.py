@@ -192,3 +192,13 @@ def test_where_workers_make_no_step_stacks_are_advised(
     worker = {"heartbeat_age_s": beat_s, "step_time_s": step_s}
     advice = explanation(status, None, [worker])["advice"]
     assert advice == ["`coordinator stacks r` shows where all ranks are now"] * is_told
+
+
+def test_who_is_slow_is_told_beside_its_peers() -> None:
+    run = pb.Run(run_id="mt5", phase=pb.RUN_PHASE_RUNNING, reason="2 of 2 agents are there")
+    slow = pb.Straggler(
+        rank=7, name="gpu3", host="gpu3", step_time=duration(1.8), median=duration(1)
+    )
+    overview = pb.GetOverviewResponse(run=run, stragglers=[slow], stragglers_count=30)
+    told = explanation(status_document(overview, (), ()), None)["what"]
+    assert told[-1] == "Rank 7 on gpu3 takes 1.8 s for a step, the median of its peers is 1 s."

@@ -261,6 +261,45 @@ def test_a_round_that_failed_while_the_coordinator_was_away_trained_until_its_la
     assert found == {"starting": 1.0, "training": 60.0, "away": 19.0, "hanging": 100.0}
 
 
+def test_a_machine_that_never_comes_back_to_a_coordinator_trained_until_that_was_away() -> None:
+    story = a_running_story(2, 2, agents_min=1, restarts_max=1)
+    story.advance(200.0)  # no worker tells a heartbeat
+    story.restart()
+    story.back("a")
+    story.advance(120.0)
+    (ended,) = story.records(RoundEnded)
+    found = parts(story)
+    assert found["training"] + found["hanging"] == pytest.approx(ended.at_s - 1000.0, abs=1.0)
+    assert found["training"] > 100.0
+    assert account(story).hosts_lost["b"].run > 0
+
+
+def test_a_rank_that_told_a_heartbeat_and_ended_is_not_waited_for() -> None:
+    story = Story(spec=a_spec(1))
+    story.join("a", local_world_size=2)
+    story.obey_all()
+    story.advance(1.0)
+    story.beat("a", workers=(WorkerProgress(local_rank=0, heartbeat_age_s=0.0),))
+    story.advance(4.0)
+    story.beat("a", workers=(WorkerProgress(local_rank=1, heartbeat_age_s=0.0),))
+    story.agents["a"].workers = ()
+    story.advance(5.0)
+    assert parts(story) == {"starting": 5.0, "training": 5.0}
+
+
+def test_what_interrupted_an_iteration_for_good_is_the_cause_of_the_next_round() -> None:
+    story = a_running_story(2, restarts_max=1)
+    for name in ("a", "b"):
+        story.enter(name)
+    story.obey_all()
+    train(story, range(10))
+    story.interrupt("a")
+    story.fail("b")
+    found = account(story)
+    assert Cause.WORKER_FAILED in found.restarts
+    assert found.host == "b"
+
+
 def test_beats_are_noted_once_a_minute_and_no_more() -> None:
     story = a_running_story(2)
     train(story, range(5))

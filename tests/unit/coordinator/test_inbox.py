@@ -52,6 +52,19 @@ def test_a_later_beat_keeps_what_it_does_not_say_anew_of_the_round() -> None:
     assert inbox_of(first, other).events() == [told(other)]
 
 
+def test_what_is_kept_of_an_earlier_beat_is_as_much_older() -> None:
+    worker = WorkerProgress(local_rank=1, step=1, heartbeat_age_s=2.0)
+    first = replace(RUNNING, workers=(worker,), failure=replace(a_record(), age_s=1.0))
+    inbox = Inbox()
+    inbox.put(replace(told(first), uptime_s=100.0))
+    inbox.put(replace(told(RUNNING), uptime_s=101.5))
+    (event,) = inbox.events()
+    assert isinstance(event, BeatReceived)
+    assert event.beat.workers == (replace(worker, heartbeat_age_s=3.5),)
+    assert event.beat.failure is not None
+    assert event.beat.failure.age_s == 2.5
+
+
 @pytest.mark.parametrize("end", [GroupState.SUCCEEDED, GroupState.FAILED])
 def test_how_the_workers_ended_is_not_lost_to_what_came_after_it(end: GroupState) -> None:
     ended, idle = replace(RUNNING, state=end, workers_alive=0), Beat(state=GroupState.IDLE)

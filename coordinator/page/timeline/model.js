@@ -99,7 +99,10 @@ export function clustered(marks, xOf, widthMin) {
   return found;
 }
 
-const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000];
+const STEPS_S = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
+  172_800, 604_800, 1_209_600, 2_592_000,
+];
 
 /** Instants for the axis, on round times of the local clock: {at, text}. */
 export function ticksOf(from, to, most) {
