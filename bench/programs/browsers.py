@@ -2,8 +2,9 @@
 
 Usage: browsers.py ORIGIN RUN COUNT, with a token in the variable BROWSERS_TOKEN, empty for none.
 Each has connections of its own. It loads the page's files, opens the run's live stream and reads
-it to the end, has the ranks of each round, and asks for the segments of goodput as often as the
-page does. Says "ready" when all have seen the ranks, and ends when its standard input does.
+it to the end, has the ranks of each round, who waits and is drained, and asks for the segments of
+goodput and for step times as often as the page does. Says "ready" when all have seen the ranks, and
+ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import aiohttp
 from bench.ways import ROOT
 
 PAGE = ROOT / "coordinator" / "page"
-# As REFRESH_MS of the page's timeline.
-SEGMENTS_EVERY_S = 10.0
+# As REFRESH_MS of the page's timeline and PAUSE_MS of its step times.
+SEGMENTS_EVERY_S, STEP_TIMES_EVERY_S = 10.0, 5.0
 STREAM_BYTES_MAX = 64 * 1024 * 1024  # of one event
 
 
@@ -48,7 +49,8 @@ class Browser:
             await asyncio.gather(*map(self._get, files(PAGE)))
             await self._get("/api/me")
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_segments())
+                tasks.create_task(self._keep("goodput?segments=1", SEGMENTS_EVERY_S))
+                tasks.create_task(self._keep("step-times", STEP_TIMES_EVERY_S))
                 await self._follow(tasks)
                 raise SystemExit("the stream ended")
 
@@ -67,12 +69,15 @@ class Browser:
 
     async def _have_ranks(self) -> None:
         await self._get(f"{self._base}/ranks")
+        await self._get(f"{self._base}/agents?first=0&page_size=40")
+        await self._get(f"{self._base}/agents?first=standby")
+        await self._get(f"{self._base}/drains")
         self.has_ranks.set()
 
-    async def _keep_segments(self) -> None:
+    async def _keep(self, what: str, every_s: float) -> None:
         while True:
-            await self._get(f"{self._base}/goodput?segments=1")
-            await asyncio.sleep(SEGMENTS_EVERY_S)
+            await self._get(f"{self._base}/{what}")
+            await asyncio.sleep(every_s)
 
     async def _get(self, path: str) -> None:
         async with self._session.get(path) as response:
@@ -90,13 +95,15 @@ async def main(origin: str, run_id: str, count: str) -> None:
     """Look until standard input ends."""
     token = os.environ.get("BROWSERS_TOKEN", "")
     browsers = [Browser(origin, run_id, token) for _ in range(int(count))]
-    reading = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     async with asyncio.TaskGroup() as tasks:
         looks = [tasks.create_task(browser.look()) for browser in browsers]
         for browser in browsers:
             await browser.has_ranks.wait()
         print("ready", flush=True)
-        await reading
+        await reader.read()
         for look in looks:
             look.cancel()
 

@@ -30,6 +30,8 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0  # until the coordinator says another one
 ASSIGNED_WITHIN_S = 300.0  # 10,000 on two busy cores
 PLAINTEXT = Credentials(tls=None)
+# Workers train in step, from this one on.
+STEP_FIRST, STEP_TIME_S = 12_345, 0.25
 # A connection of its own for every agent, as if each were on a host of its own.
 CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -196,6 +198,9 @@ class FakeAgent:
                 async with asyncio.timeout(self.interval_s):
                     await self._has_news.wait()
             self._has_news.clear()
+            step = STEP_FIRST + int(time.monotonic() / STEP_TIME_S)
+            for worker in self._beat.workers:
+                worker.step = step
             uptime = Duration()
             uptime.FromNanoseconds(time.monotonic_ns())
             await call.write(
@@ -233,8 +238,8 @@ def progress(local_rank: int) -> failure_pb2.WorkerProgress:
     """Return what a worker in the middle of its training says of itself."""
     return failure_pb2.WorkerProgress(
         local_rank=local_rank,
-        step=12_345,
-        step_time=Duration(nanos=250_000_000),
+        step=STEP_FIRST,
+        step_time=Duration(nanos=round(STEP_TIME_S * 1e9)),
         heartbeat_age=Duration(nanos=100_000_000),
         runtime_age=Duration(nanos=50_000_000),
         scope="forward",

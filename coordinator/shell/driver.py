@@ -25,6 +25,7 @@ from coordinator.core.events import (
     TokenRevoked,
 )
 from coordinator.core.model import KeptDrain
+from coordinator.core.progress import stragglers
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.records import CallKind, Record
@@ -377,6 +378,9 @@ class Driver:
             log.error("run broken", exc_info=effect.error, **where)
             return
         where["run.round"] = effect.round_id
-        write = log.debug if self._is_embedded else log.info
-        line = self._history.line(effect)
+        line, write = self._history.line(effect), log.info
+        if self._is_embedded and effect.decision in (stragglers.FOUND, stragglers.OVER):
+            line = f"{effect.decision}: {effect.reason}"
+        elif self._is_embedded:  # the agent says it
+            write = log.debug
         write(effect.decision, message=line, reason=effect.reason, **where)

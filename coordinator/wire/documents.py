@@ -5,6 +5,7 @@ Names and meanings are those of docs/operating.md, and stay; what is not known i
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -271,6 +272,7 @@ def _worker(
     }
 
 
+@lru_cache(maxsize=1_000)
 def _word(kind: Any, number: int) -> str:
     """Return a value of an enum as one word in small letters; one of a later version: its number.
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.progress.goodput import SECOND, Ledger, Time, nanoseconds
+from coordinator.core.progress.goodput import SECOND, Cause, Ledger, Part, Time, nanoseconds
 from coordinator.core.run.state import RunState
 from coordinator.wire.run_status import AnyRun
 from drumbeat.v1 import query_pb2
+
+_KINDS = {part: query_pb2.PartKind.Value(f"PART_KIND_{part}") for part in Part}
+_CAUSES: dict[Cause | None, query_pb2.LossCause.ValueType] = {
+    None: query_pb2.LOSS_CAUSE_UNSPECIFIED,
+    **{cause: query_pb2.LossCause.Value(f"LOSS_CAUSE_{cause}") for cause in Cause},
+}
 
 
 def goodput_message(
@@ -28,8 +34,7 @@ def goodput_message(
         mean = _time(account.whole // account.failures)
         response.mean_time_between_failures.CopyFrom(mean)
     for part, time in sorted(account.parts.items()):
-        kind = query_pb2.PartKind.Value(f"PART_KIND_{part}")
-        response.parts.add(kind=kind, time=_time(time.run), host_seconds=_hosts(time))
+        response.parts.add(kind=_KINDS[part], time=_time(time.run), host_seconds=_hosts(time))
     _add_losses(response, account)
     if with_segments:
         _add_segments(response, account, max(nanoseconds(now), account.until))
@@ -41,7 +46,7 @@ def _add_losses(response: query_pb2.GetGoodputResponse, account: Ledger) -> None
     for cause in sorted({*account.causes, *account.restarts}):
         time = account.causes.get(cause, nothing)
         response.causes.add(
-            cause=query_pb2.LossCause.Value(f"LOSS_CAUSE_{cause}"),
+            cause=_CAUSES[cause],
             time=_time(time.run),
             host_seconds=_hosts(time),
             restarts_count=account.restarts.get(cause, 0),
@@ -51,19 +56,19 @@ def _add_losses(response: query_pb2.GetGoodputResponse, account: Ledger) -> None
 
 
 def _add_segments(response: query_pb2.GetGoodputResponse, account: Ledger, now: int) -> None:
-    start = account.until - sum(segment.time for segment in account.segments)
+    age = now - account.until + sum(segment.time for segment in account.segments)
     for segment in account.segments:
-        cause = f"LOSS_CAUSE_{segment.cause or 'UNSPECIFIED'}"
-        response.segments.add(
-            age=_time(now - start),
-            time=_time(segment.time),
-            kind=query_pb2.PartKind.Value(f"PART_KIND_{segment.part}"),
-            cause=query_pb2.LossCause.Value(cause),
+        # As it is, because there are many.
+        message = response.segments.add(
+            kind=_KINDS[segment.part],
+            cause=_CAUSES[segment.cause],
             host=segment.host,
             round_id=segment.round_id,
             iteration=segment.iteration,
         )
-        start += segment.time
+        message.age.seconds, message.age.nanos = divmod(age, SECOND)
+        message.time.seconds, message.time.nanos = divmod(segment.time, SECOND)
+        age -= segment.time
 
 
 def _time(time: int) -> Duration:

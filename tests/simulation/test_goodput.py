@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.model import Beat
-from coordinator.core.progress.goodput import MEASURED, Ledger, Part
+from coordinator.core.progress.goodput import MEASURED, Cause, Ledger, Part
 from coordinator.core.progress.meter import Meter
 from tests.simulation.clock import readable
 from tests.simulation.cluster import Cluster
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # How often a reader asks of each world while it lives.
 LOOKS = 4
 # A fifth of them with several coordinators; `make soak` lives them all.
-WORLDS = SEEDS if SEEDS > 200 else SEEDS // 4
+WORLDS = SEEDS if SEEDS > 200 else SEEDS // 2
 FAILOVER_WORLDS = WORLDS // 5
 
 # Seeds that once failed, and what they found.
@@ -52,11 +52,22 @@ def compare(account: Ledger, expected: Account) -> None:
     for mine, other in zip_longest(told, map(tuple, expected.pieces)):
         assert mine == other, f"the account says\n{mine}\nand not\n{other}"
     times: dict[Part, int] = defaultdict(int)
+    causes: dict[Cause | None, int] = defaultdict(int)
+    hosts_lost: dict[str, int] = defaultdict(int)
     for piece in expected.pieces:
-        times[piece.part] += piece.end - piece.start
+        time = piece.end - piece.start
+        times[piece.part] += time
+        causes[piece.cause] += time
+        hosts_lost[piece.host] += time
     parts = {part: (time.run, time.hosts) for part, time in account.parts.items()}
     others = {part: (times[part], hosts) for part, hosts in expected.hosts.items()}
     assert parts == others, f"{parts} and not {others}"
+    causes.pop(None, 0)
+    hosts_lost.pop("", 0)
+    lost = {cause: time.run for cause, time in account.causes.items()}
+    assert lost == causes, f"{lost} and not {causes}"
+    lost_by = {host: time.run for host, time in account.hosts_lost.items()}
+    assert lost_by == hosts_lost, f"{lost_by} and not {hosts_lost}"
     why = account.failures, account.restarts
     assert why == (expected.failures, expected.restarts), f"{why} and not {expected[2:]}"
 

@@ -33,7 +33,9 @@ class Column:
     began_at: float
     steps: array[float]
     busy: array[float] | None = None
-    medians: tuple[float, float] | None = field(default=None)  # once it is complete
+    # Once it is complete; the second if a reader has asked.
+    medians: tuple[float, float] | None = None
+    slowest: list[int] = field(default_factory=list)
 
 
 class StepTimes:
@@ -101,12 +103,17 @@ class StepTimes:
         return medians
 
     def slowest(self, most: int) -> list[int]:
-        """Return the ranks to look at: stragglers, then those slowest of late. Linear in ranks."""
+        """Return the ranks to look at: stragglers, then those slowest of late.
+
+        Linear in ranks, once for each column: the latest that is complete tells, if one is.
+        """
         chosen = sorted(self.stragglers.found)[:most] if self.stragglers is not None else []
-        for column in self.columns[:-3:-1]:  # the one before, if the latest has hardly begun
+        for column in self.columns[-2:][:1]:
             times = column.steps if column.busy is None else column.busy
-            known = [rank for rank, time in enumerate(times) if time >= 0]
-            chosen += heapq.nlargest(most, known, key=times.__getitem__)
+            if column is self.columns[-1] or len(column.slowest) < most:
+                known = [rank for rank, time in enumerate(times) if time >= 0]
+                column.slowest = heapq.nlargest(most, known, key=times.__getitem__)
+            chosen += column.slowest
         return sorted(list(dict.fromkeys(chosen))[:most])
 
     def _begin(self, now: float) -> None:
@@ -119,6 +126,8 @@ class StepTimes:
         self.columns.append(Column(now, self._nothing * self._size))
         self._next_at = now + self._interval_s
         self._filled.clear()
+        for complete in self.columns[-2:-1]:  # now, so that no reader waits for those of all
+            self.medians(complete)
 
 
 def _median(times: list[float]) -> float:

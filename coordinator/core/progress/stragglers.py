@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -34,6 +35,10 @@ NAMED_MAX = 16
 EVENTS_BURST, EVENT_INTERVAL_S = 16, 30.0
 
 
+# As the history calls the records.
+FOUND, OVER = "straggler found", "straggler over"
+
+
 class Straggler(Struct, frozen=True, kw_only=True):
     """A rank of a round that takes longer for its steps, and what it took last."""
 
@@ -54,6 +59,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
 class StragglerFound(Struct, frozen=True, kw_only=True):
     """A rank of the round that runs was found to be one."""
 
+    decision: ClassVar[str] = FOUND
     straggler: Straggler
     at_s: float = 0.0
 
@@ -61,6 +67,7 @@ class StragglerFound(Struct, frozen=True, kw_only=True):
 class StragglerOver(Struct, frozen=True, kw_only=True):
     """It is one no more; ``straggler`` has its latest times."""
 
+    decision: ClassVar[str] = OVER
     straggler: Straggler
     at_s: float = 0.0
 

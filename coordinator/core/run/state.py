@@ -32,7 +32,7 @@ from coordinator.core.progress.notice import (
     PendingNotice,
     StepChosen,
 )
-from coordinator.core.progress.stragglers import Straggler, StragglerFound, StragglerRecord
+from coordinator.core.progress.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import records as rec
 from coordinator.core.run.times import RoundTimes
@@ -454,12 +454,12 @@ class RunState:
 
     def _take_straggler(self, record: StragglerRecord) -> None:
         """Take in who is slow, or no more: of such decisions a part of the history only."""
-        known, is_found = record.straggler, isinstance(record, StragglerFound)
+        known = record.straggler
         self.stragglers.pop(known.rank, None)
-        if is_found:
+        if record.decision == FOUND:
             self.stragglers[known.rank] = known
-        self._note(record.at_s, f"straggler {'found' if is_found else 'over'}", str(known))
-        self._keep_few({"straggler found", "straggler over"}, max(1, self.history_max // 10))
+        self._note(record.at_s, record.decision, str(known))
+        self._keep_few({FOUND, OVER}, max(1, self.history_max // 10))
 
     def _keep_few(self, decisions: Collection[str], most: int) -> None:
         """Forget the oldest of such decisions if there are more: they push no other out."""

@@ -30,9 +30,9 @@ export function mount(root, context) {
   const table = h("table", { class: "hosts", role: "table", "data-hosts": "table" }, h("caption", { class: "unseen" }, "Hosts of the run"),
     h("thead", {}, h("tr", {}, columns.map((title) => h("th", { scope: "col" }, title || h("span", { class: "unseen" }, "Action"))))), body);
   const where = h("span", { class: "muted", role: "status" });
-  const earlier = h("button", { type: "button", onclick: () => turn(-ROWS) }, "Earlier");
-  const later = h("button", { type: "button", onclick: () => turn(ROWS) }, "Later");
-  const pager = h("div", { class: "buttons", hidden: true }, earlier, later, where);
+  const previous = h("button", { type: "button", onclick: () => turn(-ROWS) }, "Previous");
+  const next = h("button", { type: "button", onclick: () => turn(ROWS) }, "Next");
+  const pager = h("div", { class: "buttons", hidden: true }, previous, next, where);
   const note = h("p", { class: "empty", "data-hosts": "note" }, "Loading…");
   const scroll = h("div", { class: "scroll", hidden: true }, table);
   fill(context.tools, filter);
@@ -72,8 +72,8 @@ export function mount(root, context) {
     show(note, !rows.length);
     if (!rows.length && ranks) setText(note, total ? "No host is like that." : "No host is there.");
     show(pager, rows.length > ROWS);
-    earlier.disabled = first === 0;
-    later.disabled = first + ROWS >= rows.length;
+    previous.disabled = first === 0;
+    next.disabled = first + ROWS >= rows.length;
     setText(where, `${number(first + 1)} – ${number(Math.min(rows.length, first + ROWS))} of ${count(rows.length, "host")}`);
     list();
   }
@@ -86,7 +86,7 @@ export function mount(root, context) {
 
   function list() {
     const shown = rows.slice(first, first + ROWS);
-    keyed(body, shown, (row) => (typeof row === "number" ? `${knownOf && row} ${ranks.names[row]}` : `${row.state} ${row.name}`), made, filled);
+    keyed(body, shown, (row) => (typeof row === "number" ? `${row} ${ranks.names[row]}` : `${row.state} ${row.name}`), made, filled);
     read(shown.filter((row) => typeof row === "number" && !known.has(row)));
   }
 

@@ -83,15 +83,13 @@ class _Kept:
     made_at: float = -math.inf
     took_s: float = 0.0
     events_count: int = 0
-    served: int = 0  # readers that were given it
-    served_before: int = 0  # that were given the one before
+    readers: int = 0  # that are given each
 
     def fresh_until(self, state: RunState) -> float:
         """Return until when repeated readers are given this grid."""
         share = SHARE if state.events_count == self.events_count else SHARE_AT_EVENTS
-        readers = max(self.served, self.served_before)
         size = 0 if self.grid is None else len(self.grid.columns)
-        takes_s = self.took_s + SECONDS_PER_BYTE * size * readers
+        takes_s = self.took_s + SECONDS_PER_BYTE * size * self.readers
         return self.made_at + max(FRESH_LEAST_S, takes_s / share)
 
 
@@ -105,8 +103,13 @@ class Grids:
         self._now, self._rows_per_turn = now, rows_per_turn
         self._kept: dict[str, _Kept] = {}
 
-    async def get(self, state: RunState, run: AnyRun | None, *, is_repeated: bool) -> Grid:
-        """Return a grid that was made after this call, or lately for a repeated one."""
+    async def get(
+        self, state: RunState, run: AnyRun | None, *, is_repeated: bool, readers: int = 0
+    ) -> Grid:
+        """Return a grid that was made after this call, or lately for a repeated one.
+
+        ``readers`` are given each grid that there is; the more, the fewer there are.
+        """
         asked_at = self._now()
         self._forget(asked_at)
         kept = self._kept.setdefault(state.key, _Kept())
@@ -116,15 +119,9 @@ class Grids:
                 kept.events_count = state.events_count
                 kept.took_s = await self._make(kept, state, run)
                 kept.made_at = self._now()
-                kept.served_before, kept.served = kept.served, 0
-            kept.served += is_repeated
+            kept.readers = readers or kept.readers
             assert kept.grid is not None, "just made, or served from"
             return kept.grid
-
-    def fresh_for_s(self, state: RunState) -> float:
-        """Return for how long repeated readers are given the same grid again."""
-        kept = self._kept.get(state.key)
-        return 0.0 if kept is None else max(0.0, kept.fresh_until(state) - self._now())
 
     async def _make(self, kept: _Kept, state: RunState, run: AnyRun | None) -> float:
         """Make a grid of one round; return what it took of the event loop's time."""

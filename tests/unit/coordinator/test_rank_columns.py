@@ -260,7 +260,6 @@ async def test_readers_that_ask_again_and_again_share_a_grid_until_it_is_old() -
 
     story.beat("a", workers=(worker(0, 1),))
     assert await lag() == 1
-    assert grids.fresh_for_s(story.state()) == FRESH_LEAST_S
     story.beat("a", workers=(worker(0, 2),))
     now += FRESH_LEAST_S / 2
     assert await lag() == 1
@@ -281,13 +280,18 @@ async def test_the_more_read_a_large_grid_the_less_often_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ranks, "SECONDS_PER_BYTE", 1e-5)
-    story = a_running_story(1)
-    grids, waits = Grids(lambda: story.now), list[float]()
-    for _ in range(50):
-        grid = await grids.get(story.state(), story.run(), is_repeated=True)
-        waits.append(grids.fresh_for_s(story.state()))
-    assert waits == sorted(waits)
-    assert waits[-1] >= 50 * 1e-5 * len(grid.columns) / SHARE
+    story, now = a_running_story(1), START
+    grids = Grids(lambda: now)
+
+    async def get(readers: int) -> ranks.Grid:
+        return await grids.get(story.state(), story.run(), is_repeated=True, readers=readers)
+
+    grid = await get(1)
+    now += 2 * FRESH_LEAST_S
+    assert await get(50) is not grid
+    grid = await get(50)
+    now += 40 * 1e-5 * len(grid.columns) / SHARE
+    assert await get(50) is grid
 
 
 async def test_grids_that_no_reader_asks_for_are_forgotten() -> None:
@@ -298,4 +302,4 @@ async def test_grids_that_no_reader_asks_for_are_forgotten() -> None:
     other = a_running_story(1).state()
     other.run_id = "other"
     await grids.get(other, None, is_repeated=True)
-    assert grids.fresh_for_s(story.state()) == 0.0
+    assert len(grids._kept) == 1

@@ -209,7 +209,9 @@ class RunFeed(Feed):
         self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
         took_s, is_over = time.thread_time() - began, state.verdict is not None
         run = self._term.driver.registry.runs.get(self._key)
-        grid = await self._grids.get(state, run, is_repeated=not is_over)
+        grid = await self._grids.get(
+            state, run, is_repeated=not is_over, readers=len(self._readers)
+        )
         if grid is not self._grid:
             self._grid = grid
             self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
