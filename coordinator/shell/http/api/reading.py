@@ -125,11 +125,11 @@ class Reading:
         asked = pb.GetStepTimesRequest(
             run_id=call.run_id, generation=call.generation, ranks=call.ranks(RANKS_MAX)
         )
+        of = pb.GetRunRequest(run_id=call.run_id, generation=call.generation, view=pb.VIEW_BASIC)
+        await call.term.queries.GetRun(of, call)  # else there is not even the run
         try:
             found = await call.term.queries.GetStepTimes(asked, call)
-        except UnknownRun as error:
-            if len(error.args) == 1:  # there is not even the run
-                raise
+        except UnknownRun:
             nothing = step_times_document(call.run_id, pb.GetStepTimesResponse())
             return {**nothing, "round_id": None}
         return step_times_document(call.run_id, found)
