@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from typing import Any
@@ -203,6 +204,7 @@ def _end(each: Connection | asyncio.Task[None]) -> None:
 
 
 def _bind_error(host: str, port: int, error: OSError) -> PortInUse:
-    found = bind_error(host, port, error)
+    plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+    found = bind_error(host, port, error if isinstance(error, socket.gaierror) else plain)
     found.hint = found.hint.replace("--port", "--http-port")
     return found
