@@ -67,11 +67,11 @@ class StepTimes:
         seat = self._seats.get(incarnation)
         if seat is None:
             return
-        self._filled.add(incarnation)
         column, first = self.columns[-1], seat.rank_first
         for worker in beat.workers:
             if worker.step_time_s is not None:
                 column.steps[first + worker.local_rank] = worker.step_time_s
+                self._filled.add(incarnation)
         if self.stragglers is not None and (busy := self.stragglers.busy_times()) is not None:
             if column.busy is None:
                 column.busy = self._nothing * self._size
@@ -105,16 +105,19 @@ class StepTimes:
     def slowest(self, most: int) -> list[int]:
         """Return the ranks to look at: stragglers, then those slowest of late.
 
-        Linear in ranks, once for each column: the latest that is complete tells, if one is.
+        Linear in ranks, once for each column: the latest that is complete tells, if it can.
         """
-        chosen = sorted(self.stragglers.found)[:most] if self.stragglers is not None else []
-        for column in self.columns[-2:][:1]:
-            times = column.steps if column.busy is None else column.busy
+        found = sorted(self.stragglers.found)[:most] if self.stragglers is not None else []
+        chosen = dict.fromkeys(found)
+        for column in self.columns[-2:]:
+            if len(chosen) >= most:
+                break
             if column is self.columns[-1] or len(column.slowest) < most:
+                times = column.steps if column.busy is None else column.busy
                 known = [rank for rank, time in enumerate(times) if time >= 0]
                 column.slowest = heapq.nlargest(most, known, key=times.__getitem__)
-            chosen += column.slowest
-        return sorted(list(dict.fromkeys(chosen))[:most])
+            chosen |= dict.fromkeys(column.slowest)
+        return sorted(list(chosen)[:most])
 
     def _begin(self, now: float) -> None:
         """Begin a column."""

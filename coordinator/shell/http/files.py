@@ -33,7 +33,8 @@ class Files:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         self._files = {str(path.relative_to(folder)): _read(path) for path in paths}
         if (index := self._files.get(INDEX)) is not None:
-            self._files[INDEX] = replace(index, preloads=", ".join(self._preloads()))
+            preloads = ", ".join(self._preloads(index.content.decode()))
+            self._files[INDEX] = replace(index, preloads=preloads)
 
     def find(self, path: str) -> File | None:
         """Return the file at a path of the page; all that is no file's name is the page itself."""
@@ -42,10 +43,11 @@ class Files:
             name = INDEX
         return self._files.get(name)
 
-    def _preloads(self) -> Iterator[str]:
+    def _preloads(self, index: str) -> Iterator[str]:
         """Yield the modules: each imports others, which would be asked for one after the other."""
         for name in self._files:
-            if name.endswith(".js"):
+            # What the page has as a plain script would come twice.
+            if name.endswith(".js") and f'<script src="/{name}"' not in index:
                 yield f"</{name}>; rel=modulepreload"
 
 

@@ -80,6 +80,14 @@ async def test_a_command_prints_a_link_that_allows_what_is_asked_for(served: Sit
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+async def test_a_run_without_a_round_has_no_step_times(tmp_path: Path) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        await client.agent(spec=spec(2, 2)).join()
+        told = await made.browser().get("/api/runs/run/step-times")
+        assert (told.status, told.json["round_id"], told.json["ranks"]) == (200, None, [])
+        assert (await made.browser().get("/api/runs/other/step-times")).status == 404
+
+
 async def test_a_run_is_read_over_http_as_the_command_line_reads_it(tmp_path: Path) -> None:
     async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
         agent = await client.agent().join()

@@ -34,7 +34,7 @@ class Scrapes:
         self._exposition = Exposition(
             self._driver, self._standing, version=version(), runs_max=limits.metrics_runs_max
         )
-        self.written = self._exposition.written
+        self.follow = self._exposition.follow
 
     def routes(self) -> Sequence[Route]:
         """Return what is served."""
