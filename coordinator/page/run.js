@@ -119,22 +119,27 @@ export function mountRun(main, frame, { runId, generation }) {
     load({ name }, { element: root, root, link: h("li") });
   }
 
+  let events = null;
+  let isWhole = true; // what comes next: each connection begins with all events
   rankSource(context); // what takes longest begins first
   const stream = openStream(`${base}/live`, {
     query: { generation },
     onState(state) {
       frame.connected(state);
+      if (state.isOpen) isWhole = true;
       if (!state.isFinal) return;
       problem.textContent = state.status === 404 ? `There is no run “${runId}”. ${state.reason}` : state.reason;
       show(problem, true);
     },
   });
   context.live = stream;
-  let events = null;
   for (const kind of KINDS) {
     stream.on(kind, (data) => {
       show(body, true);
-      if (kind === "events") events = data = withInstants(events, data);
+      if (kind === "events") {
+        events = data = withInstants(events, data, isWhole);
+        isWhole = false;
+      }
       tell(kind, data);
     });
   }
@@ -154,12 +159,12 @@ export function mountRun(main, frame, { runId, generation }) {
 }
 
 /** All events so far, each with the instant `at` of this browser's clock, and those that are new. */
-function withInstants(known, { events, missed = 0, generation }) {
+function withInstants(known, { events, missed = 0, generation }, isWhole) {
   const now = Date.now();
   const found = events.map((event) => ({ ...event, at: now - event.age_s * 1_000 }));
-  // Those of a later run of this id begin anew; so do those of a stream that tells all again.
-  if (!known || known.generation !== generation) return { all: found, added: [], missed, generation };
-  const last = known.all.at(-1)?.sequence ?? 0;
+  // Those of a later run of this id begin anew.
+  const last = known?.generation === generation ? known.all.at(-1)?.sequence ?? 0 : Infinity;
   const added = found.filter(({ sequence }) => sequence > last);
-  return { all: [...known.all, ...added].slice(-EVENTS_MAX), added, missed: known.missed, generation };
+  if (isWhole || last === Infinity) return { all: found, added, missed, generation };
+  return { all: [...known.all, ...added].slice(-EVENTS_MAX), added, missed: known.missed + missed, generation };
 }
