@@ -12,7 +12,7 @@ JOBS ?= 3
 SEEDS ?= 5000
 KILLS ?= 1000
 
-.PHONY: demo test test-programs quick check lint types protos gen baseline bench soak floors clean
+.PHONY: demo test test-programs quick check lint types protos gen screenshots baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -53,6 +53,10 @@ protos: $(READY)
 gen: $(READY)
 	$(BIN)/python scripts/gen_protos.py
 	$(BIN)/python scripts/gen_settings.py
+
+# Pictures of the page, of real runs, in Chromium: a minute.
+screenshots: $(READY)
+	$(BIN)/python scripts/take_screenshots.py
 
 # Part of a release, never of a change to the protocol.
 baseline: $(READY)

@@ -170,6 +170,8 @@ class CoordinatorConfig:
         found += self._access_rules()
         if "journal" not in broken:
             found += self._journal_rules()
+        if self.http_port is not None and 0 < self.http_port == self.port:
+            found.append(Violation("http_port", self.http_port, "another one than that of --port"))
         # So that one lost beat costs nothing.
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"

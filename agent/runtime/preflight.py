@@ -37,11 +37,8 @@ def check_host(config: AgentConfig) -> AgentConfig:
             f"name more devices in {VISIBLE_DEVICES}, or start fewer workers: --nproc-per-node",
         )
     handlers.check_name(config.event_handler)
-    if config.metrics_port is not None and find_spec("prometheus_client") is None:
-        raise UsageError(
-            "--metrics-port: prometheus_client is not installed",
-            "pip install 'drumbeat[metrics]' installs it",
-        )
+    if config.metrics_port is not None:
+        check_metrics(config)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
     kind, target, _ = config.program
@@ -68,6 +65,19 @@ def check_host(config: AgentConfig) -> AgentConfig:
         log_dir = prepare_log_dir(log_dir)
     config = dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
     return check_preloading(config) if config.is_preloading else config
+
+
+def check_metrics(config: AgentConfig) -> None:
+    """Make sure that metrics could be served. Raises ``UsageError``."""
+    if find_spec("prometheus_client") is None:
+        raise UsageError(
+            "--metrics-port: prometheus_client is not installed",
+            "pip install 'drumbeat[metrics]' installs it",
+        )
+    # What else needs none of it: TLS takes a while to import.
+    from agent.telemetry.metrics.guard import Guard  # noqa: PLC0415
+
+    Guard(config).check()
 
 
 def check_preloading(config: AgentConfig) -> AgentConfig:

@@ -302,9 +302,24 @@ class JobSettings(AccessSettings):
         None,
         kinds.METRICS_PORT,
         "Serve metrics of this machine for Prometheus at http://ADDR:PORT/metrics, on the loopback "
-        "address unless another one is given, to all who reach it; 0 takes a free port. Needs the "
-        "extra drumbeat[metrics].",
+        "address unless another one is given; 0 takes a free port. Needs the extra "
+        "drumbeat[metrics].",
         shown_default="none",
+    )
+
+    metrics_cert: str | None = _log(
+        None,
+        kinds.FILE,
+        "Certificate for --metrics-port, in PEM; read again at each scrape, as the next two.",
+        shown_default="none; metrics are in plain text",
+    )
+    metrics_key: str | None = _log(None, kinds.FILE, "Its key, in PEM.", shown_default="none")
+    metrics_token_file: str | None = _log(
+        None,
+        kinds.FILE,
+        "File with the token that a scrape has to bring (Authorization: Bearer), for its owner "
+        "alone.",
+        shown_default="none; all who reach the port may scrape",
     )
 
     @property
@@ -350,6 +365,16 @@ class JobSettings(AccessSettings):
         if self.event_handler == "jsonl" and self.event_log_file is None:
             allowed = "the path of a file, for the handler jsonl needs one"
             found.append(Violation("event_log_file", None, allowed))
+        needs = (
+            ("metrics_cert", "metrics_key"),
+            ("metrics_key", "metrics_cert"),
+            ("metrics_cert", "metrics_port"),
+            ("metrics_token_file", "metrics_port"),
+        )
+        for name, needed in needs:
+            if getattr(self, name) is not None and getattr(self, needed) is None:
+                allowed = f"this only together with --{needed.replace('_', '-')}"
+                found.append(Violation(name, getattr(self, name), allowed))
         return found
 
 

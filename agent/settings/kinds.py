@@ -126,7 +126,7 @@ def _listening(given: Any) -> str:
     """Return PORT or ADDR:PORT with its address."""
     address, _, port = str(given).strip().rpartition(":")
     number = PORT.convert(port)
-    host = parse_host_port(address).host if address else "127.0.0.1"
+    host = parse_host_port(f"{address}:{number or 1}").host if address else "127.0.0.1"
     return str(HostPort(host, number))
 
 

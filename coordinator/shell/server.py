@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -23,7 +23,6 @@ from coordinator.access.certificate_roles import caller_of_names, names_of
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.access.token_table import KeptToken
 from coordinator.config import CoordinatorConfig
-from coordinator.core import effects as fx
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
@@ -111,8 +110,8 @@ class Page(Links, Protocol):
         """End what is under way with an error, and let no caller in any more."""
         ...
 
-    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
-        """Take in what a term has journaled, in a write that took so long."""
+    def follow(self, driver: Driver) -> None:
+        """Be told of what a term journals, from its beginning."""
         ...
 
     def revoke(self, token_id: str) -> None:
@@ -233,7 +232,7 @@ class Server:
             raise
         driver.on_revoked = self.revoked
         if self._page is not None:
-            driver.on_written = self._page.written
+            self._page.follow(driver)
         term = Term(driver, self._identity, self.audit, self._page)
         if self._local is not None:
             term.control.on_replaced = self.authorities_changed

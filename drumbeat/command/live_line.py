@@ -47,6 +47,8 @@ class LiveLine:
     def write(self, data: bytes | bytearray) -> int:
         """Write what is no part of the line. Raises ``BlockingIOError``, as ``os.write``."""
         with self._lock:
+            if self._fd < 0:  # closed meanwhile; the next attempt goes its own way
+                raise BlockingIOError
             self._erase()
             taken = os.write(self._fd, data)
             if taken:

@@ -71,3 +71,21 @@ async def test_what_is_expected_to_go_wrong_is_forgiven(browser: Browser, origin
         with visit.faults.allowed("404"):
             await visit.page.evaluate("fetch('/missing')")
         assert visit.faults.forgiven
+
+
+async def test_what_cannot_be_read_named_or_reached_is_listed(
+    browser: Browser, origin: str
+) -> None:
+    async with browser.visit(origin) as visit:
+        for function in ("tooWide", "withoutName", "illegible"):
+            assert await visit.look(function) == []
+        await visit.page.set_content(
+            """<p style="width: 5000px; color: #aaa">pale and wide</p><button></button>
+               <a href="/" style="outline: none">plain</a>"""
+        )
+        assert "pale and wide" in str(await visit.look("tooWide"))
+        assert "pale and wide" in str(await visit.look("illegible"))
+        assert len(await visit.look("withoutName")) == 1
+        assert [each["number"] for each in await visit.look("focusable")] == [0, 1]
+        await visit.page.locator("a").focus()
+        assert (await visit.look("focused"))["isSeen"] is False

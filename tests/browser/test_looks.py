@@ -8,7 +8,6 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.browser import needs_chromium
-from tests.support.cluster import ROOT
 from tests.support.stage import FAILED, TRAINING
 
 if TYPE_CHECKING:
@@ -99,6 +98,5 @@ async def test_everything_is_reached_by_keys_alone(browser: Browser, stage: Stag
 async def test_the_page_is_small(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING)) as visit:
         await expect(visit.page.locator("[data-phase]")).to_have_text("running")
-        loaded = await visit.look("bytesLoaded")
-    files = [path for path in (ROOT / "coordinator" / "page").rglob("*") if path.is_file()]
-    assert 0 < loaded <= sum(path.stat().st_size for path in files) < BYTES_MAX
+        await expect(visit.page.locator("[data-ranks=summary]")).to_contain_text("ranks")
+        assert 100_000 < await visit.look("bytesLoaded") < BYTES_MAX

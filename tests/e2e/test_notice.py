@@ -33,7 +33,7 @@ class Training:
         self.coordinator: Coordinator = cluster.coordinator()
         options = (
             *("--nnodes", "1:3", "--last-call", "1h", "--nproc-per-node", "1"),
-            *("--preemption-signal", "SIGTERM", "--preemption-grace", "10s", "--preload", "torch"),
+            *("--preemption-signal", "SIGTERM", "--preemption-grace", "10s"),
         )
         self.agents: list[Agent] = [
             cluster.agent(

@@ -8,19 +8,21 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from drumbeat.access.token import Role
+from tests.support.certificates import CertificateAuthority
 from tests.support.pages import Site, bearer, site
 from tests.support.waiting import MS
 
@@ -50,8 +52,8 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def fetched(url: str) -> bytes:
-    with urlopen(url, timeout=DEADLINE_S) as response:
+def fetched(url: str | Request, context: ssl.SSLContext | None = None) -> bytes:
+    with urlopen(url, timeout=DEADLINE_S, context=context) as response:
         return bytes(response.read())
 
 
@@ -77,10 +79,17 @@ async def agent_of(served: Site, port: int, directory: Path) -> list[str]:
     made = dataclasses.replace(await served.token(Role.JOIN), ca=served.identity.keys[0])
     token.write_text(made.text())
     token.chmod(0o600)
+    authority, folder = CertificateAuthority(), directory / "prometheus"
+    (folder / "drumbeat-agent-ca.pem").write_bytes(authority.pem)
+    cert, key = authority.issue("127.0.0.1").write(directory)
+    secret = folder / "drumbeat-agent-token"
+    secret.write_text("of-all-agents\n")
+    secret.chmod(0o600)
     return [
         sys.executable, "-m", "agent", "join", "--coordinator", f"127.0.0.1:{served.port}",
         "--token-file", str(token), "--run-id", "job", "--nproc-per-node", "2",
-        "--metrics-port", str(port), str(directory / "train.py"),
+        "--metrics-port", str(port), "--metrics-cert", cert, "--metrics-key", key,
+        "--metrics-token-file", str(secret), str(directory / "train.py"),
     ]  # fmt: skip
 
 
@@ -148,6 +157,11 @@ async def test_prometheus_scrapes_coordinator_and_agent(tmp_path: Path) -> None:
             await until(where, 'drumbeat_run_workers{run_id="job"}', {coordinator: 2.0})
             await until(where, "drumbeat_agent_workers", {of_agent: 2.0})
             await until(where, "max(drumbeat_worker_step) > bool 3", {"": 1.0})
-            check(await asyncio.to_thread(fetched, f"http://127.0.0.1:{port}/metrics"))
+            headers = {"Authorization": "Bearer of-all-agents"}
+            url = f"https://127.0.0.1:{port}/metrics"
+            context = ssl.create_default_context(
+                cafile=tmp_path / "prometheus/drumbeat-agent-ca.pem"
+            )
+            check(await asyncio.to_thread(fetched, Request(url, headers=headers), context))
             headers = bearer(await served.token(Role.VIEW))
             check((await served.browser().get("/metrics", headers=headers)).content)

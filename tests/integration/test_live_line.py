@@ -145,4 +145,6 @@ def test_there_is_none_in_a_file_and_one_at_most_on_a_terminal(
     assert line_at(device_of(terminal[1])) is line
     assert line_at(1) is None
     line.close()
+    with pytest.raises(BlockingIOError):  # to one that had it in hand: try again
+        line.write(b"late\n")
     assert line_at(device_of(terminal[1])) is None

@@ -92,9 +92,10 @@
 
     /** Bytes of the page itself, as they were sent. */
     bytesLoaded() {
-      return ["resource", "navigation"].flatMap((type) => performance.getEntriesByType(type))
-        .filter(({ name }) => !new URL(name).pathname.startsWith("/api/"))
-        .reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0);
+      const entries = ["resource", "navigation"].flatMap((type) => performance.getEntriesByType(type));
+      const sizes = new Map(entries.map(({ name, encodedBodySize }) => [name, encodedBodySize]));
+      return [...sizes].filter(([name]) => !new URL(name).pathname.startsWith("/api/"))
+        .reduce((sum, [, size]) => sum + size, 0);
     },
   };
 })()

@@ -84,7 +84,7 @@ class Browser:
             headers["Cookie"] = self.cookie
         more.setdefault("ssl", self.tls)
         url = self.origin + path
-        if self.tls is not True:
+        if self.origin.startswith("https"):
             more["server_hostname"] = SERVER_NAME
         return self.session.request(method, url, headers=headers, **more)
 
@@ -138,9 +138,17 @@ class Site:
 
     def browser(self) -> Browser:
         tls: ssl.SSLContext | bool = True
-        if self.identity is not None:
+        if self.identity is not None and self.identity.keys:
             tls = ssl.create_default_context(cadata=trust_anchors(self.identity.keys[:1]).decode())
         return Browser(self.origin, self.session, tls)
+
+    async def forget_connections(self) -> None:
+        """Have the next request begin with a handshake."""
+        assert self.session.connector is not None, "it is open"
+        for waiting in list(self.session.connector._conns.values()):
+            for protocol, _ in waiting:
+                protocol.close()
+        self.session.connector._conns.clear()
 
     async def entered(self) -> Browser:
         """Return the browser of the user that the coordinator runs as."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Self
 
 from drumbeat.access.token import Role
@@ -29,11 +28,14 @@ class Stage:
 
     ``mt5-large`` trains on two hosts with two ranks each, the last of them slow; ``mt5-small`` has
     failed; ``hostile`` is full of markup and escapes, and trains after a failure. Or, if it
-    ``is_small``, there is the first run alone, on one host.
+    ``is_small``, there is the first run alone, on one host; if it ``is_pretty``, all hosts have
+    eight ranks, and nothing is hostile.
     """
 
-    def __init__(self, *, is_small: bool = False) -> None:
+    def __init__(self, *, is_small: bool = False, is_pretty: bool = False) -> None:
         self.cluster = Cluster()
+        self._is_pretty = is_pretty
+        self._workers = 8 if is_pretty else 2
         self._is_small = is_small
         self.round_id = 0
         """Of the run that trains."""
@@ -49,13 +51,15 @@ class Stage:
             self.agents["gpu0"].wait_for_line("rank 1 trains at step")
             return self
         self.join("gpu0")
-        self.agents["gpu3"] = self._join(HOSTILE, MARKUP, "hostile")
+        if not self._is_pretty:
+            self.agents["gpu3"] = self._join(HOSTILE, MARKUP, "hostile")
         failed = self._join(FAILED, "gpu2", "failing", "--max-restarts", "0")
         self.agents["gpu0"].wait_for_line("standing by")  # so that rank 0 is its
         self.join("gpu1")
         assert failed.wait() == 1
-        self.agents["gpu3"].wait_for_line('"run.round": 1')
-        self.agents["gpu1"].wait_for_line("rank 3 trains at step 20")
+        if not self._is_pretty:
+            self.agents["gpu3"].wait_for_line('"run.round": 1')
+        self.agents["gpu1"].wait_for_line(f"rank {2 * self._workers - 1} trains at step 20")
         return self
 
     def join(self, name: str) -> Agent:
@@ -65,7 +69,15 @@ class Stage:
 
     def _join(self, run_id: str, name: str, mode: str, *options: str) -> Agent:
         return self.cluster.agent(
-            *("--name", name, "--nproc-per-node", "2", "--max-restarts", "9", *options),
+            *(
+                "--name",
+                name,
+                "--nproc-per-node",
+                str(self._workers),
+                "--max-restarts",
+                "9",
+                *options,
+            ),
             *("--straggler-report", "1.5,5"),
             *(WORKER, str(self.cluster.directory), mode),
             coordinator=self.coordinator,
@@ -99,17 +111,5 @@ class Stage:
         """Have rank 1 of the run that trains fail; return what it says of it."""
         round_id = self.round_id
         self.round_id += 1
-        (self.cluster.directory / f"fail-{round_id}").touch()
+        (self.cluster.directory / f"{TRAINING}-fails-{round_id}").touch()
         return f"loss is NaN in round {round_id}"
-
-
-def main() -> int:
-    """Let one look at it: `python -m tests.support.stage`, until a line comes."""
-    with Stage() as stage:
-        print(stage.link(), flush=True)
-        sys.stdin.readline()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

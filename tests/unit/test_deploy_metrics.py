@@ -143,6 +143,11 @@ def test_promtool_takes_the_expressions_of_the_dashboard(tmp_path: Path) -> None
 @needs_promtool
 def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY / "prometheus", tmp_path, dirs_exist_ok=True)
-    (tmp_path / "drumbeat-token").write_text("t")
-    (tmp_path / "drumbeat-ca.pem").write_text("")
+    for name in (
+        "drumbeat-token",
+        "drumbeat-ca.pem",
+        "drumbeat-agent-token",
+        "drumbeat-agent-ca.pem",
+    ):
+        (tmp_path / name).write_text("t")
     promtool("check", "config", tmp_path / "prometheus.yml")

@@ -10,7 +10,7 @@ import gzip
 import socket
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import metadata
@@ -22,6 +22,7 @@ from agent.core import events as ev
 from agent.settings.config import AgentConfig
 from agent.telemetry import Item
 from agent.telemetry.metrics.collected import LookNow, Metrics
+from agent.telemetry.metrics.guard import Guard
 from agent.telemetry.metrics.host import Host
 from agent.telemetry.metrics.tally import Tally
 from agent.workers.devices.gpus import Gpu
@@ -47,6 +48,7 @@ class Endpoint:
         assert config.metrics_port is not None, "it is asked for"
         self._address = config.metrics_port
         self._metrics = Metrics(Tally(config, name=name, version=metadata.version("drumbeat")))
+        self._guard = Guard(config)
         self._open: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -58,31 +60,33 @@ class Endpoint:
         self._metrics.saw(event, items)
 
     def open(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
+        """Serve from now on; returns at once, whatever the name of an address takes."""
+        self._metrics.follow(look, Host(gpus))
+        self._thread.start()
+
+    def _listen(self) -> socket.socket | None:
         """Take the port, or say why that can't be: training does not depend on it."""
         host, _, port = self._address.rpartition(":")
         host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             found = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
-        except OSError as error:
-            reason = f"--metrics-port {self._address}: {error.strerror or error}"
+        except (OSError, UnicodeError) as error:
+            reason = f"--metrics-port {self._address}: {getattr(error, 'strerror', '') or error}"
             log.warning("no metrics served", message=f"no metrics served: {reason}", reason=reason)
-            return
-        self._socket = found
-        self._metrics.follow(look, Host(gpus))
-        self._thread.start()
-        where = HostPort(host, found.getsockname()[1])
-        log.info("metrics served", message=f"metrics are at http://{where}/metrics")
+            return None
+        where = f"{self._guard.scheme}://{HostPort(host, found.getsockname()[1])}/metrics"
+        log.info("metrics served", message=f"metrics are at {where}")
+        return found
 
     def close(self) -> None:
         """Let go of the port and of all connections."""
-        self._closed.set()
-        if self._socket is None:
-            return
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes who waits in ``accept``
-        self._thread.join(CLOSE_S)
-        self._socket.close()
+        with self._lock:
+            self._closed.set()
+            if self._socket is not None:
+                _end(self._socket)  # wakes who waits in ``accept``
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
         with self._lock:
             left = dict(self._open)
         for connection, thread in left.items():
@@ -90,28 +94,43 @@ class Endpoint:
             thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        assert self._socket is not None, "open"
-        while not self._closed.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                self._closed.wait(ACCEPT_RETRY_S)
-                continue
-            thread = threading.Thread(
-                target=self._serve, args=(connection,), name="metrics-scrape", daemon=True
-            )
+        if (listening := self._listen()) is None:
+            return
+        with listening:
             with self._lock:
-                if len(self._open) >= CONNECTIONS_MAX:
-                    oldest = next(iter(self._open))
-                    del self._open[oldest]
-                    _end(oldest)
-                self._open[connection] = thread
-            thread.start()
+                self._socket = listening
+            while not self._closed.is_set():
+                self._accept(listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            accepted, _ = listening.accept()
+        except OSError:
+            self._closed.wait(ACCEPT_RETRY_S)
+            return
+        with suppress(OSError), ExitStack() as stack:
+            stack.enter_context(accepted)
+            connection = self._guard.wrapped(accepted)
+            stack.pop_all()
+            self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Answer on a connection, in a thread of its own."""
+        thread = threading.Thread(
+            target=self._serve, args=(connection,), name="metrics-scrape", daemon=True
+        )
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                _end(oldest)
+            self._open[connection] = thread
+        thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                _Scrape(connection, self._metrics)
+                _Scrape(connection, self._metrics, self._guard)
         except OSError:
             pass  # the client is gone, or too slow
         finally:
@@ -121,7 +140,8 @@ class Endpoint:
 
 def _end(connection: socket.socket) -> None:
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not that of TLS, which belongs to the thread that answers.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Scrape(BaseHTTPRequestHandler):
@@ -130,14 +150,17 @@ class _Scrape(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
     server_version, sys_version = "drumbeat", ""
 
-    def __init__(self, connection: socket.socket, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, connection: socket.socket, metrics: Metrics, guard: Guard) -> None:
+        self._metrics, self._guard = metrics, guard
         super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
         """Answer with the metrics, or that they are elsewhere."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(HTTPStatus.NOT_FOUND, explain="metrics are at /metrics")
+            return
+        if not self._guard.admits(self.headers.get("Authorization", "")):
+            self.send_error(HTTPStatus.UNAUTHORIZED, explain="it takes a bearer token")
             return
         is_open = is_openmetrics(self.headers.get("Accept", ""))
         try:

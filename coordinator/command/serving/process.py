@@ -16,7 +16,7 @@ from coordinator.access.join_token import how_to_join, is_log, is_loopback, join
 from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
-from coordinator.errors import CoordinatorError, MissingExtra
+from coordinator.errors import CoordinatorError
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import Publish
 from drumbeat.access.local import publish, withdraw
@@ -49,13 +49,11 @@ def tell_ready(config: CoordinatorConfig, port: int) -> None:
 
 
 def open_page(config: CoordinatorConfig, identity: ServerIdentity | None) -> Page | None:
-    """Return the page that is wanted, None if there is to be none. Raises ``MissingExtra``."""
+    """Return the page that is wanted, None if there is to be none."""
     if config.http_port is None:
         return None
-    try:
-        from coordinator.shell.http.page import Page  # noqa: PLC0415 - of an extra
-    except ModuleNotFoundError as error:
-        raise MissingExtra("--http-port", error.name, "page") from error
+    from coordinator.shell.http.page import Page  # noqa: PLC0415 - it needs an extra
+
     return Page(config, identity)
 
 

@@ -6,10 +6,11 @@ import asyncio
 import os
 import tempfile
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 from coordinator.config import CoordinatorConfig
-from coordinator.errors import StateDirectoryUnusable
+from coordinator.errors import MissingExtra, StateDirectoryUnusable
 from coordinator.shell.transport.connections import prepare_process
 
 
@@ -22,6 +23,8 @@ def run(config: CoordinatorConfig) -> int:
         )
         os.umask(0o077)  # whatever this process writes is private
         prepare_process(config.limits)
+        if config.http_port is not None:
+            _check_extra()
         # One of them is imported: the other one's packages may be missing.
         if config.journal is None:
             from coordinator.command.serving.alone import serve_alone  # noqa: PLC0415
@@ -33,6 +36,12 @@ def run(config: CoordinatorConfig) -> int:
             _make(directory)
             asyncio.run(serve_in_cluster(config, directory))
     return 0
+
+
+def _check_extra() -> None:
+    for package in ("aiohttp", "prometheus_client"):
+        if find_spec(package) is None:
+            raise MissingExtra("--http-port", package, "page")
 
 
 def _make(directory: Path) -> None:

@@ -56,9 +56,9 @@ class InProcessRestarts:
         iterations = self._iterations or self._begin(now)
         iterations.reported(incarnation, report, now=now)
 
-    def resumed(self) -> None:
+    def resumed(self, *, now: float) -> None:
         """Wait anew for a port, if one is waited for."""
-        self._leader_port = LeaderPort(self._run.state)
+        self._leader_port.resumed(now=now)
 
     def connected(self, incarnation: str) -> None:
         """Tell a member that has a new session what it may not have heard."""

@@ -33,7 +33,7 @@ class Gathering(RunPhase):
 
     def resumed(self, *, now: float) -> None:
         self._rendezvous.since = now
-        self._leader_port = LeaderPort(self.state)
+        self._leader_port.resumed(now=now)
 
     def review(self, *, now: float, judged_at: float) -> RoundStarted | RunEnded | None:
         """Close the round if it can, with its leader's port."""

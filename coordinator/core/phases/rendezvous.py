@@ -113,6 +113,10 @@ class LeaderPort:
         self._since = 0.0
         self._state = state
 
+    def resumed(self, *, now: float) -> None:
+        """Give who is waited for all of its time again."""
+        self._since = now
+
     def wait_for(self, leader: str, what: str, *, now: float) -> Wait | GiveUp:
         """Wait for a port of this agent, which leads ``what``."""
         if leader != self.awaited:

@@ -56,7 +56,7 @@ class Running(RunPhase):
         self._notices.connected(incarnation, now=now)
 
     def resumed(self, *, now: float) -> None:
-        self._inprocess.resumed()
+        self._inprocess.resumed(now=now)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
         self._extras.discard(incarnation)

@@ -33,7 +33,9 @@ class Column:
     began_at: float
     steps: array[float]
     busy: array[float] | None = None
-    medians: tuple[float, float] | None = field(default=None)  # once it is complete
+    # Once it is complete; the second if a reader has asked.
+    medians: tuple[float, float] | None = None
+    slowest: list[int] = field(default_factory=list)
 
 
 class StepTimes:
@@ -65,11 +67,11 @@ class StepTimes:
         seat = self._seats.get(incarnation)
         if seat is None:
             return
-        self._filled.add(incarnation)
         column, first = self.columns[-1], seat.rank_first
         for worker in beat.workers:
             if worker.step_time_s is not None:
                 column.steps[first + worker.local_rank] = worker.step_time_s
+                self._filled.add(incarnation)
         if self.stragglers is not None and (busy := self.stragglers.busy_times()) is not None:
             if column.busy is None:
                 column.busy = self._nothing * self._size
@@ -101,13 +103,21 @@ class StepTimes:
         return medians
 
     def slowest(self, most: int) -> list[int]:
-        """Return the ranks to look at: stragglers, then those slowest of late. Linear in ranks."""
-        chosen = sorted(self.stragglers.found)[:most] if self.stragglers is not None else []
-        for column in self.columns[:-3:-1]:  # the one before, if the latest has hardly begun
-            times = column.steps if column.busy is None else column.busy
-            known = [rank for rank, time in enumerate(times) if time >= 0]
-            chosen += heapq.nlargest(most, known, key=times.__getitem__)
-        return sorted(list(dict.fromkeys(chosen))[:most])
+        """Return the ranks to look at: stragglers, then those slowest of late.
+
+        Linear in ranks, once for each column: the latest that is complete tells, if it can.
+        """
+        found = sorted(self.stragglers.found)[:most] if self.stragglers is not None else []
+        chosen = dict.fromkeys(found)
+        for column in self.columns[-2:]:
+            if len(chosen) >= most:
+                break
+            if column is self.columns[-1] or len(column.slowest) < most:
+                times = column.steps if column.busy is None else column.busy
+                known = [rank for rank, time in enumerate(times) if time >= 0]
+                column.slowest = heapq.nlargest(most, known, key=times.__getitem__)
+            chosen |= dict.fromkeys(column.slowest)
+        return sorted(list(chosen)[:most])
 
     def _begin(self, now: float) -> None:
         """Begin a column."""
@@ -119,6 +129,8 @@ class StepTimes:
         self.columns.append(Column(now, self._nothing * self._size))
         self._next_at = now + self._interval_s
         self._filled.clear()
+        for complete in self.columns[-2:-1]:  # now, so that no reader waits for those of all
+            self.medians(complete)
 
 
 def _median(times: list[float]) -> float:

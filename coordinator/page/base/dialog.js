@@ -16,6 +16,8 @@ const KEYS = [
   ["+ −", "on the timeline: closer, wider"],
   ["0", "on the timeline: all of it"],
   ["n b", "on the timeline: next failure, the one before"],
+  ["← → ↑ ↓", "on the ranks: from one to another; Enter shows it"],
+  ["n", "on the ranks: the next that stands out"],
 ];
 
 /** Open a dialog with a title; the answer is closed by `close()`. */

@@ -5,6 +5,7 @@ import { color, coalesced, h } from "../base/dom.js";
 // Sides of a cell that are tried, in pixels of the page: the largest with which all fit is taken.
 const SIDES = [34, 30, 26, 22, 18, 15, 12, 10, 8, 6, 5, 4, 3, 2];
 const HEIGHT_MAX = 440; // more is scrolled
+const PADDING = 3; // around all cells, for the rings of those at the edge
 const LABEL_HEIGHT = 17;
 const TEXT_FROM = 11; // smaller cells have no signs
 const LINES_FROM = 14; // smaller cells make a tile of their host
@@ -148,7 +149,7 @@ export class RankCanvas {
   }
 
   arrange() {
-    const width = this.element.clientWidth;
+    const width = this.space.clientWidth;
     if (!this.ranks || !width) return;
     this.layout = new Layout(width, this.ranks, window.devicePixelRatio || 1);
     const { scale, height } = this.layout;
@@ -167,7 +168,7 @@ export class RankCanvas {
     const { layout, canvas } = this;
     if (!layout) return;
     const context = canvas.getContext("2d");
-    const top = Math.round(this.element.scrollTop * layout.scale);
+    const top = Math.round(Math.max(0, this.element.scrollTop - PADDING) * layout.scale);
     const rowFirst = Math.floor(top / layout.blockHeight);
     const hostFirst = rowFirst * layout.perRow;
     const rowLast = Math.ceil((top + canvas.height) / layout.blockHeight);

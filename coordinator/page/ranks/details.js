@@ -20,7 +20,7 @@ export class RankDetails {
     this.stacks = h("div", { class: "rank-stacks", "aria-live": "polite" });
     this.element = h("section", { class: "rank-details", "aria-label": "Chosen rank", "data-ranks": "details", hidden: true },
       h("header", {}, this.title, this.close),
-      h("dl", { class: "facts" }, FACTS.map(([name, title]) => h("div", { "data-fact": name }, h("dt", {}, title), this.facts.get(name)))),
+      h("dl", { class: "rank-facts" }, FACTS.map(([name, title]) => h("div", { "data-fact": name }, h("dt", {}, title), this.facts.get(name)))),
       h("div", { class: "buttons" }, this.button), this.stacks);
   }
 

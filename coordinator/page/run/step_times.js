@@ -7,6 +7,7 @@ const HEIGHT = 260;
 const PAUSE_MS = 5_000; // between two looks, however often the run tells something
 const BAND = 1.5; // times the median: within it ranks are as their peers
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
+const NO_ROUND = "No round runs: there are no step times now.";
 const GIVEN_UP = new Set([400, 404]);
 
 export function mount(root, context) {
@@ -216,6 +217,7 @@ export function mount(root, context) {
     try {
       const latest = await context.api("step-times");
       if (isGone) return;
+      if (latest.round_id == null) return leaveOut(NO_ROUND);
       found = latest;
       if (chosen && !latest.ranks.some(({ rank }) => rank === chosen.rank)) {
         const { rank } = chosen;
@@ -226,7 +228,7 @@ export function mount(root, context) {
       drawn();
     } catch (error) {
       if (isGone || error.name === "AbortError") return;
-      if (GIVEN_UP.has(error.status)) leaveOut("No round runs: there are no step times now.");
+      if (GIVEN_UP.has(error.status)) leaveOut(NO_ROUND);
       else if (!found) leaveOut(`Step times could not be read: ${error.reason ?? error.message}.`);
     }
   }
@@ -259,7 +261,7 @@ export function mount(root, context) {
       if (kind === "run") {
         isRunning = data.phase === "running";
         if (isRunning) readSoon();
-        else leaveOut("No round runs: there are no step times now.");
+        else leaveOut(NO_ROUND);
       }
       if (kind === "stragglers") {
         stragglers = data.stragglers ?? [];

@@ -14,7 +14,7 @@ from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
 from coordinator.limits import Limits
 from coordinator.shell.http.access import Known
-from coordinator.shell.http.connections import Connection
+from coordinator.shell.http.connections import DATA, Connection
 from coordinator.shell.term import Term
 from coordinator.wire.stack_groups import parse_ranks
 from drumbeat.format import one_line
@@ -32,16 +32,6 @@ STATUSES = {
     "RESOURCE_EXHAUSTED": 429,
     "UNAVAILABLE": 503,
 }
-SECURITY = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; object-src 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-DATA = {**SECURITY, "Cache-Control": "no-store"}
 _NUMBER_DIGITS_MAX = 12
 # After so long without anything to say a stream says nothing: so the reader knows that it is there.
 SILENCE_MAX_S = 15.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from typing import Any
@@ -29,6 +30,20 @@ LINGER_S = 1.0
 _SILENT = logging.getLogger("drumbeat.http")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
+
+
+# Of each answer; the second for all that is no file.
+SECURITY = {
+    "Server": "drumbeat",
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+DATA = {**SECURITY, "Cache-Control": "no-store"}
 
 
 class Connection(web.RequestHandler):
@@ -63,12 +78,20 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
         self._listener.left(self)
 
+    def data_received(self, data: bytes) -> None:
+        """Read on; what earlier releases of the library stumble over ends the connection alone."""
+        try:
+            super().data_received(data)
+        except ValueError:
+            self.abort()
+
     def expect(self, within_s: float | None) -> None:
         """End the connection after that time, unless something else is expected by then."""
         if self._timer is not None:
             self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = None if within_s is None else loop.call_later(within_s, self.abort)
+            self._timer = None
+        if within_s is not None and self.transport is not None:
+            self._timer = asyncio.get_running_loop().call_later(within_s, self.abort)
 
     def abort(self) -> None:
         """End it at once."""
@@ -83,7 +106,7 @@ class Connection(web.RequestHandler):
         message: str | None = None,  # noqa: ARG002
     ) -> web.StreamResponse:
         """Answer what is no request of HTTP, or too large for one."""
-        response = web.json_response(_NO_REQUEST, status=status)
+        response = web.json_response(_NO_REQUEST, status=status, headers=DATA)
         response.force_close()
         return response
 
@@ -203,6 +226,7 @@ def _end(each: Connection | asyncio.Task[None]) -> None:
 
 
 def _bind_error(host: str, port: int, error: OSError) -> PortInUse:
-    found = bind_error(host, port, error)
+    plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+    found = bind_error(host, port, error if isinstance(error, socket.gaierror) else plain)
     found.hint = found.hint.replace("--port", "--http-port")
     return found

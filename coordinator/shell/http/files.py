@@ -11,7 +11,6 @@ from msgspec import Struct
 
 FOLDER = Path(__file__).resolve().parents[2] / "page"
 INDEX = "index.html"
-CLASSIC = "theme.js"  # a script and no module: it runs before anything is painted
 # A module that browsers load from another type is refused.
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 _TEXTS = ("text/", "image/svg")
@@ -32,10 +31,7 @@ class Files:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         contents = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
         if (index := contents.get(INDEX)) is not None:
-            # Modules import others: without this, one is asked for after the other. It stands
-            # behind the styles, for without those nothing is painted.
-            links = "".join(f'<link rel="modulepreload" href="/{n}">\n' for n in _modules(contents))
-            contents[INDEX] = index.replace(b"</head>", links.encode() + b"</head>")
+            contents[INDEX] = _preloading(index.decode(), contents).encode()
         self._files = {name: _file(name, content) for name, content in contents.items()}
 
     def find(self, path: str) -> File | None:
@@ -46,8 +42,15 @@ class Files:
         return self._files.get(name)
 
 
-def _modules(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.endswith(".js") and name != CLASSIC]
+def _preloading(index: str, names: Iterable[str]) -> str:
+    """Name the modules in the page: they import others, one would be asked for after the other.
+
+    Behind the styles, for without those nothing is painted.
+    """
+    # What the page has as a plain script would come twice.
+    modules = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)
+    links = "".join(f'<link rel="modulepreload" href="/{name}">\n' for name in modules)
+    return index.replace("</head>", f"{links}</head>")
 
 
 def _file(name: str, content: bytes) -> File:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
 
 from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
-from coordinator.core import effects as fx
 from coordinator.errors import CoordinatorError, Forbidden
 from coordinator.shell.cluster.address import advertised
+from coordinator.shell.driver import Driver
 from coordinator.shell.http.access import Access, Coordinator, link
 from coordinator.shell.http.api.actions import Actions
 from coordinator.shell.http.api.collecting import Collecting
@@ -64,9 +63,9 @@ class Page:
         self._scrapes.stop()
         await self._listener.stop(within_s)
 
-    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
-        """Take in what a term has journaled, in a write that took so long."""
-        self._scrapes.written(effects, took_s)
+    def follow(self, driver: Driver) -> None:
+        """Be told of what a term journals, from its beginning."""
+        self._scrapes.follow(driver)
 
     def revoke(self, token_id: str) -> None:
         """End what a token opened."""

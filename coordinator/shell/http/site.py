@@ -21,13 +21,13 @@ from coordinator.errors import (
 from coordinator.limits import Limits
 from coordinator.shell.http.access import Access, Coordinator, Known
 from coordinator.shell.http.calls import (
-    SECURITY,
     Call,
     answer,
     error_answer,
     error_document,
     event,
 )
+from coordinator.shell.http.connections import SECURITY
 from coordinator.shell.http.files import File, Files
 from coordinator.shell.http.pace import Pace
 from coordinator.shell.transport.interceptor import set_caller

@@ -79,7 +79,12 @@ class Exposition:
         """End what ``start`` began."""
         self._lag.stop()
 
-    def written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
+    def follow(self, driver: Driver) -> None:
+        """Count what a term journals. What recovered in an earlier one went on elsewhere."""
+        self._recoveries = Recoveries()
+        driver.on_written = self._written
+
+    def _written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
         """Take in what a driver has made durable, in one write that took so long."""
         self._library.observe(the.JOURNAL_WRITES, took_s)
         for effect in effects:

@@ -26,6 +26,9 @@ from drumbeat.command.metrics import Metric, Sample
 # What stands for the id of all runs that have no label of their own; no run has this one.
 OTHERS = "(others)"
 
+# Of workers that tell no heartbeats: how much later than it happened a failure may be known.
+_UNHEARD = 15 * SECOND
+
 _Counted = dict[tuple[str, tuple[str, ...]], float]
 
 
@@ -40,10 +43,12 @@ def settled_until(ledger: Ledger, now_s: float) -> int:
         return now
     if marks is None:
         return ledger.until
-    has_begun = any(at is not None for at in (marks.running, marks.heard, marks.progress))
-    if ledger.stretch is Stretch.GATHERING or not has_begun:
+    if ledger.stretch is Stretch.GATHERING or marks.running is marks.progress is None:
         return now
-    return max(ledger.until, ledger.seen if marks.progress is None else marks.progress)
+    settled = marks.progress
+    if settled is None:
+        settled = max(marks.running or 0, ledger.seen - _UNHEARD)
+    return max(ledger.until, settled)
 
 
 def account(ledger: Ledger, marks: Marks | None, until: int) -> tuple[dict[Part, Time], Time]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import ssl
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
-from urllib.error import HTTPError
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -18,18 +19,22 @@ from msgspec import structs
 
 from agent.core import events as ev
 from agent.core.model import GroupState
+from agent.errors import UsageError
 from agent.telemetry import Event, EventSource, Metric
 from agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
+from agent.telemetry.metrics.guard import Guard
 from agent.telemetry.metrics.host import Host
 from agent.telemetry.metrics.tally import Look
 from agent.watchdog.hang import Standing
 from agent.workers.devices.gpus import Gpu
 from tests.support.agents import CONFIG
+from tests.support.certificates import CertificateAuthority
 from tests.support.scraped import names, values
-from tests.support.waiting import MS, wait_until_sync
+from tests.support.waiting import MS, wait_until, wait_until_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 DEADLINE_S = 10_000 * MS
 LOOK = Look(
@@ -48,10 +53,13 @@ class Scene:
 
     def __init__(self, endpoint: Endpoint, port: int) -> None:
         self.endpoint, self.port = endpoint, port
+        self.tls: ssl.SSLContext | None = None
 
     def _get(self, path: str, headers: dict[str, str], method: str) -> tuple[bytes, str]:
-        request = Request(f"http://127.0.0.1:{self.port}{path}", headers=headers, method=method)
-        with urlopen(request, timeout=DEADLINE_S) as response:
+        scheme = "http" if self.tls is None else "https"
+        url = f"{scheme}://127.0.0.1:{self.port}{path}"
+        request = Request(url, headers=headers, method=method)
+        with urlopen(request, timeout=DEADLINE_S, context=self.tls) as response:
             return response.read(), response.headers["Content-Type"]
 
     async def get(
@@ -67,14 +75,15 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    look: Callable[[], Look] = lambda: LOOK, gpus: tuple[Gpu, ...] = ()
+    look: Callable[[], Look] = lambda: LOOK, gpus: tuple[Gpu, ...] = (), **settings: Any
 ) -> AsyncIterator[Scene]:
-    config = replace(CONFIG, role='tr"ain', metrics_port="127.0.0.1:0")
+    config = replace(CONFIG, role='tr"ain', metrics_port="127.0.0.1:0", **settings)
     endpoint = Endpoint(config, name="ali\\ce\n" + "x" * 200)
     endpoint.open(look, gpus)
-    assert endpoint._socket is not None
+    found = await wait_until(lambda: endpoint._socket, DEADLINE_S)
+    assert found is not None
     try:
-        yield Scene(endpoint, endpoint._socket.getsockname()[1])
+        yield Scene(endpoint, found.getsockname()[1])
     finally:
         await asyncio.to_thread(endpoint.close)
 
@@ -138,6 +147,59 @@ async def test_clients_that_say_nothing_keep_no_scrape_away_and_are_bounded() ->
             each.close()
 
 
+async def test_with_a_certificate_and_a_token_only_those_who_have_it_scrape(
+    tmp_path: Path,
+) -> None:
+    authority = CertificateAuthority()
+    cert, key = authority.issue("127.0.0.1").write(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    token.chmod(0o600)
+    files: dict[str, Any] = {
+        "metrics_cert": cert,
+        "metrics_key": key,
+        "metrics_token_file": str(token),
+    }
+    async with scene(**files) as made:
+        made.tls = ssl.create_default_context(cadata=authority.pem.decode())
+        body, _ = await made.get(Authorization="Bearer s3cret")
+        assert values(body)["drumbeat_agent_workers",] == 2.0
+        for given in ("", "Bearer s3cre", "Bearer", "s3cret", "Basic s3cret"):
+            with pytest.raises(HTTPError, match="401"):
+                await made.get(Authorization=given)
+        # Both are replaced without a restart; one that cannot be used keeps scrapes out.
+        token.write_text("another")
+        other = CertificateAuthority()
+        other.issue("127.0.0.1").write(tmp_path)
+        made.tls = ssl.create_default_context(cadata=other.pem.decode())
+        assert (await made.get(Authorization="Bearer another"))[0]
+        silent = [socket.create_connection(("127.0.0.1", made.port)) for _ in range(20)]
+        assert (await made.get(Authorization="Bearer another"))[0]
+        for each in silent:
+            each.close()
+        token.chmod(0o644)
+        with pytest.raises(HTTPError, match="401"):
+            await made.get(Authorization="Bearer another")
+        (tmp_path / "tls.crt").write_text("no certificate")
+        with pytest.raises(URLError):
+            await made.get(Authorization="Bearer another")
+
+
+def test_files_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path) -> None:
+    cert, key = CertificateAuthority().issue().write(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    token.chmod(0o644)
+    for files, said in (
+        ({"metrics_token_file": str(token)}, "--metrics-token-file"),
+        ({"metrics_token_file": "/nowhere"}, "--metrics-token-file /nowhere"),
+        ({"metrics_cert": cert, "metrics_key": cert}, f"--metrics-cert {cert} and"),
+        ({"metrics_cert": "/nowhere", "metrics_key": key}, "No such file"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Guard(replace(CONFIG, **files)).check()  # type: ignore[arg-type]
+
+
 async def test_an_agent_is_asked_no_more_often_than_it_matters() -> None:
     asked = count()
 
@@ -167,6 +229,7 @@ async def test_a_port_in_use_costs_the_metrics_and_not_the_training(
         port = taken.getsockname()[1]
         endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"), name="alice")
         endpoint.open(lambda: LOOK, ())
+        endpoint._thread.join(DEADLINE_S)
         endpoint.close()
     assert f"no metrics served: --metrics-port 127.0.0.1:{port}: " in capsys.readouterr().out
 

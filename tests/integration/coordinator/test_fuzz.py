@@ -19,7 +19,7 @@ from tests.support.fuzzing import Fuzzer, methods
 from tests.support.siege import Siege
 from tests.support.wire import DEADLINE_S
 
-LASTING_S = float(os.environ.get("DRUMBEAT_FUZZ_S", "8"))
+LASTING_S = float(os.environ.get("DRUMBEAT_FUZZ_S", "6"))
 SEED = int(os.environ.get("DRUMBEAT_FUZZ_SEED", str(secrets.randbits(32))))
 # What the coordinator takes for all it may remember of so many runs and calls, however long.
 TAKEN_MB = 200

@@ -141,7 +141,7 @@ async def test_an_outage_of_the_journal_is_told_while_and_after_it_lasts() -> No
     driver = await filled(0, 0)
     driver.journal = FailingJournal()
     found = exposition(driver)
-    driver.on_written = found.written
+    found.follow(driver)
     running = asyncio.create_task(driver.run())
     (event,) = events("mt5", 1, None)
     driver.submit(event)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import ssl
+from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import grpc
 import pytest
 
+from coordinator.access.authority import Authority
+from coordinator.access.certificate_roles import parse_roles
+from coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.access.token import Role
 from drumbeat.v1 import control_pb2
+from tests.support.certificates import CertificateAuthority
 from tests.support.pages import Stream, bearer, site
 from tests.support.wire import Client, spec
 
@@ -74,6 +80,14 @@ async def test_a_command_prints_a_link_that_allows_what_is_asked_for(served: Sit
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+async def test_a_run_without_a_round_has_no_step_times(tmp_path: Path) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        await client.agent(spec=spec(2, 2)).join()
+        told = await made.browser().get("/api/runs/run/step-times")
+        assert (told.status, told.json["round_id"], told.json["ranks"]) == (200, None, [])
+        assert (await made.browser().get("/api/runs/other/step-times")).status == 404
+
+
 async def test_a_run_is_read_over_http_as_the_command_line_reads_it(tmp_path: Path) -> None:
     async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
         agent = await client.agent().join()
@@ -105,8 +119,10 @@ async def test_a_stream_begins_with_the_whole_and_tells_what_follows(tmp_path: P
         await client.agent(**purpose).join()
         async with made.browser().open("GET", "/api/runs/run/live") as response:
             stream = Stream(response)
-            kinds = dict([await stream.next() for _ in range(5)])
-            assert set(kinds) == {"run", "events", "goodput", "ranks", "stragglers"}
+            kinds = dict[str, Any]()
+            while kinds.keys() != {"run", "events", "goodput", "ranks", "stragglers"}:
+                kind, data = await stream.next()
+                kinds[kind] = data
             assert [each["kind"] for each in kinds["events"]["events"]] == ["agent_admitted"]
             await client.agent(name="bob", **purpose).join()
             told = await stream.next_of("events")
@@ -191,3 +207,50 @@ async def test_a_stream_ends_when_its_token_expires(served: Site) -> None:
         told = await Stream(response).next_of("ended")
     assert told["error"]["status"] == "UNAUTHENTICATED"
     assert (await browser.get("/api/me")).status == 401
+
+
+async def test_a_handshake_shows_what_grpc_shows_from_then_on(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        assert isinstance(made.identity, Authority)
+        old, browser = made.browser(), await made.entered()
+        made.identity.rotate()
+        assert (await old.get("/")).status == 200, "the one before is vouched for"
+        new = made.browser()
+        assert (await new.get("/")).status == 200
+        new.cookie = browser.cookie
+        assert (await new.get("/api/me")).status == 401, "its key signed nothing of before"
+        made.identity.retire()
+        await made.forget_connections()
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await old.get("/")
+
+
+async def test_clients_with_certificates_of_the_operators_need_no_link(tmp_path: Path) -> None:
+    authority = CertificateAuthority()
+    paths = [*authority.issue().write(tmp_path), str(tmp_path / "ca.crt")]
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    settings: dict[str, Any] = dict(
+        zip(("tls_cert", "tls_key", "tls_client_ca"), paths, strict=True)
+    )
+    roles = parse_roles("view.example=view,admin.example=admin")
+    identity = OperatorCertificate(*paths)
+    async with site(tmp_path, identity=identity, tls_roles=roles, **settings) as made:
+        tls = {}
+        for name in ("", "view.example", "admin.example", "other.example"):
+            tls[name] = ssl.create_default_context(cadata=authority.pem.decode())
+            if name:
+                tls[name].load_cert_chain(*authority.issue(name).write(tmp_path, name))
+        browser = made.browser()
+        for name, status in (("view.example", 200), ("other.example", 401)):
+            await made.forget_connections()
+            assert (await browser.get("/api/me", ssl=tls[name])).status == status
+        await made.forget_connections()
+        with pytest.raises(aiohttp.ClientError):
+            await browser.get("/", ssl=tls[""])
+        path, admin = "/api/drains", tls["admin.example"]
+        me = (await browser.get("/api/me", ssl=admin)).json
+        assert (me["name"], me["role"]) == ("admin.example", "admin")
+        assert (await browser.post(path, {"name": "gpu7"}, ssl=admin)).status == 403
+        headers = {"X-Drumbeat-CSRF": me["csrf"]}
+        told = await browser.post(path, {"name": "gpu7"}, ssl=admin, headers=headers)
+        assert told.status == 200

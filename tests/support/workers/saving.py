@@ -1,9 +1,10 @@
-"""Training by DistributedDataParallel that saves when it is told to, and goes on from there.
+"""Training by several ranks that saves when it is told to, and goes on from there.
 
 ``saving.py DIRECTORY [wrapped]``: ``wrapped`` begins anew in its process. A batch is that of the
 step, whatever the number of ranks. Each rank leaves a line for each step that it begins, and a
 file for each one it saves at; rank 0 tells in ``result`` what it came to, and what training
-without any change comes to.
+without any change comes to. Gradients are averaged and taken here: DistributedDataParallel and
+optimizers of torch take longer to load than torch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import worker_sdk
 from worker_sdk import inprocess
@@ -31,10 +31,11 @@ PAUSE_S = 0.02
 """Of a step, until there is a file ``hurry``: there is time for changes."""
 
 
-def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+def new_model() -> tuple[nn.Module, list[torch.Tensor]]:
+    """Return a model, and the momentum of each of its parameters."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return model, [torch.zeros_like(parameter) for parameter in model.parameters()]
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,20 +46,25 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def take_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int, size: int
+    model: nn.Module, momenta: list[torch.Tensor], step: int, rank: int, size: int
 ) -> torch.Tensor:
     given, wanted = (rows[rank::size] for rows in batch(step))
-    optimizer.zero_grad()
+    model.zero_grad()
     loss = nn.functional.mse_loss(model(given), wanted)
     loss.backward()
-    optimizer.step()
+    with torch.no_grad():
+        for parameter, momentum in zip(model.parameters(), momenta, strict=True):
+            if size > 1:
+                dist.all_reduce(parameter.grad)
+            momentum.mul_(0.9).add_(parameter.grad, alpha=1 / size)
+            parameter.sub_(momentum, alpha=0.05)
     return loss.detach()
 
 
-def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+def save(model: nn.Module, momenta: list[torch.Tensor], step: int) -> None:
     rank, told = dist.get_rank(), worker_sdk.notice()
     if rank == 0:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        state = {"model": model.state_dict(), "momenta": momenta, "step": step}
         torch.save(state, DIRECTORY / "checkpoint.new")
         (DIRECTORY / "checkpoint.new").replace(DIRECTORY / "checkpoint.pt")
     (DIRECTORY / f"saved-{rank}-{step}-{told.kind if told else 'none'}").touch()
@@ -67,24 +73,22 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
 def train(iteration: int = 0) -> None:
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
-    bare, optimizer = model_and_optimizer()
-    model = DistributedDataParallel(bare)
+    model, momenta = new_model()
     first, path = 0, DIRECTORY / "checkpoint.pt"
     if path.exists():
         saved = torch.load(path, weights_only=True)
-        bare.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        first = saved["step"] + 1
+        model.load_state_dict(saved["model"])
+        momenta, first = saved["momenta"], saved["step"] + 1
     total = torch.zeros(())
     with (DIRECTORY / f"steps-{ROUND}-{iteration}-{rank}").open("a", buffering=1) as log:
         for step in range(first, STEPS):
             log.write(f"{step}\n")
-            total = take_step(model, optimizer, step, rank, size)
+            total = take_step(model, momenta, step, rank, size)
             worker_sdk.heartbeat(step)
             if not (DIRECTORY / "hurry").exists():
                 time.sleep(PAUSE_S)
             if worker_sdk.should_checkpoint(step):
-                save(bare, optimizer, step)
+                save(model, momenta, step)
                 worker_sdk.checkpointed(step, wait=True)
     dist.all_reduce(total)
     if rank == 0:
@@ -95,8 +99,8 @@ def train(iteration: int = 0) -> None:
 
 def undisturbed() -> float:
     """Return the last loss of one rank that nothing ever happens to."""
-    model, optimizer = model_and_optimizer()
-    losses = [take_step(model, optimizer, step, 0, 1) for step in range(STEPS)]
+    model, momenta = new_model()
+    losses = [take_step(model, momenta, step, 0, 1) for step in range(STEPS)]
     return float(losses[-1])
 
 

@@ -1,7 +1,7 @@
 """A worker that trains for the page: ``shown.py DIRECTORY MODE``.
 
 ``even`` takes steps for ever, saves when it is told to, and fails on rank 1 once there is a file
-``fail-ROUND``. ``steady`` does the same with the last rank at half the pace of the others,
+``RUN-fails-ROUND``. ``steady`` does the same with the last rank at half the pace of the others,
 ``hostile`` with texts that are markup and escapes of terminals, and fails first. ``failing`` ends
 in a failure that makes another one.
 """
@@ -17,7 +17,9 @@ import worker_sdk
 
 DIRECTORY, MODE = Path(sys.argv[1]), sys.argv[2]
 RANK, ROUND = int(os.environ["RANK"]), int(os.environ["DRUMBEAT_ROUND"])
+RUN = os.environ["DRUMBEAT_RUN_ID"]
 STEP_S = 0.05
+SAVED_EVERY = 60
 MARKUP = "<img src=x onerror=boom()><script>boom()</script><b>bold</b>&amp;"
 ESCAPES = "\x1b[31mred\x1b[2J\x1b]0;title\x07\u202eback"
 
@@ -25,8 +27,12 @@ ESCAPES = "\x1b[31mred\x1b[2J\x1b]0;title\x07\u202eback"
 @worker_sdk.record
 def steady(scope: str, word: str) -> None:
     is_slow = MODE == "steady" and int(os.environ["WORLD_SIZE"]) - 1 == RANK
-    for step in range(1_000_000):
+    checkpoint = DIRECTORY / f"{RUN}-{RANK}"
+    first = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    for step in range(first, 1_000_000):
         worker_sdk.heartbeat(step)
+        if step % SAVED_EVERY == 0:
+            checkpoint.write_text(f"{step}")
         if step % 20 == 0:
             print(f"rank {RANK} {word} {step}", flush=True)
         if worker_sdk.should_checkpoint(step):
@@ -34,7 +40,7 @@ def steady(scope: str, word: str) -> None:
             worker_sdk.checkpointed(step, wait=True)
         with worker_sdk.expires(after=600, scope=scope):
             time.sleep(STEP_S * (1 + is_slow))
-        if RANK == 1 and (DIRECTORY / f"fail-{ROUND}").exists():
+        if RANK == 1 and (DIRECTORY / f"{RUN}-fails-{ROUND}").exists():
             raise RuntimeError(f"loss is NaN in round {ROUND}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings.kinds import FILTERS, RANKS
+from agent.settings.kinds import FILTERS, METRICS_PORT, RANKS
 from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_lines
 
 
@@ -22,6 +22,30 @@ from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_line
 )
 def test_filters_are_texts_between_commas(text: str, filters: tuple[str, ...]) -> None:
     assert FILTERS.parse(text) == filters
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("29490", "127.0.0.1:29490"),
+        (29490, "127.0.0.1:29490"),
+        (" 0 ", "127.0.0.1:0"),
+        ("0.0.0.0:9", "0.0.0.0:9"),
+        ("[::]:9", "[::]:9"),
+        ("node-1:0", "node-1:0"),
+    ],
+)
+def test_metrics_are_at_a_port_of_the_loopback_address_unless_it_says_another(
+    given: str | int, address: str
+) -> None:
+    assert METRICS_PORT.read(given) == address
+    assert METRICS_PORT.parse(str(given)) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", "70000", "-1", "host:", "::1:9", "a b:9", "host:9:9"])
+def test_another_place_for_metrics_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="port"):
+        METRICS_PORT.parse(text)
 
 
 @pytest.mark.parametrize(

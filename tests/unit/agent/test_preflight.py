@@ -126,6 +126,16 @@ def test_a_program_that_cannot_be_run_is_named(
     assert caught.value.args[0] == program
 
 
+def test_metrics_without_the_package_that_writes_them_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = AgentConfig(program=Program("program", "true"), metrics_port="127.0.0.1:0")
+    monkeypatch.setattr(preflight, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="--metrics-port: prometheus_client is not") as caught:
+        preflight.check_host(config)
+    assert caught.value.hint == "pip install 'drumbeat[metrics]' installs it"
+
+
 def test_log_directory_is_created_and_left_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

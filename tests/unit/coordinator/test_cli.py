@@ -14,8 +14,9 @@ from coordinator.command import cli, requests
 from coordinator.command.calls import CALLS
 from coordinator.command.looking.verbs import VERBS
 from coordinator.command.requests import Request, ResetLimits
+from coordinator.command.serving import run
 from coordinator.config import CoordinatorConfig
-from coordinator.errors import CallFailed, CommandFailed, PortInUse
+from coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
 from drumbeat.access.token import Role, Token
 
 
@@ -349,6 +350,26 @@ def test_a_reset_that_fails_says_why_and_ends_with_its_code(
         "coordinator: error: there is no run 'r'",
         "coordinator: hint: look",
     ]
+
+
+def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
+    code = (
+        "import sys, coordinator.command.serving.alone, coordinator.command.serving.run\n"
+        "extra = {'aiohttp', 'prometheus_client', 'opentelemetry', 'coordinator.shell.http'}\n"
+        "assert not extra & set(sys.modules), extra & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_page_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtra) as error:
+        run._check_extra()
+    assert "aiohttp" in str(error.value)
+    assert error.value.hint == "pip install 'drumbeat[page]'"
 
 
 def test_the_entry_point_imports_nothing_heavy() -> None:

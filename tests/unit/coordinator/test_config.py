@@ -32,6 +32,7 @@ def test_defaults_are_sound() -> None:
         ({"host": "a b"}, "host"),
         ({"port": -1}, "port"),
         ({"port": 65536}, "port"),
+        ({"port": 29480, "http_port": 29480}, "http_port"),
         ({"state_dir": "state"}, "state_dir"),
         ({"heartbeat_interval": 0.0}, "heartbeat_interval"),
         ({"heartbeat_interval": float("nan"), "lease": 5.0}, "heartbeat_interval"),

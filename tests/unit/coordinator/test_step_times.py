@@ -103,6 +103,15 @@ def test_a_reader_that_names_no_rank_gets_stragglers_and_the_slowest() -> None:
     assert math.isnan(row.busy_seconds[0])
 
 
+def test_ranks_that_have_just_begun_to_make_steps_are_among_the_slowest() -> None:
+    times = StepTimes(a_round(3), a_spec(1), {})
+    times.heard("h0.1", a_beat(None), now=START)
+    times.heard("h0.1", a_beat(0.1), now=START + 1)
+    times.heard("h2.1", a_beat(0.3), now=START + 1)
+    assert times.slowest(8) == [0, 2]
+    assert times.slowest(1) == [2]
+
+
 def test_what_cannot_be_asked_for_is_named() -> None:
     story = a_running_story(2)
     with pytest.raises(InvalidRequest, match="0 to 1"):

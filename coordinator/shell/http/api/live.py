@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import structlog
+
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, LimitReached, Unavailable, UnknownRun
 from coordinator.limits import Limits
@@ -28,6 +30,8 @@ from coordinator.wire.documents import (
 from coordinator.wire.run_status import events_page
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
+
+log = structlog.get_logger()
 
 # What all streams of one kind may take of the event loop's time together, and how long what was
 # made for them serves at least.
@@ -134,8 +138,8 @@ class Feed(ABC):
         except CoordinatorError as error:
             self._end(error)
         except Exception:
+            log.exception("stream broken")
             self._end(Unavailable("the stream broke; the coordinator's log says why"))
-            raise
 
     def _end(self, error: CoordinatorError) -> None:
         for reader in self._readers:

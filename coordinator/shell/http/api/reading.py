@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from coordinator.errors import UnknownRun
 from coordinator.shell.cluster.service import version
 from coordinator.shell.http.access import Access
 from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.api.runs import runs_document
-from coordinator.shell.http.calls import DATA, JSON, Call
+from coordinator.shell.http.calls import JSON, Call
+from coordinator.shell.http.connections import DATA
 from coordinator.shell.http.site import RUN, Route
 from coordinator.wire.control import drain_message
 from coordinator.wire.documents import (
@@ -117,11 +119,21 @@ class Reading:
         return agents_document(await call.term.queries.ListAgents(asked, call))
 
     async def step_times(self, call: Call) -> Document:
-        """Show how long steps took of late."""
+        """Show how long steps took of late; of no round, where none runs, and no error of that.
+
+        A page cannot know in time that a round has ended.
+        """
         asked = pb.GetStepTimesRequest(
             run_id=call.run_id, generation=call.generation, ranks=call.ranks(RANKS_MAX)
         )
-        return step_times_document(call.run_id, await call.term.queries.GetStepTimes(asked, call))
+        of = pb.GetRunRequest(run_id=call.run_id, generation=call.generation, view=pb.VIEW_BASIC)
+        await call.term.queries.GetRun(of, call)  # else there is not even the run
+        try:
+            found = await call.term.queries.GetStepTimes(asked, call)
+        except UnknownRun:
+            nothing = step_times_document(call.run_id, pb.GetStepTimesResponse())
+            return {**nothing, "round_id": None}
+        return step_times_document(call.run_id, found)
 
     async def ranks(self, call: Call) -> web.Response:
         """Show all ranks, as columns."""

@@ -14,7 +14,8 @@ from coordinator.limits import Limits
 from coordinator.shell.cluster.service import version
 from coordinator.shell.driver import Driver
 from coordinator.shell.http.access import Coordinator
-from coordinator.shell.http.calls import DATA, Call
+from coordinator.shell.http.calls import Call
+from coordinator.shell.http.connections import DATA
 from coordinator.shell.http.site import Route
 from coordinator.shell.metrics.exposition import Exposition, Standing
 from drumbeat.command.metrics import is_openmetrics
@@ -33,7 +34,7 @@ class Scrapes:
         self._exposition = Exposition(
             self._driver, self._standing, version=version(), runs_max=limits.metrics_runs_max
         )
-        self.written = self._exposition.written
+        self.follow = self._exposition.follow
 
     def routes(self) -> Sequence[Route]:
         """Return what is served."""
