@@ -1,0 +1,86 @@
+"""What the page makes of the columns of ranks, for rounds larger than a test can run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from coordinator.core.progress.worker_progress import WorkerProgress
+from coordinator.shell.http.ranks import Grids
+from tests.support.browser import needs_chromium
+from tests.support.stage import TRAINING
+from tests.support.world import Story, a_story
+
+if TYPE_CHECKING:
+    from tests.support.browser import Browser
+    from tests.support.stage import Stage
+
+pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+
+HOSTS, WORKERS, STEP_S = 60, 8, 0.1
+READ = """async (whole) => {
+  const { Ranks } = await import("/ranks/columns.js");
+  const ranks = new Ranks(whole);
+  const { rows, ranksCount } = ranks.worst(5, new Set([9]));
+  const rank = ranks.size > 99 ? ranks.of(99) : null;
+  return { size: ranks.size, lag: [...ranks.lag], rank, rows, ranksCount };
+}"""
+
+
+def beat(story: Story, host: int, steps: list[int]) -> None:
+    workers = [
+        WorkerProgress(local_rank=i, step=step, step_time_s=STEP_S, heartbeat_age_s=0.05)
+        for i, step in enumerate(steps)
+    ]
+    story.beat(f"host-{host}", workers=tuple(workers))
+
+
+async def judged(browser: Browser, stage: Stage, story: Story) -> dict[str, Any]:
+    """Return what the page makes of the ranks of a story."""
+    grid = await Grids(lambda: story.now).get(story.state(), story.run(), is_repeated=False)
+    async with browser.visit(stage.link(TRAINING)) as visit:
+        found: dict[str, Any] = await visit.page.evaluate(READ, json.loads(grid.whole))
+    return found
+
+
+async def test_only_ranks_that_are_behind_by_more_than_the_age_of_their_beat_are_behind(
+    browser: Browser, stage: Stage
+) -> None:
+    story = a_story(HOSTS)
+    for host in range(HOSTS):
+        story.join(f"host-{host}", local_world_size=WORKERS)
+    story.obey_all()
+    began = story.now
+    # Hosts say where they are one after the other, over half a second: five steps.
+    for host in range(HOSTS):
+        story.now = began + 0.5 * host / HOSTS
+        step = 1_000 + int((story.now - began) / STEP_S)
+        steps = [step] * WORKERS
+        if host == 12:
+            steps[3] = step - 40
+        if host == 50:
+            steps[0] = step + 2  # one alone that is ahead
+        beat(story, host, steps)
+    found = await asyncio.wait_for(judged(browser, stage, story), 30)
+    assert found["size"] == HOSTS * WORKERS
+    lag = found["lag"]
+    assert 38 <= lag[99] <= 42
+    assert max(lag[:99] + lag[100:]) <= 2
+    assert (found["rank"]["name"], found["rank"]["localRank"]) == ("host-12", 3)
+    assert found["rank"]["step"] == 961
+    # The one behind, and the one that is named a straggler.
+    assert [(row["rank"], row["count"]) for row in found["rows"]] == [(99, 1), (9, 1)]
+    assert found["ranksCount"] == 2
+
+
+async def test_the_ranks_of_a_host_stand_out_together(browser: Browser, stage: Stage) -> None:
+    story = a_story(3)
+    for host in range(3):
+        story.join(f"host-{host}", local_world_size=WORKERS)
+    story.obey_all()
+    story.break_session("host-1")
+    found = await asyncio.wait_for(judged(browser, stage, story), 30)
+    assert [(row["rank"], row["count"]) for row in found["rows"]][:1] == [(8, 8)]
