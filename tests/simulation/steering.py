@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.core.events import SignalReceived
-from coordinator.core.events import DrainAsked, RestartAsked, StopAsked
+from coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
 from coordinator.errors import CoordinatorError
 from tests.simulation.plan import RUN, Kind
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AGAIN_S = 2.0
 SIGTERM = 15
-_Asked = type[DrainAsked | RestartAsked | StopAsked]
+_Wanted = CheckpointAsked | DrainAsked | RestartAsked | StopAsked
 
 
 def schedule(cluster: Cluster, random: Random) -> None:
@@ -38,9 +38,13 @@ def schedule(cluster: Cluster, random: Random) -> None:
     while instant < cluster.clock.now + cluster.plan.chaos_s:
         cluster.clock.at(instant, None, partial(random.choice(wishes), cluster, random))
         instant += random.expovariate(1 / 8.0)
+    saves = cluster.clock.random("saves")
+    for _ in range(saves.choice([0, 0, 1, 3])):
+        instant = cluster.clock.now + saves.uniform(0.0, cluster.plan.chaos_s)
+        cluster.clock.at(instant, None, partial(save, cluster, saves))
 
 
-def ask(cluster: Cluster, kind: _Asked, **fields: Any) -> None:
+def ask(cluster: Cluster, kind: type[_Wanted], **fields: Any) -> None:
     """Ask for something, until there is an answer."""
     clock, head = cluster.clock, cluster.head
     head.asked += 1
@@ -63,7 +67,7 @@ def ask(cluster: Cluster, kind: _Asked, **fields: Any) -> None:
     attempt()
 
 
-def _submit(life: Life[Any], event: DrainAsked | RestartAsked | StopAsked) -> None:
+def _submit(life: Life[Any], event: _Wanted) -> None:
     try:
         life.turns.submit(event, now=life.clock.now)
     except CoordinatorError as error:
@@ -94,6 +98,12 @@ def restart(cluster: Cluster, random: Random) -> None:
     """Have another round."""
     if not cluster.is_healed:
         ask(cluster, RestartAsked, grace_s=_grace(random))
+
+
+def save(cluster: Cluster, random: Random) -> None:
+    """Have training save, and go on."""
+    if not cluster.is_healed:
+        ask(cluster, CheckpointAsked, grace_s=_grace(random))
 
 
 def preempt(cluster: Cluster, random: Random) -> None:

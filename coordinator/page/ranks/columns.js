@@ -53,6 +53,7 @@ export class Ranks {
     }
     this.furthest = document.furthest_step;
     this.intervalS = document.interval_s ?? 5;
+    this.stepS = document.step_s ?? 0;
     this.hostState = bytes(document.host_state);
     this.hostSilence = new Uint16Array(bytes(document.host_silence).buffer);
     this.hostStepTimeS = new Float32Array(bytes(document.host_step_time_s).buffer);
@@ -144,7 +145,8 @@ export class Ranks {
     const longest = INTERVALS_MAX * this.intervalS;
     const sinceStep = new Float32Array(this.names.length);
     for (let host = 0; host < sinceStep.length; host += 1) {
-      const stepS = this.hostStepTimeS[host];
+      // What a host tells leaves sections out, so a step may take longer than that.
+      const stepS = Math.max(this.hostStepTimeS[host], this.stepS);
       const age = this.hostSilence[host] / 10;
       if (this.stateOf(host) === "running" && stepS > 0) sinceStep[host] = Math.min(age, longest) / stepS;
     }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 FOLDER = Path(__file__).resolve().parents[2] / "page"
 INDEX = "index.html"
@@ -23,7 +22,6 @@ class File(Struct, frozen=True):
     content: bytes
     content_type: str
     tag: str
-    preloads: str = ""  # modules that its reader will want, as a header says it
 
 
 class Files:
@@ -31,10 +29,10 @@ class Files:
 
     def __init__(self, folder: Path = FOLDER) -> None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        self._files = {str(path.relative_to(folder)): _read(path) for path in paths}
-        if (index := self._files.get(INDEX)) is not None:
-            preloads = ", ".join(self._preloads(index.content.decode()))
-            self._files[INDEX] = replace(index, preloads=preloads)
+        contents = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+        if (index := contents.get(INDEX)) is not None:
+            contents[INDEX] = _preloading(index.decode(), contents).encode()
+        self._files = {name: _file(name, content) for name, content in contents.items()}
 
     def find(self, path: str) -> File | None:
         """Return the file at a path of the page; all that is no file's name is the page itself."""
@@ -43,17 +41,20 @@ class Files:
             name = INDEX
         return self._files.get(name)
 
-    def _preloads(self, index: str) -> Iterator[str]:
-        """Yield the modules: each imports others, which would be asked for one after the other."""
-        for name in self._files:
-            # What the page has as a plain script would come twice.
-            if name.endswith(".js") and f'<script src="/{name}"' not in index:
-                yield f"</{name}>; rel=modulepreload"
+
+def _preloading(index: str, names: Iterable[str]) -> str:
+    """Name the modules in the page: they import others, one would be asked for after the other.
+
+    Behind the styles, for without those nothing is painted.
+    """
+    # What the page has as a plain script would come twice.
+    modules = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)
+    links = "".join(f'<link rel="modulepreload" href="/{name}">\n' for name in modules)
+    return index.replace("</head>", f"{links}</head>")
 
 
-def _read(path: Path) -> File:
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+def _file(name: str, content: bytes) -> File:
+    kind = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0]
     kind = kind or "application/octet-stream"
     charset = "; charset=utf-8" if kind.startswith(_TEXTS) else ""
-    content = path.read_bytes()
     return File(content, kind + charset, f'"{hashlib.sha256(content).hexdigest()[:32]}"')

@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import json
 
 from coordinator.core.model import GroupState, Round
+from coordinator.core.progress.goodput import SECOND, Marks
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.state import Phase, RunState
 from coordinator.wire.run_status import AnyRun
@@ -282,6 +283,7 @@ def _changing(
         "round_id": state.round_id if is_over or current is None else current.round_id,
         "furthest_step": columns.furthest,
         "interval_s": None if run is None else run.members.pace.heartbeat_interval_s,
+        "step_s": None if run is None else _pace_s(run.members.meter.marks()),
         "standbys_count": 0 if is_over else len(state.members.keys() - seats.keys()),
         "host_state": columns.host_state,
         "host_silence": _bytes(columns.host_silence),
@@ -292,6 +294,14 @@ def _changing(
         "scopes": list(columns.scopes),
     }
     return json.encode(document)
+
+
+def _pace_s(marks: Marks) -> float | None:
+    """Return what a step of the round took on average, all in all; None: not known yet."""
+    first, latest, began = marks.step_first, marks.step, marks.began
+    if first is None or latest is None or began is None or marks.progress is None:
+        return None
+    return (marks.progress - began) / SECOND / (latest - first) if latest > first else None
 
 
 def _tenths(seconds: float) -> int:

@@ -235,8 +235,6 @@ async def _failed(call: Call, error: CoordinatorError) -> web.StreamResponse:
 
 def _of_file(request: web.BaseRequest, file: File) -> web.StreamResponse:
     headers = {**SECURITY, "Cache-Control": "no-cache", hdrs.ETAG: file.tag}
-    if file.preloads:
-        headers[hdrs.LINK] = file.preloads
     if request.headers.get(hdrs.IF_NONE_MATCH) == file.tag:
         return web.Response(status=304, headers=headers)
     return web.Response(

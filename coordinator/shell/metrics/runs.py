@@ -101,7 +101,11 @@ def values(
         yield the.STEP, (), float(highest)
     if state.phase is Phase.ENDED:
         return
-    yield the.STRAGGLERS, (), float(len(state.stragglers))
+    yield (
+        the.STRAGGLERS,
+        (),
+        float(len(state.stragglers if run is None else run.members.stragglers)),
+    )
     yield the.AGENTS_MIN, (), float(state.spec.agents_min)
     yield the.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
     if marks is not None and marks.progress is not None:

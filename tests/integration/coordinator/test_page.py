@@ -61,7 +61,7 @@ async def test_the_page_itself_is_served_to_all_who_reach_the_port(served: Site)
         assert told.headers["Content-Type"] == "text/html; charset=utf-8"
         assert told.headers["Content-Security-Policy"].startswith("default-src 'self';")
         # All modules are asked for at once, and not each as another one imports it.
-        modules = re.findall(r"<([^>]+)>; rel=modulepreload", told.headers["Link"])
+        modules = re.findall(r'<link rel="modulepreload" href="([^"]+)">', told.content.decode())
         assert {"/main.js", "/run/timeline.js", "/base/api.js"} < set(modules)
     for module in modules:
         assert (await browser.get(module)).headers["Content-Type"].startswith("text/javascript")

@@ -16,7 +16,9 @@ from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
 
-STALL_S = 1.0  # a tick later than this says that the whole process, or its host, stood still
+# A tick later than this, or than so much of a short soft timeout, says that the whole process, or
+# its host, stood still.
+STALL_S, STALL_SHARE = 1.0, 0.2
 HARD_SCOPE = "inprocess hard timeout"
 HEARTBEAT_SCOPE = "inprocess heartbeat"
 _KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}
@@ -156,7 +158,7 @@ class Ticker:
         if not self._is_running:
             self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
             return interval_s
-        if lateness_s > STALL_S:
+        if lateness_s > min(STALL_S, STALL_SHARE * self._timing["soft_timeout"]):
             PROGRESS.excuse(lateness_s)
         if self._limits.is_suspended():
             PROGRESS.excuse(monotonic() - PROGRESS.since)
