@@ -149,7 +149,9 @@ class Running(RunPhase):
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if self._notices.review_at is not None:
             self._review_until(self._notices.review_at)
-        if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
+        are_done = len(state.succeeded) + len(state.excused) == len(current.seats)
+        # An iteration that was given up is not made good by those who had ended before it.
+        if state.succeeded and are_done and inprocess.give_up is None:
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)
             return self.run.ended(VerdictCause.SUCCEEDED, reason, now=now)
