@@ -16,7 +16,7 @@ from agent.workers.output.kept import STDERR, STDOUT, Kept, KeptFile, KeptOutput
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
 from agent.workers.output.streams import FollowedFile, OutputPipe
-from agent.workers.output.tail import Tail
+from agent.workers.output.tail import STALL_S, Tail
 from drumbeat.command.live_line import device_of, line_at
 from drumbeat.format import describe
 from worker_sdk import context
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 PRIVATE_LOGS = "logs"
 _NOT_CAPTURED = ("stdout not captured", "stderr not captured")  # as events of the log
-CLOSE_STALL_S = 2.0  # how long the console may take nothing before the rest of stderr is given up
+CLOSE_STALL_S = 2.0  # how long the console may take nothing at the end before the rest is given up
 
 
 class OutputError(Exception):
@@ -59,7 +59,12 @@ class WorkerOutput:
         self._specs = self._make_specs()
         # Threads of their own: a file that can't be read now must not hold up the pipes.
         self._tail = Tail("tee")
-        self._pipe_tails = {STDOUT: Tail("stdout"), STDERR: Tail("stderr", CLOSE_STALL_S)}
+        # At a terminal that takes nothing, as after Ctrl-S, its user waits for the end.
+        stdout_stall_s = CLOSE_STALL_S if os.isatty(STDOUT) else STALL_S
+        self._pipe_tails = {
+            STDOUT: Tail("stdout", stdout_stall_s),
+            STDERR: Tail("stderr", CLOSE_STALL_S),
+        }
         self.kept = KeptOutput()
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
