@@ -27,8 +27,8 @@ for step in range(1, 101):
     time.sleep(0.02)
     worker_sdk.heartbeat(step, total_steps=int(sys.argv[1]))
     if step % 10 == 0:
-        print("loss", step, flush=True)
-        print("warning", step, file=sys.stderr, flush=True)
+        sys.stdout.write(f"loss {step}\\n")  # at once: an unbuffered print is several writes
+        sys.stderr.write(f"warning {step}\\n")
 """
 STEPS = r"round 0: 1 agent, step \d+ of 100, [0-9.]+ steps/s, \d+ (s|ms) left"
 JOIN = [sys.executable, "-m", "agent", "join"]

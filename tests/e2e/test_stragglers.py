@@ -9,6 +9,8 @@ import pytest
 
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
+from tests.support.processes import DEADLINE_S
+from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,12 @@ def known(seconds: Iterable[float]) -> list[float]:
     return [each for each in seconds if each >= 0]
 
 
+def all_known(times: query_pb2.GetStepTimesResponse) -> query_pb2.GetStepTimesResponse | None:
+    """Return them once there is something of each rank."""
+    columns = [each for row in times.ranks for each in (row.step_seconds, row.busy_seconds)]
+    return times if columns and all(map(known, columns)) else None
+
+
 def test_it_is_found_shown_known_after_a_restart_and_over_once_mended(cluster: Cluster) -> None:
     script = cluster.directory / "train.py"
     script.write_text(TRAIN)
@@ -75,10 +83,10 @@ def test_it_is_found_shown_known_after_a_restart_and_over_once_mended(cluster: C
     assert (straggler["rank"], straggler["is_busy_time"]) == (3, True)
     assert straggler["step_time_s"] > 1.8 * straggler["median_s"]
 
-    times = asked(coordinator)
+    times = wait_until_sync(lambda: all_known(asked(coordinator)), DEADLINE_S)
+    assert times is not None
     assert [row.rank for row in times.ranks] == [0, 1, 2, 3]
     assert max(known(times.ranks[3].busy_seconds)) > 0.03
-    assert all(known(row.step_seconds) for row in times.ranks)
 
     coordinator.kill()
     coordinator.restart()

@@ -202,6 +202,8 @@ class OutputPipe:
         """Pass on what has come; return whether there may be more to do at once."""
         with self._lock:
             chunk = bytes(self._arrived) or self._read()
+            if self._screen >= 0 and chunk and not chunk.endswith(b"\n"):
+                chunk += self._read()  # the kernel halves a line at the end of its buffer
             self._arrived.clear()
             self.is_ended = not self.wait_fds
             if chunk and self.wait_fds and self._screen >= 0:
