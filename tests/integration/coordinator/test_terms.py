@@ -209,6 +209,7 @@ async def test_a_write_that_is_refused_ends_the_term_and_not_the_process(
     await wait_until_running(first)
     # It sees no change any more, so its own write is the first that tells it.
     first.etcd.fail(Fault.HELD, "read", times=3)
+    first.etcd.fail(Fault.HELD, "keep_alive")
     first.etcd.break_watches()
     model.expire(first.membership._election._lease_id)
     await second.leads()
