@@ -138,14 +138,15 @@ class Log:
         def heard(of: Membership, name: str, beat: Beat, **more: Any) -> Any:
             now, sent_at = more["now"], more["sent_at"]
             uptime_s = self._uptimes[id(of), name]
-            assert uptime_s is not None, "all say it here"
+            # A stranger that passes for a member does not say how long it has been running.
+            truly_sent_at = now if uptime_s is None else uptime_s - UPTIME_S + START
             entry = Heard(
                 index=self._next(),
                 at=now,
                 name=name,
                 beat=beat,
                 sent_at=sent_at,
-                truly_sent_at=uptime_s - UPTIME_S + START,
+                truly_sent_at=truly_sent_at,
                 is_excused=name in self._states[id(of)].excused,
             )
             self._of[id(of)].entries.append(entry)
