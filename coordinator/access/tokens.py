@@ -11,7 +11,7 @@ from coordinator.access.token_table import KeptToken, TokenTable
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.policy import Policy
-from coordinator.core.run.state import CALLER_CHARACTERS_MAX
+from coordinator.core.run.records import CALLER_CHARACTERS_MAX
 
 
 class Tokens:

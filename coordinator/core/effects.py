@@ -115,6 +115,26 @@ class Collect(Struct, frozen=True, kw_only=True):
     stacks: tuple[StackRequest, ...]
 
 
+class EndHeld(Struct, frozen=True, kw_only=True):
+    """Tell an agent to end the workers it holds for limits up to this number: evidence is taken."""
+
+    session_id: str
+    round_id: int
+    number: int
+
+
+class TakeEvidence(Struct, frozen=True, kw_only=True):
+    """Ask for what all workers of a round do now; answer with ``EvidenceTaken``.
+
+    ``may_signal``: workers are ended for the hang, so those that do not answer may get a signal.
+    """
+
+    run_id: str  # `RunState.key`
+    round_id: int
+    question: int
+    may_signal: bool
+
+
 class LogRequest(Struct, frozen=True, kw_only=True):
     """Asks for output of workers; see ``coordinator.core.progress.log_reading``."""
 
@@ -172,6 +192,6 @@ class Decided(Struct, frozen=True, kw_only=True):
 
 
 Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets
-ToWorkers = Instruct | TellNotice | Collect | TellLogs
+ToWorkers = Instruct | TellNotice | EndHeld | Collect | TellLogs
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
-Effect = Kept | Push | Reject | Answer | Decided | ReadRun
+Effect = Kept | Push | Reject | Answer | Decided | ReadRun | TakeEvidence

@@ -6,6 +6,7 @@ import dataclasses
 
 from msgspec import Struct, field
 
+from coordinator.core.failures.hang_diagnosis import RankEvidence
 from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
 from coordinator.core.run.records import CallKind
 from coordinator.core.run.state import RunState
@@ -65,6 +66,15 @@ class FailureReported(Struct, frozen=True, kw_only=True):
     # Of this incarnation in its stream, in which records come in order: those that are not
     # acknowledged begin the next one.
     is_first: bool = False
+
+
+class EvidenceTaken(Struct, frozen=True, kw_only=True):
+    """What all workers of a round do is known, as far as their agents said so in time."""
+
+    run_id: str  # `RunState.key`
+    round_id: int
+    question: int
+    ranks: tuple[RankEvidence, ...]
 
 
 class LimitsReset(Struct, frozen=True, kw_only=True):
@@ -195,5 +205,8 @@ SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 Steering = StopAsked | RestartAsked | CheckpointAsked
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 FromOutside = ToRun | TokenCreated | TokenRevoked
-CoreEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded
-Event = FromOutside | ForgetAsked | DrainAsked | DeadlineReached | OutageEnded | RunRead
+OtherEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded
+CoreEvent = OtherEvent | EvidenceTaken
+Event = (
+    FromOutside | EvidenceTaken | ForgetAsked | DrainAsked | DeadlineReached | OutageEnded | RunRead
+)

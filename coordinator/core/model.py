@@ -92,6 +92,33 @@ class GroupState(StrEnum):
     FAILED = "FAILED"
 
 
+class HangKind(StrEnum):
+    """Which limit a worker broke. The values are those of the protocol."""
+
+    TIMER = "TIMER"
+    SECTION = "SECTION"
+    STARTUP = "STARTUP"
+    RUNTIME = "RUNTIME"
+    PROGRESS = "PROGRESS"
+    EXIT = "EXIT"
+
+
+class ExpiredLimit(Struct, frozen=True, kw_only=True):
+    """A limit that a worker exceeds at present. Durations are seconds.
+
+    ``number`` counts the expired limits of its agent. ``is_held``: the agent ends the worker, or
+    signals it, once the coordinator says that evidence was taken.
+    """
+
+    number: int
+    local_rank: int
+    kind: HangKind
+    scope: str = ""
+    limit_s: float
+    elapsed_s: float
+    is_held: bool = False
+
+
 class Beat(Struct, frozen=True, kw_only=True):
     """An agent's whole actual state; the latest one wins."""
 
@@ -109,6 +136,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     leaving: Leaving | None = None  # its host will go away
     notice: NoticeReport | None = None  # what its workers say of the one that is pending
     pids: tuple[int, ...] = ()  # of its workers by local rank, 0 if unknown; empty: as before
+    expired: tuple[ExpiredLimit, ...] = ()  # limits that workers of the round exceed now
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand."""
@@ -126,6 +154,8 @@ class Beat(Struct, frozen=True, kw_only=True):
             and self.failure is before.failure is None
             and self.leaving is before.leaving is None
             and self.notice is before.notice is None
+            and not self.expired
+            and not before.expired
         )
 
     def after(self, before: Beat, *, later_s: float = 0.0) -> Beat:
@@ -187,17 +217,6 @@ class WorkerRanks(Struct, frozen=True, kw_only=True):
     role: str
 
 
-class HangKind(StrEnum):
-    """Which limit a worker broke. The values are those of the protocol."""
-
-    TIMER = "TIMER"
-    SECTION = "SECTION"
-    STARTUP = "STARTUP"
-    RUNTIME = "RUNTIME"
-    PROGRESS = "PROGRESS"
-    EXIT = "EXIT"
-
-
 class Hang(Struct, frozen=True, kw_only=True):
     """Why an agent ended a worker, and what it saw of it before. Durations are seconds."""
 
@@ -256,6 +275,54 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
         return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
 
+class HangGroup(Struct, frozen=True, kw_only=True):
+    """Ranks that are at the same place. ``stack`` is that of one of them, innermost call first."""
+
+    count: int
+    ranks: str  # as ranges, cut if there are many
+    place: str  # e.g. "backward (train.py:20)"
+    activity: str  # what ranks there do, in words
+    stack: str = ""
+    is_cause: bool = False
+
+
+class HungRank(Struct, frozen=True, kw_only=True):
+    """A rank that causes a hang, with what was seen of it."""
+
+    worker: WorkerRanks
+    incarnation: str
+    agent: str  # its agent's name
+    host: str
+    pid: int = 0
+    place: str = ""
+    stacks: str = ""
+    notes: str = ""  # what else was seen of its process, e.g. that it is stopped
+    progress: WorkerProgress | None = None
+
+    def __str__(self) -> str:
+        return f"rank {self.worker.rank} on {self.agent}"
+
+
+class HangDiagnosis(Struct, frozen=True, kw_only=True):
+    """Why a round hangs, judged by what all its ranks do at one moment.
+
+    ``causes`` are the ranks for which the others wait, bounded; none if the evidence does not
+    tell. ``limit`` is the first that expired. Durations are seconds.
+    """
+
+    round_id: int
+    summary: str
+    limit: ExpiredLimit
+    at_s: float = 0.0  # when it was judged, on the coordinator's clock
+    since_s: float = 0.0  # from when on nothing moves, on the same clock
+    is_held: bool = False  # workers are ended for it
+    causes: tuple[HungRank, ...] = ()
+    causes_count: int = 0
+    groups: tuple[HangGroup, ...] = ()  # the cause first, then the largest; bounded
+    groups_count: int = 0
+    is_over: bool = False  # the workers went on
+
+
 class FailureReport(Struct, frozen=True, kw_only=True):
     """What failed in a round: the cause first, then the victims; and who was where."""
 
@@ -266,6 +333,7 @@ class FailureReport(Struct, frozen=True, kw_only=True):
     standings: tuple[Standing, ...] = ()
     standings_count: int = 0
     earlier: tuple[str, ...] = ()  # what ended the rounds before, oldest first
+    hang: HangDiagnosis | None = None  # what all ranks did, if the round hung
 
 
 class VerdictCause(StrEnum):

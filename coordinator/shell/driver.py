@@ -28,12 +28,8 @@ from coordinator.core.model import KeptDrain
 from coordinator.core.progress import stragglers
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
-from coordinator.core.run.records import CallKind, Record
-from coordinator.core.run.state import (
-    CALLER_CHARACTERS_MAX,
-    HISTORY_REASON_CHARACTERS_MAX,
-    RunState,
-)
+from coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
+from coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, RunState
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage

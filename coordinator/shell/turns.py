@@ -101,6 +101,8 @@ class Turns:
         self.outboxes: dict[str, Send] = {}
         self.answers: dict[int, Callable[[fx.Answer], None]] = {}
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
+        # Called with what is wanted; ``EvidenceTaken`` is submitted once it is there.
+        self.take_evidence: Callable[[fx.TakeEvidence], None] = lambda _question: None
         self.outage = ""
         self._registry, self._queue_max = registry, queue_max
         self._read_run, self._log = read_run, log
@@ -222,6 +224,8 @@ class Turns:
                 case fx.ReadRun(run_id=key):
                     self._log(effect)
                     self._queue.append(ev.RunRead(run_id=key, state=self._read_run(key)))
+                case fx.TakeEvidence():
+                    self.take_evidence(effect)
                 case fx.Answer():
                     if (answer := self.answers.pop(effect.request_id, None)) is not None:
                         answer(effect)

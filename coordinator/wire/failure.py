@@ -20,6 +20,7 @@ from drumbeat.mapping import (
     between,
     cut,
     cut_bytes,
+    duration,
     seconds_of,
     text,
 )
@@ -28,6 +29,7 @@ from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 NAME_CHARACTERS_MAX = 256
 SCOPE_CHARACTERS_MAX = 512  # of the name of the timer or section that ran out
 UPTIME_MAX_S = 100 * 366 * 86_400.0  # no agent lives for a century
+EXPIRED_MAX = 256  # of one beat
 # Every agent gets an `Exit` in the same moment, so it is small.
 EXIT_BYTES_MAX = 16 * 1024
 # An `Exit` holds the name of a host, and numbers, beside it.
@@ -66,10 +68,17 @@ _LIMIT = MessageMapping(
 _RANKS = MessageMapping(model.WorkerRanks, failure_pb2.WorkerRanks, checks={"role": _line})
 _STANDING = MessageMapping(Standing, failure_pb2.RankProgress, parts={"progress": PROGRESS})
 
+_EXPIRED = MessageMapping(
+    model.ExpiredLimit,
+    session_pb2.ExpiredLimit,
+    parts={"kind": model.HangKind},
+    checks={"scope": cut(SCOPE_CHARACTERS_MAX), "number": between(1, 2**63)},
+)
+_HANG_GROUP = MessageMapping(model.HangGroup, failure_pb2.HangGroup)
 _REPORT = MessageMapping(
     model.FailureReport,
     failure_pb2.FailureReport,
-    given=("root_causes", "victims", "standings", "standings_count"),
+    given=("root_causes", "victims", "standings", "standings_count", "hang"),
 )
 _VERDICT = MessageMapping(
     model.Verdict, failure_pb2.Verdict, parts={"cause": model.VerdictCause}, given=("report",)
@@ -179,11 +188,54 @@ def verdict_message(verdict: model.Verdict) -> failure_pb2.Verdict:
             victims=map(record_message, report.victims),
             progress=map(_STANDING.write, report.standings),
             progress_count=report.standings_count,
+            hang=None if report.hang is None else hang_message(report.hang),
         )
     message: failure_pb2.Verdict = _VERDICT.write(
         verdict, is_success=verdict.is_success, report=written
     )
     return message
+
+
+def expired_limits(
+    message: session_pb2.Beat, size: int, on_problem: OnProblem
+) -> tuple[model.ExpiredLimit, ...]:
+    """Read which limits the workers of a host with so many exceed."""
+    found = _EXPIRED.read_all(message.expired[:EXPIRED_MAX], "beat.expired", on_problem)
+    return tuple(each for each in found if each.local_rank < size)
+
+
+def hang_message(
+    hang: model.HangDiagnosis, *, now: float | None = None
+) -> failure_pb2.HangDiagnosis:
+    """Write why a round hangs, with the age of ``now`` if that is given."""
+    limit = hang.limit
+    return failure_pb2.HangDiagnosis(
+        round_id=hang.round_id,
+        summary=hang.summary,
+        kind=failure_pb2.HangKind.Value(f"HANG_KIND_{limit.kind}"),
+        scope=limit.scope,
+        limit=duration(limit.limit_s),
+        age=None if now is None else duration(max(0.0, now - hang.since_s)),
+        is_ending=hang.is_held,
+        is_over=hang.is_over,
+        causes=(
+            failure_pb2.HungRank(
+                rank=each.worker.rank,
+                local_rank=each.worker.local_rank,
+                agent=each.agent,
+                host=each.host,
+                pid=each.pid,
+                place=each.place,
+                stacks=each.stacks,
+                notes=each.notes,
+                progress=None if each.progress is None else PROGRESS.write(each.progress),
+            )
+            for each in hang.causes
+        ),
+        causes_count=hang.causes_count,
+        groups=map(_HANG_GROUP.write, hang.groups),
+        groups_count=hang.groups_count,
+    )
 
 
 def exit_message(wanted: model.Exit) -> session_pb2.Exit:
@@ -214,6 +266,9 @@ def _cut_verdict(whole: failure_pb2.Verdict, characters: int, rows: int) -> fail
     verdict.reason = _head(verdict.reason, _REASON_CHARACTERS_MAX)
     report = verdict.report
     del report.victims[rows:], report.progress[rows:], report.earlier[:]
+    del report.hang.causes[:], report.hang.groups[rows:]  # the causes are in the records, too
+    for group in report.hang.groups:
+        group.stack = _head(group.stack, characters // _MINOR)
     for index, record in enumerate(chain(report.root_causes, report.victims)):
         most = characters if index == 0 else characters // _MINOR
         record.message = _head(record.message, most)

@@ -13,10 +13,11 @@ from coordinator.core.model import AgentIdentity, GroupState, Round, Seat, Stand
 from coordinator.core.progress.overview import Glimpse, Overview
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
+from coordinator.core.run.records import HistoryEntry
 from coordinator.core.run.run import Run
-from coordinator.core.run.state import HistoryEntry, Phase, RunState
+from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import InvalidRequest
-from coordinator.wire.failure import PROGRESS, limits_message, verdict_message
+from coordinator.wire.failure import PROGRESS, hang_message, limits_message, verdict_message
 from coordinator.wire.session import SPEC
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
@@ -61,6 +62,7 @@ def run_message(
             "iterations_restarted": state.iterations_restarted,
             "failures_kept": len(state.failures),
             "event_sequence": state.events_count,
+            "hang": None if state.hang is None else hang_message(state.hang, now=now),
         }
         if iterations is not None and iterations.iteration >= 0:
             more["iteration"] = iterations.iteration

@@ -35,6 +35,8 @@ GPUS_MAX = 1024
 LABELS_MAX = 64
 FEATURES_MAX = 64
 STEPS_MAX_S = 1e10  # of all steps of a process together; no board can say more
+# What the coordinator can do beyond the first version of the protocol.
+FEATURES = ("evidence",)
 # Of an agent that serves torch's store.
 STORE = "store"
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
@@ -213,6 +215,7 @@ def read_beat(
         leaving=_leaving(message, on_problem) if message.HasField("leaving") else None,
         notice=_notice_report(message, on_problem) if message.HasField("notice") else None,
         pids=tuple(message.pids[:size]) if message.pids else (),
+        expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
     )
 
 
@@ -287,7 +290,11 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
     match effect:
         case fx.Welcome(session_id=session_id, pace=pace):
             welcome = session_pb2.Welcome(
-                session_id=session_id, pace=_PACE.write(pace), version=VERSION, term=term
+                session_id=session_id,
+                pace=_PACE.write(pace),
+                version=VERSION,
+                term=term,
+                features=FEATURES,
             )
             return session_pb2.Directive(welcome=welcome)
         case fx.SetPace(pace=pace):
@@ -308,6 +315,8 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             kind = {"notice": told}
         case fx.Instruct(directive=directive):
             kind = {"inprocess": inprocess.directive_message(directive)}
+        case fx.EndHeld(round_id=round_id, number=number):
+            kind = {"end_held": session_pb2.EndHeld(round_id=round_id, number=number)}
         case fx.Collect():
             kind = {"collect": stacks.collect_message(effect)}
         case fx.TellLogs():

@@ -395,6 +395,7 @@ class FailureReport(google.protobuf.message.Message):
     PROGRESS_FIELD_NUMBER: builtins.int
     PROGRESS_COUNT_FIELD_NUMBER: builtins.int
     EARLIER_FIELD_NUMBER: builtins.int
+    HANG_FIELD_NUMBER: builtins.int
     victims_count: builtins.int
     """All workers of the round that are not root causes."""
     world_size: builtins.int
@@ -423,6 +424,10 @@ class FailureReport(google.protobuf.message.Message):
     def earlier(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What ended the rounds before, a line each, oldest first. Bounded: the latest ones."""
 
+    @property
+    def hang(self) -> Global___HangDiagnosis:
+        """What all workers did when a worker exceeded a limit; unset if none did."""
+
     def __init__(
         self,
         *,
@@ -433,10 +438,174 @@ class FailureReport(google.protobuf.message.Message):
         progress: collections.abc.Iterable[Global___RankProgress] | None = ...,
         progress_count: builtins.int = ...,
         earlier: collections.abc.Iterable[builtins.str] | None = ...,
+        hang: Global___HangDiagnosis | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "progress", b"progress", "progress_count", b"progress_count", "root_causes", b"root_causes", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["hang", b"hang"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "hang", b"hang", "progress", b"progress", "progress_count", b"progress_count", "root_causes", b"root_causes", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
 
 Global___FailureReport: typing_extensions.TypeAlias = FailureReport
+
+@typing.final
+class HangDiagnosis(google.protobuf.message.Message):
+    """Why a round hangs, judged by what all its workers did at one moment."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    SCOPE_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    IS_ENDING_FIELD_NUMBER: builtins.int
+    IS_OVER_FIELD_NUMBER: builtins.int
+    CAUSES_FIELD_NUMBER: builtins.int
+    CAUSES_COUNT_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
+    GROUPS_COUNT_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """The round."""
+    summary: builtins.str
+    """Who is the cause and what the others do, or why that is not known."""
+    kind: Global___HangKind.ValueType
+    """Which limit was exceeded first."""
+    scope: builtins.str
+    """Name of the timer or section; empty for the other kinds."""
+    is_ending: builtins.bool
+    """Whether workers are ended for it; otherwise it is only reported."""
+    is_over: builtins.bool
+    """Whether the workers went on by themselves."""
+    causes_count: builtins.int
+    """How many they are."""
+    groups_count: builtins.int
+    """How many groups there were."""
+    @property
+    def limit(self) -> google.protobuf.duration_pb2.Duration:
+        """The limit."""
+
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago the hang began; unset in reports."""
+
+    @property
+    def causes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___HungRank]:
+        """The cause: at most 4 ranks; none if the evidence does not tell."""
+
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___HangGroup]:
+        """Where all workers were, the cause first, then the largest group. At most 8."""
+
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        summary: builtins.str = ...,
+        kind: Global___HangKind.ValueType = ...,
+        scope: builtins.str = ...,
+        limit: google.protobuf.duration_pb2.Duration | None = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        is_ending: builtins.bool = ...,
+        is_over: builtins.bool = ...,
+        causes: collections.abc.Iterable[Global___HungRank] | None = ...,
+        causes_count: builtins.int = ...,
+        groups: collections.abc.Iterable[Global___HangGroup] | None = ...,
+        groups_count: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "limit", b"limit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "causes", b"causes", "causes_count", b"causes_count", "groups", b"groups", "groups_count", b"groups_count", "is_ending", b"is_ending", "is_over", b"is_over", "kind", b"kind", "limit", b"limit", "round_id", b"round_id", "scope", b"scope", "summary", b"summary"]) -> None: ...
+
+Global___HangDiagnosis: typing_extensions.TypeAlias = HangDiagnosis
+
+@typing.final
+class HungRank(google.protobuf.message.Message):
+    """A worker that is the cause of a hang."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    AGENT_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    STACKS_FIELD_NUMBER: builtins.int
+    NOTES_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank."""
+    local_rank: builtins.int
+    """Its rank on its host."""
+    agent: builtins.str
+    """Its agent's name."""
+    host: builtins.str
+    """Its host."""
+    pid: builtins.int
+    """Its process."""
+    place: builtins.str
+    """Where it is, as in `HangGroup`."""
+    stacks: builtins.str
+    """The stack of the thread that trains; empty if it could not be had."""
+    notes: builtins.str
+    """What else was seen of its process."""
+    @property
+    def progress(self) -> Global___WorkerProgress:
+        """Where it stood, as it said last."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        local_rank: builtins.int = ...,
+        agent: builtins.str = ...,
+        host: builtins.str = ...,
+        pid: builtins.int = ...,
+        place: builtins.str = ...,
+        stacks: builtins.str = ...,
+        notes: builtins.str = ...,
+        progress: Global___WorkerProgress | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "host", b"host", "local_rank", b"local_rank", "notes", b"notes", "pid", b"pid", "place", b"place", "progress", b"progress", "rank", b"rank", "stacks", b"stacks"]) -> None: ...
+
+Global___HungRank: typing_extensions.TypeAlias = HungRank
+
+@typing.final
+class HangGroup(google.protobuf.message.Message):
+    """Workers that are at the same place."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    ACTIVITY_FIELD_NUMBER: builtins.int
+    STACK_FIELD_NUMBER: builtins.int
+    IS_CAUSE_FIELD_NUMBER: builtins.int
+    count: builtins.int
+    """How many."""
+    ranks: builtins.str
+    """Their ranks, as ranges: "0-3,7". Cut if it is long."""
+    place: builtins.str
+    """Where they are, e.g. "in backward (train.py:20)", or "stopped"."""
+    activity: builtins.str
+    """What they do there, e.g. "waits for other ranks"."""
+    stack: builtins.str
+    """The calls of the thread that trains, of one of them, innermost first."""
+    is_cause: builtins.bool
+    """Whether the others wait for them."""
+    def __init__(
+        self,
+        *,
+        count: builtins.int = ...,
+        ranks: builtins.str = ...,
+        place: builtins.str = ...,
+        activity: builtins.str = ...,
+        stack: builtins.str = ...,
+        is_cause: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["activity", b"activity", "count", b"count", "is_cause", b"is_cause", "place", b"place", "ranks", b"ranks", "stack", b"stack"]) -> None: ...
+
+Global___HangGroup: typing_extensions.TypeAlias = HangGroup
 
 @typing.final
 class RankProgress(google.protobuf.message.Message):

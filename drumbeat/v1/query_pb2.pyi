@@ -136,6 +136,10 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A rank takes longer for its steps than its peers. Nothing follows from it."""
     RUN_EVENT_KIND_STRAGGLER_OVER: _RunEventKind.ValueType  # 51
     """It does no more."""
+    RUN_EVENT_KIND_HANG_FOUND: _RunEventKind.ValueType  # 52
+    """Workers exceed a limit: the round hangs."""
+    RUN_EVENT_KIND_HANG_OVER: _RunEventKind.ValueType  # 53
+    """They went on by themselves."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -190,6 +194,10 @@ RUN_EVENT_KIND_STRAGGLER_FOUND: RunEventKind.ValueType  # 50
 """A rank takes longer for its steps than its peers. Nothing follows from it."""
 RUN_EVENT_KIND_STRAGGLER_OVER: RunEventKind.ValueType  # 51
 """It does no more."""
+RUN_EVENT_KIND_HANG_FOUND: RunEventKind.ValueType  # 52
+"""Workers exceed a limit: the round hangs."""
+RUN_EVENT_KIND_HANG_OVER: RunEventKind.ValueType  # 53
+"""They went on by themselves."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 class _PartKind:
@@ -584,6 +592,7 @@ class Run(google.protobuf.message.Message):
     ITERATIONS_RESTARTED_FIELD_NUMBER: builtins.int
     FAILURES_KEPT_FIELD_NUMBER: builtins.int
     EVENT_SEQUENCE_FIELD_NUMBER: builtins.int
+    HANG_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     generation: builtins.int
@@ -639,6 +648,10 @@ class Run(google.protobuf.message.Message):
     def limits(self) -> drumbeat.v1.session_pb2.LearnedLimits:
         """What has been learned of how long things take."""
 
+    @property
+    def hang(self) -> drumbeat.v1.failure_pb2.HangDiagnosis:
+        """The latest hang, perhaps of an earlier round; unset if there was none."""
+
     def __init__(
         self,
         *,
@@ -662,9 +675,10 @@ class Run(google.protobuf.message.Message):
         iterations_restarted: builtins.int = ...,
         failures_kept: builtins.int = ...,
         event_sequence: builtins.int = ...,
+        hang: drumbeat.v1.failure_pb2.HangDiagnosis | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "ended_age", b"ended_age", "iteration", b"iteration", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "ended_age", b"ended_age", "hang", b"hang", "iteration", b"iteration", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_iteration", b"_iteration"]) -> typing.Literal["iteration"] | None: ...
     @typing.overload

@@ -358,6 +358,7 @@ class Beat(google.protobuf.message.Message):
     LEAVING_FIELD_NUMBER: builtins.int
     NOTICE_FIELD_NUMBER: builtins.int
     PIDS_FIELD_NUMBER: builtins.int
+    EXPIRED_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -419,6 +420,10 @@ class Beat(google.protobuf.message.Message):
         becomes known, and in each session; empty: as before.
         """
 
+    @property
+    def expired(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ExpiredLimit]:
+        """Limits that workers of the fence's round exceed now. At most 256."""
+
     def __init__(
         self,
         *,
@@ -435,11 +440,61 @@ class Beat(google.protobuf.message.Message):
         leaving: Global___Leaving | None = ...,
         notice: Global___NoticeReport | None = ...,
         pids: collections.abc.Iterable[builtins.int] | None = ...,
+        expired: collections.abc.Iterable[Global___ExpiredLimit] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
+
+@typing.final
+class ExpiredLimit(google.protobuf.message.Message):
+    """A limit that a worker exceeds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    SCOPE_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    ELAPSED_FIELD_NUMBER: builtins.int
+    IS_HELD_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Counts the expired limits of this agent, from 1."""
+    local_rank: builtins.int
+    """The worker."""
+    kind: drumbeat.v1.failure_pb2.HangKind.ValueType
+    """Which limit."""
+    scope: builtins.str
+    """Name of the timer or section; empty for the other kinds."""
+    is_held: builtins.bool
+    """Whether the agent is about to kill the worker: it waits for `EndHeld`, for 5 seconds at most.
+    Only told to coordinators with the feature `evidence`.
+    """
+    @property
+    def limit(self) -> google.protobuf.duration_pb2.Duration:
+        """The limit."""
+
+    @property
+    def elapsed(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it had lasted when this was sent."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        local_rank: builtins.int = ...,
+        kind: drumbeat.v1.failure_pb2.HangKind.ValueType = ...,
+        scope: builtins.str = ...,
+        limit: google.protobuf.duration_pb2.Duration | None = ...,
+        elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        is_held: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "limit", b"limit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["elapsed", b"elapsed", "is_held", b"is_held", "kind", b"kind", "limit", b"limit", "local_rank", b"local_rank", "number", b"number", "scope", b"scope"]) -> None: ...
+
+Global___ExpiredLimit: typing_extensions.TypeAlias = ExpiredLimit
 
 @typing.final
 class Leaving(google.protobuf.message.Message):
@@ -574,6 +629,7 @@ class Directive(google.protobuf.message.Message):
     COLLECT_FIELD_NUMBER: builtins.int
     NOTICE_FIELD_NUMBER: builtins.int
     LOGS_FIELD_NUMBER: builtins.int
+    END_HELD_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run that it speaks of; empty if it is about the session alone."""
     @property
@@ -612,6 +668,10 @@ class Directive(google.protobuf.message.Message):
     def logs(self) -> Global___LogRequests:
         """Whose output is asked for at present."""
 
+    @property
+    def end_held(self) -> Global___EndHeld:
+        """Which workers that are held may be ended."""
+
     def __init__(
         self,
         *,
@@ -625,12 +685,37 @@ class Directive(google.protobuf.message.Message):
         collect: Global___Collect | None = ...,
         notice: Global___Notice | None = ...,
         logs: Global___LogRequests | None = ...,
+        end_held: Global___EndHeld | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice", "logs"] | None: ...
+    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "end_held", b"end_held", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "end_held", b"end_held", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice", "logs", "end_held"] | None: ...
 
 Global___Directive: typing_extensions.TypeAlias = Directive
+
+@typing.final
+class EndHeld(google.protobuf.message.Message):
+    """The coordinator has taken the stacks of all workers of the round. The agent ends the workers that
+    it holds.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """The round."""
+    number: builtins.int
+    """Those held for an `ExpiredLimit` of this number, or a lower one."""
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        number: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number", b"number", "round_id", b"round_id"]) -> None: ...
+
+Global___EndHeld: typing_extensions.TypeAlias = EndHeld
 
 @typing.final
 class Authorities(google.protobuf.message.Message):
@@ -1163,10 +1248,15 @@ class StackRequest(google.protobuf.message.Message):
     ROUND_ID_FIELD_NUMBER: builtins.int
     LOCAL_RANKS_FIELD_NUMBER: builtins.int
     TIME_LEFT_FIELD_NUMBER: builtins.int
+    IS_EVIDENCE_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """To be repeated in the answer."""
     round_id: builtins.int
     """Only workers of this round count."""
+    is_evidence: builtins.bool
+    """Whether it is asked to judge a hang: then only the thread that trains is told of each worker,
+    with `progress`, and workers whose threads are at the same place are told of once.
+    """
     @property
     def local_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Local ranks of those asked for."""
@@ -1182,9 +1272,10 @@ class StackRequest(google.protobuf.message.Message):
         round_id: builtins.int = ...,
         local_ranks: collections.abc.Iterable[builtins.int] | None = ...,
         time_left: google.protobuf.duration_pb2.Duration | None = ...,
+        is_evidence: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["local_ranks", b"local_ranks", "request_id", b"request_id", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_evidence", b"is_evidence", "local_ranks", b"local_ranks", "request_id", b"request_id", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
 
 Global___StackRequest: typing_extensions.TypeAlias = StackRequest
 
@@ -1234,6 +1325,10 @@ class WorkerStacks(google.protobuf.message.Message):
     STACKS_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    SOURCE_LINE_FIELD_NUMBER: builtins.int
+    IS_STOPPED_FIELD_NUMBER: builtins.int
+    SAME_AS_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """The worker."""
     pid: builtins.int
@@ -1244,6 +1339,18 @@ class WorkerStacks(google.protobuf.message.Message):
     """Why there are none; empty if there are."""
     rank: builtins.int
     """Its rank. Only set for readers, by the coordinator."""
+    source_line: builtins.str
+    """The text of the line of its innermost call, if the agent can read it. Only in evidence."""
+    is_stopped: builtins.bool
+    """Whether its process is stopped. Only in evidence."""
+    same_as: builtins.int
+    """The worker before it in the list with the same stacks and line, by local rank; unset: the
+    worker's own are in here. Only in evidence.
+    """
+    @property
+    def progress(self) -> drumbeat.v1.failure_pb2.WorkerProgress:
+        """Where the worker stands. Only in evidence."""
+
     def __init__(
         self,
         *,
@@ -1252,8 +1359,14 @@ class WorkerStacks(google.protobuf.message.Message):
         stacks: builtins.str = ...,
         problem: builtins.str = ...,
         rank: builtins.int = ...,
+        progress: drumbeat.v1.failure_pb2.WorkerProgress | None = ...,
+        source_line: builtins.str = ...,
+        is_stopped: builtins.bool = ...,
+        same_as: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["local_rank", b"local_rank", "pid", b"pid", "problem", b"problem", "rank", b"rank", "stacks", b"stacks"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_same_as", b"_same_as", "progress", b"progress", "same_as", b"same_as"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_same_as", b"_same_as", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "pid", b"pid", "problem", b"problem", "progress", b"progress", "rank", b"rank", "same_as", b"same_as", "source_line", b"source_line", "stacks", b"stacks"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_same_as", b"_same_as"]) -> typing.Literal["same_as"] | None: ...
 
 Global___WorkerStacks: typing_extensions.TypeAlias = WorkerStacks
 

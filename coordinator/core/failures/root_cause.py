@@ -6,10 +6,12 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from msgspec.structs import replace
+
+from coordinator.core.failures.hang_diagnosis import describe_limit
 from coordinator.core.inprocess.records import IterationPhase, IterationState
-from coordinator.core.model import FailureRecord, HangKind
+from coordinator.core.model import FailureRecord, Hang, HangDiagnosis, HungRank
 from drumbeat.format import one_line
-from drumbeat.violation import show_value
 
 # Ages are measured on each host and travel over the network; what is closer
 # together than this can't be put in order honestly.
@@ -23,15 +25,6 @@ CAUSES_SHOWN_MAX = 4
 CAUSE_CHARACTERS_MAX = 300
 # Of a table that is not bounded in bytes: one that an older coordinator kept.
 NO_LIMIT = 1 << 60
-
-_LIMITS_BROKEN = {
-    HangKind.TIMER: "timer {name} not released {limit}",
-    HangKind.SECTION: "section {name} not left {limit}",
-    HangKind.STARTUP: "no first heartbeat {limit} of its start",
-    HangKind.PROGRESS: "no further heartbeat {limit}",
-    HangKind.RUNTIME: "its interpreter gave no sign of life {limit}",
-    HangKind.EXIT: "its interpreter did not end {limit}",
-}
 
 
 def unhealed(
@@ -51,13 +44,71 @@ def unhealed(
     ]
 
 
-def root_causes(records: Iterable[FailureRecord], round_id: int) -> list[FailureRecord]:
-    """Return the earliest failures of the round whose worker was not being stopped.
+def root_causes(
+    records: Iterable[FailureRecord], round_id: int, hang: HangDiagnosis | None = None
+) -> list[FailureRecord]:
+    """Return what explains the failure of a round; of a hang that was judged, its cause.
 
-    Several only if they lie within ``CANDIDATE_WINDOW_S``, or if a worker that hung
-    ended so soon after that it may have been first. Instants are those of the
-    coordinator's clock.
+    Else the earliest failures whose worker was not being stopped. Several only if they lie within
+    ``CANDIDATE_WINDOW_S``, or if a worker that hung ended so soon after that it may have been
+    first. Instants are those of the coordinator's clock.
     """
+    records = list(records)
+    found = _earliest(records, round_id)
+    if hang is None or not explains(hang, found, round_id):
+        return found
+    return [_blamed(cause, hang, records) for cause in hang.causes]
+
+
+def explains(
+    hang: HangDiagnosis | None, earliest: Sequence[FailureRecord], round_id: int | None
+) -> bool:
+    """Return whether a round failed of its hang: nothing failed before that was judged."""
+    if hang is None or hang.round_id != round_id or not hang.is_held or hang.is_over:
+        return False
+    return not earliest or bool(earliest[0].hang) or earliest[0].happened_at >= hang.at_s
+
+
+def _blamed(
+    cause: HungRank, hang: HangDiagnosis, records: Iterable[FailureRecord]
+) -> FailureRecord:
+    """Return the record of a rank that caused a hang; it may have been ended as all others."""
+    found: FailureRecord | None = None
+    for record in records:
+        place = record.round_id, record.incarnation, record.worker.local_rank
+        if place == (hang.round_id, cause.incarnation, cause.worker.local_rank):
+            found = record if found is None or record.hang is not None else found
+    if found is not None and found.hang is not None:
+        own = found.hang
+        return replace(found, hang=replace(own, stacks=own.stacks or cause.stacks))
+    seen = Hang(
+        kind=hang.limit.kind,
+        scope=hang.limit.scope,
+        limit_s=hang.limit.limit_s,
+        elapsed_s=hang.limit.elapsed_s,
+        progress=cause.progress,
+        stacks=cause.stacks,
+        evidence=cause.notes,
+    )
+    message = f"it was {cause.place} while other ranks exceeded a limit: {describe_limit(seen)}"
+    if found is not None:
+        return replace(found, hang=seen, message=found.message or message)
+    return FailureRecord(
+        incarnation=cause.incarnation,
+        sequence=0,
+        round_id=hang.round_id,
+        host=cause.host,
+        name=cause.agent,
+        worker=cause.worker,
+        happened_at=hang.at_s,
+        pid=cause.pid,
+        message=message,
+        is_stopped_by_agent=True,
+        hang=seen,
+    )
+
+
+def _earliest(records: Iterable[FailureRecord], round_id: int) -> list[FailureRecord]:
     causes = sorted(
         (r for r in records if r.round_id == round_id and not r.is_victim),
         key=lambda r: (r.happened_at, r.worker.rank),
@@ -83,9 +134,8 @@ def _named(record: FailureRecord) -> str:
     why = one_line(lines[0], CAUSE_CHARACTERS_MAX) if lines else ""
     if record.has_never_run and why:
         return f"{who}: {why}"
-    if (hang := record.hang) is not None:
-        name, limit = show_value(hang.scope), f"within {hang.limit_s:g} s"
-        return f"{who} hung: {_LIMITS_BROKEN[hang.kind].format(name=name, limit=limit)}"
+    if record.hang is not None:
+        return f"{who} hung: {describe_limit(record.hang)}"
     if record.interruption is not None:
         return f"{who}: {record.interruption}{f': {why}' if why else ''}"
     ending = record.signal_name or f"exit code {record.exit_code}"

@@ -6,9 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, room_for, root_causes, unhealed
+from coordinator.core.failures.root_cause import (
+    CAUSES_SHOWN_MAX,
+    explains,
+    room_for,
+    root_causes,
+    unhealed,
+)
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import FailureRecord, FailureReport, Round, Verdict, VerdictCause
+from coordinator.core.model import (
+    FailureRecord,
+    FailureReport,
+    HangDiagnosis,
+    Round,
+    Verdict,
+    VerdictCause,
+)
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import reasons
 from coordinator.core.run.records import FailureRecorded, FailuresCounted
@@ -104,6 +117,7 @@ def make_verdict(
             world_size=state.round.world_size,
             done=sum(done.values()),
             where=state.where,
+            hang=state.hang,
             # Those that failed or lost hosts, and not those that more agents joined.
             earlier=[reason for reason in ends if reason.startswith("round ")],
         )
@@ -116,23 +130,26 @@ def make_verdict(
     )
 
 
-def make_report(
+def make_report(  # noqa: PLR0913 - all that is known of a round
     records: Iterable[FailureRecord],
     round_id: int,
     *,
     world_size: int,
     done: int = 0,
     where: Standings = NOWHERE,
+    hang: HangDiagnosis | None = None,
     earlier: Sequence[str] = (),
 ) -> FailureReport | None:
     """Return the report of a round, ``None`` if nothing is known of it.
 
-    ``where`` is who was where when it failed, ``earlier`` what ended the rounds before.
+    ``where`` is who was where when it failed, ``hang`` the latest that was judged, ``earlier``
+    what ended the rounds before.
     """
     of_round = [record for record in records if record.round_id == round_id]
     if not of_round and not where.shown and not earlier:
         return None
-    causes = root_causes(of_round, round_id)
+    causes = root_causes(of_round, round_id, hang)
+    has_hung = explains(hang, root_causes(of_round, round_id), round_id)
     explained = {(record.incarnation, record.sequence) for record in causes}
     # A worker that restarts in process can have several. That it was stopped in the end is
     # the least of what there is to say of it.
@@ -153,6 +170,7 @@ def make_report(
         standings=where.shown,
         standings_count=where.count,
         earlier=tuple(earlier[-EARLIER_SHOWN_MAX:]),
+        hang=hang if has_hung else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.failures.root_cause import root_causes
+from coordinator.core.failures.root_cause import explains, root_causes
 from coordinator.core.failures.verdict import known_failures
 from coordinator.core.model import Beat, VerdictCause
 from coordinator.core.phases.phase import RunContext, RunPhase
@@ -37,6 +37,7 @@ class Ending(RunPhase):
         """Give the verdict once all is said, or take the failure back: with another round."""
         state, current = self.state, self.state.round
         assert current is not None, "a run without a round fails at once"
+        round_id = current.round_id
         if self._lost_before is not None and not state.stop_reason:
             lost = reasons.round_lost(current, [self._lost_before])
             reason = f"{lost}, not heard since before this: {state.reason}"
@@ -46,8 +47,9 @@ class Ending(RunPhase):
             return None
         if state.failing_cause is VerdictCause.STOPPED or self._lost_before is not None:
             return self.run.ended(VerdictCause.STOPPED, state.stop_reason, now=now)
-        causes = root_causes(known_failures(state, self.members), current.round_id)
-        reason = reasons.run_failed(state.reason, causes, state.where)
+        reason, causes = state.reason, root_causes(known_failures(state, self.members), round_id)
+        if not explains(state.hang, causes, round_id):
+            reason = reasons.run_failed(reason, causes, state.where)
         return self.run.ended(state.failing_cause, reason, now=now)
 
     def _is_finished(self, incarnation: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from coordinator.core import effects as fx
+from coordinator.core import events as ev
 from coordinator.core import model
 from coordinator.core.failures.verdict import SilentAtFailure, make_verdict
 from coordinator.core.membership.leases import Membership
@@ -81,7 +82,7 @@ class RunContext:
             or presence.heard_at is None
             or presence.beat.workers_alive
         )
-        is_again = before is Stretch.INTERRUPTED
+        is_again = before in (Stretch.INTERRUPTED, Stretch.HUNG)
         meter.enter(ledger, *self._seated(), alive, is_again=is_again)
 
     def _seated(self) -> tuple[int | None, dict[str, int]]:
@@ -227,6 +228,9 @@ class RunPhase(ABC):
     def heard(self, incarnation: str, beat: model.Beat, *, sent_at: float, now: float) -> None:  # noqa: B027
         """Take in a beat of a member."""
 
+    def evidence_taken(self, event: ev.EvidenceTaken, *, now: float) -> None:  # noqa: B027
+        """Take in what all workers of a round do."""
+
     def recorded(self, incarnation: str) -> None:  # noqa: B027
         """Take in that a failure record of this agent was counted."""
 
@@ -253,6 +257,10 @@ class RunPhase(ABC):
 
     def notices(self, *, now: float) -> list[fx.TellNotice]:
         """Return what to tell training of a notice, once."""
+        return []
+
+    def held(self) -> list[fx.EndHeld]:
+        """Return which agents may end the workers that they hold for a hang."""
         return []
 
     def check_invariants(self) -> None:  # noqa: B027

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import chain, takewhile
 
-from coordinator.core.effects import Instruct, TellNotice
-from coordinator.core.failures.root_cause import root_causes
+from coordinator.core.effects import EndHeld, Instruct, TellNotice
+from coordinator.core.events import EvidenceTaken
+from coordinator.core.failures.root_cause import explains, root_causes
 from coordinator.core.failures.verdict import known_failures
 from coordinator.core.inprocess.restarts import InProcessRestarts
-from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
+from coordinator.core.model import Beat, FailureRecord, GroupState, HangDiagnosis, VerdictCause
+from coordinator.core.phases.hangs import Hangs
 from coordinator.core.phases.notices import Notices
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
@@ -48,6 +50,7 @@ class Running(RunPhase):
         self.released: dict[str, str] = {}
         self._inprocess = InProcessRestarts(run, self._round, now=now)
         self._notices = Notices(run, self._round, now=now)
+        self._hangs = Hangs(run, self._round)
 
     def connected(self, incarnation: str, *, now: float) -> None:
         if not self.state.is_seated(incarnation):
@@ -74,6 +77,7 @@ class Running(RunPhase):
             self._notices.leaving(incarnation, beat.leaving, now=now)
         if beat.notice is not None:
             self._notices.reported(incarnation, beat.notice)
+        self._hangs.reported(incarnation, beat.expired)
         if beat.workers_done:
             self.run.done[incarnation] = beat.workers_done
         if beat.state is GroupState.FAILED:
@@ -94,6 +98,7 @@ class Running(RunPhase):
         self._waiting.pop(incarnation, None)
         self.released.pop(incarnation, None)
         self._notices.lost(incarnation)
+        self._hangs.lost(incarnation)
         is_excused = self._inprocess.lost(incarnation, reason)
         if self.state.is_awaited(incarnation) and not is_excused:
             self._lost.add(incarnation)
@@ -105,6 +110,9 @@ class Running(RunPhase):
         if not isinstance(transition, EndingStarted | RoundEnded) or transition.cause in _PLANNED:
             return None
         progress = self.members.meter.progress
+        if (judged := self._hang()) is not None:
+            host, since_s = self.state.goodput.host, judged.since_s
+            return Found(cause=Cause.HANG, host=host, since=nanoseconds(since_s))
         if not (causes := self._causes()):  # no word of it came: it was after the last progress
             failed = sorted(self._failed, key=lambda i: self._round.seats[i].group_rank)
             host = self._round.seats[failed[0]].agent.name if failed else ""
@@ -130,6 +138,13 @@ class Running(RunPhase):
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()
 
+    def evidence_taken(self, event: EvidenceTaken, *, now: float) -> None:
+        if event.round_id == self._round.round_id:
+            self._hangs.answered(event.question, event.ranks, now=now)
+
+    def held(self) -> list[EndHeld]:
+        return self._hangs.effects()
+
     def give_notice(self, kind: NoticeKind, reason: str, *, until: float, now: float) -> None:
         self._notices.give(kind, reason, until=until, now=now)
 
@@ -145,6 +160,7 @@ class Running(RunPhase):
         """Journal what follows for iterations, then judge the round."""
         inprocess, state, current = self._inprocess, self.state, self._round
         was_pending = state.notice is not None
+        self._hangs.review(now=now)
         self._notices.review(now=judged_at)
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if self._notices.review_at is not None:
@@ -199,7 +215,14 @@ class Running(RunPhase):
 
     def _causes(self) -> list[FailureRecord]:
         """Return what explains the failure of the round, as far as it is known. Linear."""
-        return root_causes(known_failures(self.state, self.members), self._round.round_id)
+        known = known_failures(self.state, self.members)
+        return root_causes(known, self._round.round_id, self.state.hang)
+
+    def _hang(self) -> HangDiagnosis | None:
+        """Return the hang that explains the failure of the round, if one does. Linear."""
+        round_id, hang = self._round.round_id, self.state.hang
+        earliest = root_causes(known_failures(self.state, self.members), round_id)
+        return hang if explains(hang, earliest, round_id) else None
 
     def _unable(self) -> list[str]:
         """Return failed members that can't start the command; no restart would help."""
@@ -230,7 +253,7 @@ class Running(RunPhase):
         if judged_at < until and not current.seats.keys().isdisjoint(may_be_lost):
             if self._undecided is None:  # what it says is linear, so it is said once
                 unsure = current.seats.keys() & (members.missed | members.suspects)
-                what = reasons.round_failed(current, self._causes(), self._failed)
+                what = reasons.round_failed(current, self._causes(), self._failed, self._hang())
                 alive = f"{reasons.hosts(current, unsure)} {are(len(unsure))} alive"
                 reason = f"{what}; waiting to hear whether {alive}"
                 self._undecided = Wait(reason=reason, agents_wanted=0, until=until)
@@ -240,7 +263,7 @@ class Running(RunPhase):
             return None
         where, why, causes = self._where(judged_at), self._inprocess.give_up, self._causes()
         if why is None:
-            what = reasons.round_failed(current, causes, self._failed, where)
+            what = reasons.round_failed(current, causes, self._failed, self._hang(), where)
         elif len(state.given_up) == len(current.seats):
             reason = f"round {current.round_id} lost all hosts: {why}"
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)

@@ -64,6 +64,7 @@ class Stretch(StrEnum):
     GATHERING = "GATHERING"
     ROUND = "ROUND"  # a round or, within it, what follows a restart in process
     INTERRUPTED = "INTERRUPTED"
+    HUNG = "HUNG"  # a round whose workers exceed a limit, until they go on or it ends
     ENDING = "ENDING"
 
 
@@ -160,6 +161,8 @@ def cut(
             borders = [(Part.WAITING, end)]
         case Stretch.INTERRUPTED:
             borders = [(Part.INTERRUPTED, end)]
+        case Stretch.HUNG:
+            borders = [(Part.HANGING, end)]
         case Stretch.ENDING:
             borders = [(Part.STOPPING, end)]
         case _ if marks is None:

@@ -73,7 +73,7 @@ class Registry:
                 keys = self._deadlines.pop_due(now)
             case ev.OutageEnded():
                 keys = list(self.runs)
-            case ev.RunRead():
+            case ev.RunRead() | ev.EvidenceTaken():
                 keys = [event.run_id]
             case ev.DrainAsked():
                 return self._drain(event, now)

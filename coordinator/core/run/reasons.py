@@ -8,7 +8,7 @@ from itertools import islice
 
 from coordinator.core.effects import Decided
 from coordinator.core.failures.root_cause import describe
-from coordinator.core.model import FailureRecord, Round
+from coordinator.core.model import FailureRecord, HangDiagnosis, Round
 from coordinator.core.progress.worker_progress import NOWHERE, Standings, furthest_behind
 from coordinator.core.run.state import RunState
 from drumbeat.format import count
@@ -42,9 +42,12 @@ def round_failed(
     current: Round,
     causes: Sequence[FailureRecord],
     failed: Collection[str],
+    hang: HangDiagnosis | None = None,
     where: Standings = NOWHERE,
 ) -> str:
-    """Name the root cause if its record is there, else the hosts that reported a failure."""
+    """Name the root cause if it is known, else the hosts that reported a failure."""
+    if hang is not None:
+        return f"round {current.round_id} hung: {hang.summary}"
     what = _cause(causes, where) if causes else f"a worker on {hosts(current, failed)}"
     return f"round {current.round_id} failed: {what}"
 

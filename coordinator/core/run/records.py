@@ -9,12 +9,21 @@ from msgspec import Struct
 
 from coordinator.core.failures.root_cause import NO_LIMIT
 from coordinator.core.inprocess.records import IterationRecord
-from coordinator.core.model import AgentIdentity, FailureRecord, RunSpec, Verdict, VerdictCause
+from coordinator.core.model import (
+    AgentIdentity,
+    FailureRecord,
+    HangDiagnosis,
+    RunSpec,
+    Verdict,
+    VerdictCause,
+)
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.goodput import ProgressNoted
 from coordinator.core.progress.notice import NoticeRecord
 from coordinator.core.progress.stragglers import StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
+
+CALLER_CHARACTERS_MAX = 256
 
 
 class RoundEnd(StrEnum):
@@ -120,6 +129,24 @@ class FailuresCounted(Struct, frozen=True, kw_only=True):
         return FailuresCounted(heard=heard, count=count)
 
 
+class HangJudged(Struct, frozen=True, kw_only=True):
+    """Workers of the round exceed a limit, and what all its ranks did then was judged."""
+
+    hang: HangDiagnosis
+    at_s: float = 0.0
+
+
+class HangOver(Struct, frozen=True, kw_only=True):
+    """The workers went on by themselves."""
+
+    round_id: int
+    reason: str
+    at_s: float = 0.0
+
+
+HangRecord = HangJudged | HangOver
+
+
 class LimitsLearned(Struct, frozen=True, kw_only=True):
     """What is known of the run's limits, all of it; empty after they were forgotten."""
 
@@ -170,6 +197,7 @@ Record = (
     | EndingStarted
     | FailureRecorded
     | FailuresCounted
+    | HangRecord
     | LimitsLearned
     | CallNoted
     | RunEnded
@@ -179,6 +207,25 @@ Record = (
     | ProgressNoted
     | StragglerRecord
 )
+
+
+class HistoryEntry(Struct, frozen=True, kw_only=True):
+    """One decision on a run."""
+
+    at_s: float  # on the coordinator's clock
+    decision: str  # a fixed phrase
+    reason: str
+    round_id: int | None  # of the current or last round then
+    sequence: int = 0  # counts the decisions of the run, from 1
+    caller: str = ""  # who asked for it; empty: its own decision
+
+
+def asked(record: CallNoted) -> str:
+    """Say who asked for something, and why if that was said."""
+    what = "stopped" if record.kind is CallKind.STOP_ASKED else "restarted"
+    who = f"{what} by {record.caller[:CALLER_CHARACTERS_MAX] or 'the operator'}"
+    return f"{who}: {record.reason}" if record.reason else who
+
 
 # What a usual record takes in a journal; larger ones count as several.
 USUAL_BYTES = 2_048

@@ -73,7 +73,10 @@ class Run(RunContext):
         due, judged_at = self._phase.review_at, now
         if due is not None and now >= due and not isinstance(event, ev.DeadlineReached):
             judged_at = math.nextafter(due, -math.inf)
-        self._take_in(event, now)
+        if isinstance(event, ev.EvidenceTaken):
+            self._phase.evidence_taken(event, now=now)
+        else:
+            self._take_in(event, now)
         self._let_go_drained(now)
         while True:
             transition = self._phase.review(now=now, judged_at=judged_at)
@@ -86,8 +89,7 @@ class Run(RunContext):
         self._tell_stragglers(now)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
-        effects += phase.instructions()
-        effects += phase.notices(now=now)
+        effects += [*phase.instructions(), *phase.notices(now=now), *phase.held()]
         if self.state.verdict is not None and not self._is_dismissed:
             effects += self._dismiss(self.state.verdict)
         if self.members.follow(len(self.members.presences)):
@@ -120,7 +122,7 @@ class Run(RunContext):
         held = ((opened, self._drain_of(opened)) for opened in self._held.values())
         return [(opened, _waits_for(drain)) for opened, drain in held if drain is not None]
 
-    def _take_in(self, event: ev.CoreEvent, now: float) -> None:
+    def _take_in(self, event: ev.OtherEvent, now: float) -> None:
         match event:
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
@@ -256,8 +258,8 @@ class Run(RunContext):
             self._release(session_id, reason)
 
     def _release(self, session_id: str, reason: str) -> None:
-        released = Release(reason=reason, is_drained=True)
-        self.effects.append(fx.Direct(session_id=session_id, state=released))
+        state = Release(reason=reason, is_drained=True)
+        self.effects.append(fx.Direct(session_id=session_id, state=state))
 
     def _drain_of(self, event: ev.SessionOpened) -> KeptDrain | None:
         return self.drains.find(self.state.run_id, numbered(event.agent, self._names))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from coordinator.core.failures.root_cause import insert_most_telling
@@ -16,6 +15,7 @@ from coordinator.core.inprocess import records as its
 from coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
+    HangDiagnosis,
     Round,
     RunSpec,
     Seat,
@@ -35,12 +35,12 @@ from coordinator.core.progress.notice import (
 from coordinator.core.progress.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import records as rec
+from coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
 from coordinator.core.run.times import RoundTimes
 from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
 HISTORY_REASON_CHARACTERS_MAX = 512
-CALLER_CHARACTERS_MAX = 256
 # Entries that the message of a broken transition tells.
 TRANSITION_HISTORY_MAX = 20
 # Addresses of earlier rounds that no round may have again. Workers of a round
@@ -71,17 +71,6 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.ENDING: frozenset({Phase.ENDED, Phase.GATHERING}),
     Phase.ENDED: frozenset(),
 }
-
-
-class HistoryEntry(Struct, frozen=True, kw_only=True):
-    """One decision on a run."""
-
-    at_s: float  # on the coordinator's clock
-    decision: str  # a fixed phrase
-    reason: str
-    round_id: int | None  # of the current or last round then
-    sequence: int = 0  # counts the decisions of the run, from 1
-    caller: str = ""  # who asked for it; empty: its own decision
 
 
 class InvalidTransition(Exception):
@@ -126,6 +115,7 @@ class RunState:
     # above it was counted before.
     failures_heard: dict[str, int] = field(default_factory=dict)
     failing_cause: VerdictCause = VerdictCause.WORKER_FAILED  # of a run that has not ended yet
+    hang: HangDiagnosis | None = None  # the latest, perhaps of an earlier round
     where: Standings = NOWHERE  # when the last round failed; while one runs nowhere
     notice: PendingNotice | None = None  # of the round that runs
     notices_count: int = 0  # the id of the latest
@@ -175,6 +165,14 @@ class RunState:
     def group_ranks(self) -> dict[str, int]:
         """Return the group ranks of the current or last round, by incarnation, in order."""
         return {incarnation: seat.group_rank for incarnation, seat in self.seats.items()}
+
+    @property
+    def current_hang(self) -> HangDiagnosis | None:
+        """The hang of the round that runs, unless that is over."""
+        hang = self.hang
+        if hang is None or hang.is_over or self.phase is not Phase.RUNNING:
+            return None
+        return hang if hang.round_id == self.round_id else None
 
     def is_awaited(self, incarnation: str) -> bool:
         """Return whether the current round can't succeed without this agent."""
@@ -232,7 +230,10 @@ class RunState:
         if isinstance(record, StragglerRecord):
             self._take_straggler(record)
             return
-        self._apply(record)
+        if isinstance(record, rec.HangRecord):
+            self._take_hang(record)
+        else:
+            self._apply(record)
         self._account(record)
 
     def stretch(self) -> Stretch | None:
@@ -245,7 +246,9 @@ class RunState:
                 is_held_up = (
                     iterations is not None and iterations.phase is its.IterationPhase.INTERRUPTED
                 )
-                return Stretch.INTERRUPTED if is_held_up else Stretch.ROUND
+                if is_held_up:
+                    return Stretch.INTERRUPTED
+                return Stretch.ROUND if self.current_hang is None else Stretch.HUNG
             case Phase.ENDING:
                 return Stretch.ENDING
         return None
@@ -317,6 +320,14 @@ class RunState:
             case NoticeEnded():
                 self.notice = None
                 self._note(record.at_s, "notice over", record.reason)
+
+    def _take_hang(self, record: rec.HangRecord) -> None:
+        if isinstance(record, rec.HangJudged):
+            self.hang = record.hang
+            self._note(record.at_s, "hang found", record.hang.summary)
+        elif self.hang is not None:
+            self.hang = replace(self.hang, is_over=True)
+            self._note(record.at_s, "hang over", record.reason)
 
     def _start_round(self, record: rec.RoundStarted) -> None:
         if self.round is None:
@@ -446,9 +457,9 @@ class RunState:
         if record.call_id:
             self.calls = [*self.calls[-CALLS_KNOWN_MAX + 1 :], record.call_id]
         if record.kind is rec.CallKind.STOP_ASKED and self.phase is not Phase.ENDED:
-            self.stop_reason = self.stop_reason or asked(record)
+            self.stop_reason = self.stop_reason or rec.asked(record)
         elif record.kind is rec.CallKind.RESTART_ASKED and self.phase is Phase.RUNNING:
-            self.restart_reason = asked(record)
+            self.restart_reason = rec.asked(record)
         if record.kind is rec.CallKind.ACCESS_REFUSED:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
 
@@ -482,13 +493,6 @@ class RunState:
         self.history.append(entry)
         if len(self.history) > self.history_max:
             del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
-
-
-def asked(record: rec.CallNoted) -> str:
-    """Say who asked for something, and why if that was said."""
-    what = "stopped" if record.kind is rec.CallKind.STOP_ASKED else "restarted"
-    who = f"{what} by {record.caller[:CALLER_CHARACTERS_MAX] or 'the operator'}"
-    return f"{who}: {record.reason}" if record.reason else who
 
 
 def key_of(run_id: str, generation: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.core import effects as fx
 from coordinator.core.effects import Persist
 from coordinator.core.policy import Policy
-from coordinator.core.run.state import HistoryEntry
+from coordinator.core.run.records import HistoryEntry
 from coordinator.journal.changes import Change, Compact
 from coordinator.journal.sqlite import SqliteFile
 from tests.support.status import kind, status_of

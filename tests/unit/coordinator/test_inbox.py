@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from coordinator.core.events import AgentLeft, BeatReceived, SessionClosed
 from coordinator.core.inprocess.records import InprocessReport
-from coordinator.core.model import Beat, GroupState
+from coordinator.core.model import Beat, ExpiredLimit, GroupState, HangKind
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.notice import Leaving, NoticeReport
 from coordinator.core.progress.worker_progress import WorkerProgress
@@ -91,6 +91,11 @@ def test_a_beat_repeats_another_unless_anything_but_places_of_workers_is_new() -
         "leaving": Leaving(reason="got SIGTERM", time_left_s=1.0),
         "notice": NoticeReport(notice_id=1),
         "pids": (7,),
+        "expired": (
+            ExpiredLimit(
+                number=1, local_rank=0, kind=HangKind.PROGRESS, limit_s=5.0, elapsed_s=5.0
+            ),
+        ),
     }
     assert news.keys() == {*Beat.__struct_fields__} - {"workers"}
     assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)

@@ -6,8 +6,7 @@ from coordinator.access.token_table import secret_sha256
 from coordinator.core import effects as fx
 from coordinator.core.events import CallNoted, LimitsReset, TokenCreated, TokenRevoked
 from coordinator.core.policy import Policy
-from coordinator.core.run.records import CallKind
-from coordinator.core.run.state import CALLER_CHARACTERS_MAX
+from coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind
 from drumbeat.access.token import Role
 from drumbeat.v1 import query_pb2
 from tests.support.status import status_of

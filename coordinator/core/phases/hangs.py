@@ -1,0 +1,131 @@
+"""Pure. The hangs of a running round: evidence is taken from all ranks before any is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.core.effects import EndHeld, TakeEvidence
+from coordinator.core.failures.hang_diagnosis import RankEvidence, diagnose
+from coordinator.core.model import ExpiredLimit, Round
+from coordinator.core.phases.phase import RunContext
+from coordinator.core.progress.goodput import Cause, Found, nanoseconds
+from coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.durations import format_duration
+
+
+class Hangs:
+    """The hangs of one round. Not thread-safe; one owner calls it.
+
+    Agents say with each beat which limits their workers exceed. When one is news, the stacks of all
+    workers are asked for, and the answer is judged. Agents that hold a worker to kill it are then
+    told to. All but the judgement cost the same in a run of any size.
+    """
+
+    def __init__(self, run: RunContext, current: Round) -> None:
+        self._run, self._round = run, current
+        self._expired: dict[str, tuple[ExpiredLimit, ...]] = {}  # by incarnation
+        self._judged: dict[str, int] = {}  # the highest number that a judgement was about
+        self._asked: int | None = None  # the question that has no answer yet
+        self._questions = 0
+        self._untold: set[str] = set()
+
+    def reported(self, incarnation: str, expired: tuple[ExpiredLimit, ...]) -> None:
+        """Take in which limits the workers of a participant exceed now, as often as it says so."""
+        if expired:
+            self._expired[incarnation] = expired
+            if any(each.is_held for each in expired):
+                self._untold.add(incarnation)
+        else:
+            self._expired.pop(incarnation, None)
+
+    def lost(self, incarnation: str) -> None:
+        """Forget a participant that is gone."""
+        self._expired.pop(incarnation, None)
+        self._untold.discard(incarnation)
+
+    def review(self, *, now: float) -> None:
+        """Ask for evidence if a limit is news, and journal the end of a hang."""
+        hang = self._run.state.current_hang
+        if hang is not None and not self._expired and self._asked is None:
+            lasted = format_duration(max(0.0, now - hang.since_s))
+            reason = f"training goes on; it had stood still for {lasted}"
+            self._run.decide(HangOver(round_id=hang.round_id, reason=reason, at_s=now))
+        if self._asked is not None or not self._has_news():
+            return
+        if hang is not None and hang.is_held:
+            self._note_judged()  # its workers are being ended: nothing new is to be learned of them
+            return
+        self._questions += 1
+        self._asked = self._questions
+        may_signal = any(each.is_held for each in self._limits().values())
+        question = TakeEvidence(
+            run_id=self._run.state.key,
+            round_id=self._round.round_id,
+            question=self._asked,
+            may_signal=may_signal,
+        )
+        self._run.effects.append(question)
+
+    def answered(self, question: int, ranks: Iterable[RankEvidence], *, now: float) -> None:
+        """Judge what was seen. Linear in workers."""
+        if question != self._asked:
+            return
+        self._asked = None
+        limits = self._limits()
+        self._note_judged()
+        if not limits:
+            return  # the workers went on meanwhile
+        seats = self._round.seats
+        found = diagnose(self._round.round_id, ranks, limits, now=now)
+        host = found.causes[0].agent if found.causes else ""
+        first = min(self._expired, key=lambda i: seats[i].group_rank)
+        since = self._run.members.meter.progress
+        cause = Found(
+            cause=Cause.HANG,
+            host=host or seats[first].agent.name,
+            since=nanoseconds(found.since_s) if since is None else since,
+        )
+        self._run.close_stretch(cause, now=now)
+        self._run.decide(HangJudged(hang=found, at_s=now))
+
+    def effects(self) -> list[EndHeld]:
+        """Return which agents may end the workers they hold; repeated until they have."""
+        told = []
+        for incarnation in sorted(self._untold):
+            presence = self._run.members.presences.get(incarnation)
+            number = self._judged.get(incarnation)
+            if number is None:
+                continue
+            if presence is not None and presence.session_id is not None:
+                told.append(
+                    EndHeld(
+                        session_id=presence.session_id,
+                        round_id=self._round.round_id,
+                        number=number,
+                    )
+                )
+            self._untold.discard(incarnation)
+        return told
+
+    def _has_news(self) -> bool:
+        return any(
+            each.number > self._judged.get(incarnation, 0)
+            for incarnation, expired in self._expired.items()
+            for each in expired
+        )
+
+    def _note_judged(self) -> None:
+        for incarnation, expired in self._expired.items():
+            latest = max(each.number for each in expired)
+            self._judged[incarnation] = max(latest, self._judged.get(incarnation, 0))
+
+    def _limits(self) -> dict[int, ExpiredLimit]:
+        """Return what has expired by rank; of several of one rank the one that is held."""
+        seats = self._round.seats
+        found: dict[int, ExpiredLimit] = {}
+        for incarnation, expired in self._expired.items():
+            for each in expired:
+                rank = seats[incarnation].rank_first + each.local_rank
+                if rank not in found or each.is_held:
+                    found[rank] = each
+        return found
