@@ -34,6 +34,7 @@ from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage
 from coordinator.limits import Limits
+from coordinator.shell.collecting.evidence import EvidenceTaker
 from coordinator.shell.collecting.logs import LogReaders
 from coordinator.shell.collecting.stacks import StackQuestions
 from coordinator.shell.turns import Queued, Turns
@@ -138,6 +139,8 @@ class Driver:
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
+        self._evidence = EvidenceTaker(self.stacks, journal.runs.states.get, self.submit)
+        self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
         self._outages_s = 0.0  # how long all that are over have lasted
         self._history = CoordinatorHistory()
@@ -282,6 +285,7 @@ class Driver:
     def stop(self, error: CoordinatorError) -> None:
         """Decide nothing any more, and end every session and watch with an error."""
         self._turns.stop(error)
+        self._evidence.close()
         self.journal.runs.watches.end(error)
 
     @asynccontextmanager

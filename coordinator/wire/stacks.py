@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
+from msgspec.structs import replace
+
 from coordinator.core import effects as fx
 from coordinator.core.progress.stack_gathering import Answer, Found
+from coordinator.wire.failure import PROGRESS
 from drumbeat.format import one_line, printable
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2, session_pb2
+from drumbeat.violation import InvalidField
 
 STACKS_CHARACTERS_MAX = 64 * 1024  # of one worker
 PROBLEM_CHARACTERS_MAX = 1024
@@ -22,6 +29,7 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
                 round_id=each.round_id,
                 local_ranks=each.local_ranks,
                 time_left=duration(each.time_left_s),
+                is_evidence=each.is_evidence,
             )
             for each in effect.stacks
         )
@@ -30,7 +38,7 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
 
 def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
     """Read what an agent found; its texts are cut and made printable."""
-    return [
+    found = [
         Found(
             local_rank=each.local_rank,
             pid=min(each.pid, PID_MAX),
@@ -40,6 +48,26 @@ def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
         )
         for each in message.workers
     ]
+    return _with_evidence(message, found)
+
+
+def _with_evidence(message: session_pb2.ReportStacksRequest, found: Iterable[Found]) -> list[Found]:
+    """Add what only evidence of a hang has; a worker with the stacks of another gets these."""
+    evidence: dict[int, Found] = {}
+    for worker, each in zip(message.workers, found, strict=True):
+        same = evidence.get(worker.same_as) if worker.HasField("same_as") else None
+        progress = None
+        if worker.HasField("progress"):
+            with suppress(InvalidField):
+                progress = PROGRESS.read(worker.progress)
+        evidence[each.local_rank] = replace(
+            each,
+            stacks=each.stacks if same is None else same.stacks,
+            source_line=one_line(worker.source_line if same is None else same.source_line, 200),
+            is_stopped=worker.is_stopped,
+            progress=progress,
+        )
+    return list(evidence.values())
 
 
 def answer_message(answer: Answer) -> query_pb2.GetStacksResponse:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinator.core.progress.worker_progress import WorkerProgress
+
 ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # of one question; stacks that come then are left out
 
 
@@ -28,6 +30,10 @@ class Found(Struct, frozen=True, kw_only=True):
     pid: int = 0
     stacks: str = ""
     problem: str = ""
+    # Only in evidence of a hang.
+    progress: WorkerProgress | None = None
+    source_line: str = ""
+    is_stopped: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -35,6 +41,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     agent: Asked
     workers: tuple[Found, ...]
+    is_reached: bool = True  # it is the agent that says it
 
 
 @dataclass(slots=True)
@@ -64,7 +71,9 @@ class StackGathering:
         """Say why there are no stacks of an agent's workers; ``None`` if it has answered."""
         agent = self.waiting.get(incarnation)
         ranks = agent.ranks if agent is not None else ()
-        return self.answered(incarnation, [Found(local_rank=at, problem=why) for at in ranks])
+        none = [Found(local_rank=at, problem=why) for at in ranks]
+        answer = self.answered(incarnation, none)
+        return None if answer is None else replace(answer, is_reached=False)
 
     def _with_room(self, found: Found) -> Found:
         size = len(found.stacks.encode())

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from msgspec import Struct
 
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
-from coordinator.core.progress.stack_gathering import Answer, Asked, Found, StackGathering
+from coordinator.core.model import Round
+from coordinator.core.progress.stack_gathering import (
+    Answer,
+    Asked,
+    Found,
+    StackGathering,
+    asked_of,
+)
+from coordinator.core.run.state import RunState
 from coordinator.errors import LimitReached
 
 FEATURE = "stacks"  # of agents that answer
-QUESTIONS_MAX = 4  # at once, of all runs
+QUESTIONS_MAX = 4  # of readers, at once, of all runs
+EVIDENCE_MAX = 64  # questions for evidence of hangs, at once; a run has one
+EVIDENCE_BYTES_MAX = 256 * 1024 * 1024  # of one; equal stacks count each time, and are kept once
+_LIMITS = {
+    False: ("stack_questions_max", QUESTIONS_MAX),
+    True: ("evidence_questions_max", EVIDENCE_MAX),
+}
 ANSWER_WITHIN_S = 4.0
 ASKED_AT_ONCE_MAX = 250
 
@@ -32,6 +47,7 @@ class _Question:
     run_id: str
     round_id: int
     deadline: float
+    is_evidence: bool
     gathering: StackGathering
     answers: asyncio.Queue[Answer] = field(default_factory=asyncio.Queue)
 
@@ -58,13 +74,26 @@ class StackQuestions:
             del self._sessions[key]
 
     async def ask(
-        self, run_id: str, round_id: int, asked: Mapping[str, Asked]
+        self,
+        run_id: str,
+        round_id: int,
+        asked: Mapping[str, Asked],
+        *,
+        is_evidence: bool = False,
     ) -> AsyncGenerator[Answer, None]:
-        """Yield an answer for each agent, as they come. Raises ``LimitReached``."""
-        if len(self._questions) >= QUESTIONS_MAX:
-            raise LimitReached("stack_questions_max", QUESTIONS_MAX)
+        """Yield an answer for each agent, as they come. Raises ``LimitReached``.
+
+        ``is_evidence``: it is asked to judge a hang, which waits for no reader.
+        """
+        same = [each for each in self._questions.values() if each.is_evidence == is_evidence]
+        name, most = _LIMITS[is_evidence]
+        if len(same) >= most:
+            raise LimitReached(name, most)
         deadline = asyncio.get_running_loop().time() + self._within_s
-        question = _Question(run_id, round_id, deadline, StackGathering(dict(asked)))
+        gathering = StackGathering(dict(asked))
+        if is_evidence:
+            gathering.bytes_max = EVIDENCE_BYTES_MAX
+        question = _Question(run_id, round_id, deadline, is_evidence, gathering)
         self._questions[request_id := uuid.uuid4().hex] = question
         gathering, answers = question.gathering, question.answers
         try:
@@ -117,12 +146,33 @@ class StackQuestions:
                 round_id=question.round_id,
                 local_ranks=tuple(question.gathering.waiting[incarnation].ranks),
                 time_left_s=max(0.0, question.deadline - now),
+                is_evidence=question.is_evidence,
             )
             for request_id, question in self._questions.items()
             if question.run_id == run_id and incarnation in question.gathering.waiting
         )
         if requests:
             session.put(fx.Collect(session_id=session.session_id, stacks=requests))
+
+
+async def asked_of_round(
+    state: RunState, current: Round, ranks: Collection[int]
+) -> dict[str, Asked]:
+    """Return whom to ask for the workers of a round; the others have their turn meanwhile."""
+    wanted, asked = frozenset(ranks), dict[str, Asked]()
+    seats = iter(current.seats.items())
+    while some := list(islice(seats, ASKED_AT_ONCE_MAX)):
+        members = ((i, seat, state.members.get(i)) for i, seat in some)
+        asked |= asked_of(
+            (
+                (i, who.name, who.host, seat.rank_first, who.local_world_size)
+                for i, seat, who in members
+                if who is not None
+            ),
+            wanted,
+        )
+        await asyncio.sleep(0)
+    return asked
 
 
 def _put(answers: asyncio.Queue[Answer], answer: Answer | None) -> None:

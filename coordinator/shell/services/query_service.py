@@ -6,19 +6,16 @@ Readers are answered from what is journaled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from itertools import islice
 from typing import Any, Protocol
 
 from coordinator.access.caller import TRUSTED, Caller
-from coordinator.core.model import Round
-from coordinator.core.progress.stack_gathering import Asked, asked_of
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import InvalidRequest, LimitReached, NoPage, UnknownRun
 from coordinator.shell.collecting.logs import LogReader
-from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX
+from coordinator.shell.collecting.stacks import asked_of_round
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.overviews import Overviews
 from coordinator.wire.control import page_role
@@ -134,7 +131,10 @@ class QueryService:
         state, _ = self._find(request.run_id, 0)
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
             raise UnknownRun(request.run_id, "that has workers at present")
-        asked, round_id = await _asked_of(state, state.round, request.ranks), state.round.round_id
+        asked, round_id = (
+            await asked_of_round(state, state.round, request.ranks),
+            state.round.round_id,
+        )
         try:
             async with (
                 asyncio.timeout(STACKS_READ_WITHIN_S),
@@ -161,7 +161,9 @@ class QueryService:
         current, runs = state.round, self._driver.journal.runs
         is_over = state.verdict is not None
         agents = (
-            {} if current is None or is_over else await _asked_of(state, current, request.ranks)
+            {}
+            if current is None or is_over
+            else await asked_of_round(state, current, request.ranks)
         )
         with (
             runs.watches.open(state.key, most=limits.watches_max) as watch,
@@ -225,21 +227,3 @@ class QueryService:
         if state is None:
             raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
         return state, self._driver.registry.runs.get(state.key)
-
-
-async def _asked_of(state: RunState, current: Round, ranks: Collection[int]) -> dict[str, Asked]:
-    """Return whom to ask for the workers of a round; the others have their turn meanwhile."""
-    wanted, asked = frozenset(ranks), dict[str, Asked]()
-    seats = iter(current.seats.items())
-    while some := list(islice(seats, ASKED_AT_ONCE_MAX)):
-        members = ((i, seat, state.members.get(i)) for i, seat in some)
-        asked |= asked_of(
-            (
-                (i, who.name, who.host, seat.rank_first, who.local_world_size)
-                for i, seat, who in members
-                if who is not None
-            ),
-            wanted,
-        )
-        await asyncio.sleep(0)
-    return asked

@@ -1,0 +1,117 @@
+"""Shell. Takes evidence of a hang: asks all agents of a round what their workers do now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+import structlog
+
+from coordinator.core import effects as fx
+from coordinator.core.events import EvidenceTaken
+from coordinator.core.failures.hang_diagnosis import RankEvidence
+from coordinator.core.model import Round, WorkerRanks
+from coordinator.core.progress.stack_gathering import Answer
+from coordinator.core.run.state import RunState
+from coordinator.errors import CoordinatorError
+from coordinator.shell.collecting.stacks import StackQuestions, asked_of_round
+
+log = structlog.get_logger()
+
+# Different stacks that are kept of one hang; ranks with others count as silent. A round of
+# any size has few, for its ranks run the same program.
+STACKS_MAX = 1_000
+
+
+class EvidenceTaker:
+    """Answers what the cores ask for, each time with an event. Nothing of it is kept."""
+
+    def __init__(
+        self,
+        stacks: StackQuestions,
+        find_run: Callable[[str], RunState | None],
+        submit: Callable[[EvidenceTaken], None],
+    ) -> None:
+        self._stacks, self._find_run, self._submit = stacks, find_run, submit
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, wanted: fx.TakeEvidence) -> None:
+        """Begin to take evidence. ``EvidenceTaken`` follows in any case, in 5 seconds at most."""
+        task = asyncio.get_running_loop().create_task(self._take(wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Take no more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _take(self, wanted: fx.TakeEvidence) -> None:
+        ranks: list[RankEvidence] = []
+        try:
+            state = self._find_run(wanted.run_id)
+            if state is not None and state.round is not None:
+                ranks = await self._ask(state, state.round, wanted)
+        except CoordinatorError as error:
+            log.warning("no evidence of a hang", reason=str(error), **{"run.id": wanted.run_id})
+        except Exception:
+            # In any case: agents hold workers until there is an answer.
+            log.exception("evidence of a hang not taken", **{"run.id": wanted.run_id})
+        taken = EvidenceTaken(
+            run_id=wanted.run_id,
+            round_id=wanted.round_id,
+            question=wanted.question,
+            ranks=tuple(ranks),
+        )
+        try:
+            self._submit(taken)
+        except CoordinatorError as error:  # agents end their workers by themselves
+            log.warning("a hang is not judged", reason=str(error), **{"run.id": wanted.run_id})
+
+    async def _ask(
+        self, state: RunState, current: Round, wanted: fx.TakeEvidence
+    ) -> list[RankEvidence]:
+        asked = await asked_of_round(state, current, ())
+        ranks: list[RankEvidence] = []
+        texts: dict[str, str] = {}
+        found = self._stacks.ask(state.run_id, wanted.round_id, asked, is_evidence=True)
+        async with aclosing(found) as answers:
+            async for answer in answers:
+                ranks += _evidence(answer, current, texts)
+        return ranks
+
+
+def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[RankEvidence]:
+    """Return what one agent said of its workers; equal stacks are one text."""
+    agent = answer.agent
+    seat = current.seats[agent.incarnation]
+    found = []
+    for each in answer.workers:
+        stacks, problem = texts.get(each.stacks, ""), each.problem
+        if each.stacks and not stacks and len(texts) < STACKS_MAX:
+            stacks = texts[each.stacks] = each.stacks
+        if each.stacks and not stacks:
+            problem = f"other workers had {STACKS_MAX} different stacks"
+        found.append(
+            RankEvidence(
+                worker=WorkerRanks(
+                    rank=each.rank,
+                    local_rank=each.local_rank,
+                    group_rank=seat.group_rank,
+                    role_rank=seat.role_rank_first + each.local_rank,
+                    role=seat.agent.role,
+                ),
+                incarnation=agent.incarnation,
+                agent=agent.name,
+                host=agent.host,
+                pid=each.pid,
+                stacks=stacks,
+                source_line=each.source_line,
+                problem=problem,
+                is_stopped=each.is_stopped,
+                is_reached=answer.is_reached,
+                progress=each.progress,
+            )
+        )
+    return found
