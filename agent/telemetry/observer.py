@@ -208,6 +208,7 @@ class Observer:
             name, hang = "expired", event.hang
             metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
             metadata |= {"limit": hang.limit_s, "elapsed": round(hang.elapsed_s, 3)}
+            metadata["aftermath"] = event.aftermath or None
         else:
             name, metadata["signal"] = "signalled", event.signum
         self._put_event(f"watchdog.{name}", metadata)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from agent.core.model import WorkerOrder, WorkerStep
 from agent.core.notice import Notice, report_of
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
+from agent.watchdog.blame import Blame
 from agent.watchdog.board_reader import Board
 from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
@@ -29,15 +29,14 @@ from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
-from agent.watchdog.stacks import StackSource, is_below, signal_below, take_evidence
+from agent.watchdog.stack_taking import StacksTaken, StackTaker
+from agent.watchdog.stacks import describe_process, is_below, signal_below
 from drumbeat.command.console import write_text
-from drumbeat.format import describe
 from worker_sdk import context
 
 log = structlog.get_logger()
 
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
-BLAMED_WITHIN_S = 30.0  # a worker that ends so soon after a signal for a hang ends because of it
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -45,9 +44,8 @@ class _Worker:
     """One worker of the latest round, from the making of its board on.
 
     ``begun`` is set once it is known whether it runs; ``known`` is what the core knows, or knew,
-    of it once it was watched; ``pause`` ends the pause after a kick. ``hang`` is the one it is
-    being ended for, or may be, ``signalled`` the latest signal it got for that and when.
-    ``file_timers`` are its own, if the user did not choose one place for those of all workers.
+    of it once it was watched; ``pause`` ends the pause after a kick. ``file_timers`` are its own,
+    if the user did not choose one place for those of all workers.
     """
 
     key: WorkerKey
@@ -58,31 +56,8 @@ class _Worker:
     known: Worker | None = None
     is_watched: bool = False
     pause: asyncio.TimerHandle | None = None
-    hang: Hang | None = None
-    signalled: msg.Signal | None = None
-    signalled_at: float = 0.0
-    looking: asyncio.Lock = field(default_factory=asyncio.Lock)  # its stacks come one way
-
-    def is_ended_by_hang(self, exit_code: int) -> bool:
-        """Whether it ended because of the hang that was found, and not long after it."""
-        if self.hang is None or self.signalled is None:
-            return False
-        is_own, signum = not self.signalled.pid, self.signalled.signum
-        if is_own and exit_code == -signum:
-            return True
-        # One that was to handle a signal of its own choice, and then went on, has recovered.
-        is_default = is_own and signum in (signal.SIGTERM, signal.SIGKILL)
-        is_recent = time.monotonic() - self.signalled_at < BLAMED_WITHIN_S
-        return is_recent and (is_default or exit_code != 0)
-
-
-class StacksTaken(NamedTuple):
-    """The stacks of a worker, or why there are none."""
-
-    local_rank: int
-    pid: int = 0
-    stacks: str = ""
-    problem: str = ""
+    blame: Blame = field(default_factory=Blame)
+    stacks: StackTaker
 
 
 class Watchdog:
@@ -144,7 +119,7 @@ class Watchdog:
             listener = self._listener = self._listener or Listener(directory, self)
             for key in (WorkerKey(round_id, local_rank) for local_rank in env):
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s)
-                self._workers[key] = _Worker(key=key, board=board)
+                self._workers[key] = _Worker(key=key, board=board, stacks=StackTaker(key, board))
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
             self.ended()
@@ -190,7 +165,7 @@ class Watchdog:
         if worker is None:
             return None
         self._remove(worker)
-        return worker.hang if worker.is_ended_by_hang(exit_code) else None
+        return worker.blame.hang_that_ended(exit_code, time.monotonic())
 
     def ended(self, round_id: int | None = None) -> None:
         """Remove the boards of a round of which nothing is alive; None: of any round."""
@@ -254,28 +229,34 @@ class Watchdog:
         self._feed(msg.LimitsLearned(limits=limits))
 
     async def stacks_now(
-        self, round_id: int, local_ranks: Iterable[int], timeout_s: float
+        self,
+        round_id: int,
+        local_ranks: Iterable[int],
+        timeout_s: float,
+        *,
+        may_signal: bool = False,
     ) -> list[StacksTaken]:
-        """Return the stacks of workers of a round, all looked at together; they go on."""
-        keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
-        return await asyncio.gather(*(self._stacks_of(key, timeout_s) for key in keys))
+        """Return the stacks of workers of a round, all looked at together; they go on.
 
-    async def _stacks_of(self, key: WorkerKey, timeout_s: float) -> StacksTaken:
+        They are asked, and notice nothing. With ``may_signal`` those that do not answer get a
+        signal, which may end a system call of theirs early.
+        """
+        keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
+        return await asyncio.gather(
+            *(self._stacks_of(key, timeout_s, may_signal=may_signal) for key in keys)
+        )
+
+    async def _stacks_of(
+        self, key: WorkerKey, timeout_s: float, *, may_signal: bool
+    ) -> StacksTaken:
         if (worker := self._workers.get(key)) is None:
             return StacksTaken(key.local_rank, problem="this host has no such worker, or no board")
-        async with worker.looking:
+        async with worker.stacks.lock:
             if not worker.is_watched:
                 return StacksTaken(key.local_rank, problem="it does not run")
-            pid, snapshot = worker.pid, worker.board.read() or Snapshot()
-            try:
-                evidence = await take_evidence(pid, _source(worker, snapshot), timeout_s)
-            except Exception as error:
-                # In any case: the others answer, and this one may be asked again.
-                log.exception("stacks not taken", **_place(key))
-                evidence = Evidence(notes=f"no stacks: {describe(error)}")
-        stacks = self._redact(evidence.stacks)
-        problem = "" if stacks else self._redact(evidence.notes)
-        return StacksTaken(key.local_rank, pid=pid, stacks=stacks, problem=problem)
+            found = await worker.stacks.for_reader(worker.pid, timeout_s, may_signal=may_signal)
+        redact = self._redact
+        return found._replace(stacks=redact(found.stacks), problem=redact(found.problem))
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
@@ -343,7 +324,7 @@ class Watchdog:
             log.warning(effect.event, reason=effect.reason, **_place(effect.worker))
             return
         worker = self._workers.get(effect.worker)
-        if worker is None or not worker.is_watched:
+        if worker is None or not (worker.is_watched or isinstance(effect, msg.Report)):
             return
         match effect:
             case msg.ReadBoard():
@@ -354,22 +335,30 @@ class Watchdog:
                 self._spawn(self._take_evidence(effect, worker))
             case msg.Signal():
                 self._on_event(effect)
-                worker.signalled, worker.signalled_at = effect, time.monotonic()
+                worker.blame.sends(effect, time.monotonic())
                 if effect.pid:
                     signal_below(effect.pid, worker.pid, effect.signum)
                 else:
                     self._send_signal(effect.worker, effect.signum)
+            case msg.TellUnkilled():
+                state = describe_process(worker.pid)
+                why = f"it got SIGKILL {effect.after_s:.0f} s ago and is still there; {state}"
+                log.warning("worker can't be killed", reason=why, **_place(effect.worker))
             case msg.Report():
-                self._on_event(effect)
-                what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
-                log.warning(
-                    what, reason=self._redact(describe_hang(effect.hang)), **_place(effect.worker)
-                )
-                if effect.is_ending:
-                    worker.hang, worker.signalled = effect.hang, None
-                elif effect.hang.evidence.stacks:
-                    # No failure record has them.
-                    write_text(f"{indent(self._redact(effect.hang.evidence.stacks), '  ')}\n")
+                self._report(effect, worker)
+
+    def _report(self, report: msg.Report, worker: _Worker) -> None:
+        self._on_event(report)
+        what = "worker hangs" if report.is_ending else "worker hangs, is left alone"
+        reason = self._redact(describe_hang(report.hang))
+        if report.aftermath:
+            what, reason = "worker exceeded a limit", f"{reason}; {report.aftermath}"
+        log.warning(what, reason=reason, **_place(report.worker))
+        if report.is_ending:
+            worker.blame.reported(report)
+        elif report.hang.evidence.stacks:
+            # No failure record has them.
+            write_text(f"{indent(self._redact(report.hang.evidence.stacks), '  ')}\n")
 
     def _read_board(self, worker: _Worker) -> None:
         if (timers := worker.file_timers or self._file_timers) is not None:
@@ -378,14 +367,14 @@ class Watchdog:
 
     async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
-        try:
-            async with worker.looking:
-                pid, source = effect.pid or worker.pid, _source(worker, snapshot)
-                evidence = await take_evidence(pid, source, effect.timeout_s)
-        except Exception as error:
-            # In any case: a worker that hangs is ended, with its stacks or without.
-            log.exception("stacks not taken", **_place(effect.worker))
-            evidence = Evidence(notes=f"no stacks: {describe(error)}")
+        async with worker.stacks.lock:
+            evidence = await worker.stacks.evidence(
+                effect.pid or worker.pid,
+                snapshot,
+                effect.timeout_s,
+                is_asked=not effect.is_by_signal,  # else it was asked, and has not answered
+                may_signal=effect.is_by_signal,
+            )
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
@@ -457,17 +446,6 @@ class Watchdog:
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
         return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)
-
-
-def _source(worker: _Worker, snapshot: Snapshot) -> StackSource:
-    """Return where its stacks come from, as its board says."""
-    board = worker.board
-    return StackSource(
-        stacks_fd=board.stacks_fd,
-        ask_fd=board.ask_fd if snapshot.answers else None,
-        owner_pid=snapshot.owner_pid,
-        stack_signal=snapshot.stack_signal,
-    )
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:

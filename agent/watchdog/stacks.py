@@ -1,10 +1,11 @@
 """Shell. What can be seen of a process that seems to hang: its stacks and its state.
 
-A thread of the worker's runtime is asked for them first: it has them written while no other Python
-code runs. If it does not answer, because native code holds the interpreter's lock, Python's fault
-handler writes them upon a signal, whichever thread holds the lock; of threads that run, it has
-crashed the process. The signal is sent only to a process that is the worker or one of its
-descendants, and only if it catches it: any other would die of it.
+Looking changes nothing: a thread of the worker's runtime is asked by a pipe, and has the stacks
+written while no other Python code runs. It can't answer while native code holds the interpreter's
+lock. Python's fault handler can, upon a signal; but a signal may end a system call early (EINTR),
+so it is sent only with `may_signal`, and only to a process that is the worker or one of its
+descendants, and that catches it: any other would die of it. A process that is stopped or traced is
+neither asked nor signalled: only `/proc` is read.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ log = structlog.get_logger()
 # More stacks are cut: those of the latest threads, for the first is written last.
 STACKS_BYTES_MAX = 64 * 1024
 STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to any longer
-# Of the time there is, what a thread of the runtime has for its answer.
+# Of the time there is, what a thread of the runtime has for its answer, if a signal may follow.
 ASKED_SHARE = 0.4
 QUIET_S = 0.003  # after so long without more the process is asked whether that was all
 ANCESTORS_MAX = 64  # how far below its worker a process may be
 _KERNEL_STACK_LINES_MAX = 12
 _PROC = Path("/proc")
 _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"}
-_STATES |= {"T": "stopped", "t": "stopped by a debugger", "Z": "ended"}
+_STATES |= {"T": "stopped by SIGSTOP or a similar signal (SIGCONT continues it)"}
+_STATES |= {"t": "stopped by a debugger", "Z": "ended"}
+_ASKED_BYTES_MAX = 4096  # of questions, each a byte
 
 
 class _Status(NamedTuple):
@@ -64,7 +67,9 @@ class StackSource(NamedTuple):
     stack_signal: int = 0
 
 
-async def take_evidence(worker_pid: int, source: StackSource, timeout_s: float) -> Evidence:
+async def take_evidence(
+    worker_pid: int, source: StackSource, timeout_s: float, *, may_signal: bool = False
+) -> Evidence:
     """Return what can be had within the time; never raises because of the process."""
     owner_pid = source.owner_pid
     why, stacks = _why_not_ours(owner_pid, worker_pid) if owner_pid else "", ""
@@ -77,18 +82,20 @@ async def take_evidence(worker_pid: int, source: StackSource, timeout_s: float) 
         return Evidence(notes=f"process {pid} is gone", is_alive=is_alive)
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
-    if not owner_pid or not source.stack_signal:
+    if not owner_pid or (source.ask_fd is None and not source.stack_signal):
         why = "the worker does not use the SDK, or offers none"
-    elif not why and not is_traced:
+    elif is_traced or status.state == "T":
+        why = why or "a process that is stopped or traced is not asked"
+    elif not why:
         try:
             with FileIO(os.pidfd_open(pid)) as process:  # its number may come to mean another
                 if not (why := _why_not_ours(pid, worker_pid)):
                     stacks, why = await _take_stacks(
-                        process.fileno(), pid, status, source, timeout_s
+                        process.fileno(), pid, source, timeout_s, may_signal=may_signal
                     )
         except OSError as error:
-            why = f"process {pid} can't be signalled: {error.strerror}"
-    if why and not is_traced:
+            why = f"process {pid} can't be asked: {error.strerror}"
+    if why:
         notes += f"; no stacks: {why}"
     return Evidence(
         stacks=stacks,
@@ -100,33 +107,50 @@ async def take_evidence(worker_pid: int, source: StackSource, timeout_s: float) 
 
 
 async def _take_stacks(
-    process: int, pid: int, status: _Status, source: StackSource, timeout_s: float
+    process: int, pid: int, source: StackSource, timeout_s: float, *, may_signal: bool
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
-    number, text = source.stack_signal, ""
-    if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
-        return "", f"signal {number} is not caught by process {pid}"
-    is_stopped = status.state == "T"
+    asked_s = timeout_s * ASKED_SHARE if may_signal else timeout_s
+    why = "it gives its stacks only upon a signal"
     fd = os.dup(source.stacks_fd)  # the board may be closed meanwhile
     try:
         with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some
             os.read(fd, STACKS_READ_MAX)
-        if is_stopped:  # or it would not hear what it is asked
-            signal.pidfd_send_signal(process, signal.SIGCONT)
         if source.ask_fd is not None:
-            with suppress(BlockingIOError):  # it was asked often, and has answered nothing
-                os.write(source.ask_fd, b"\n")
-            text = await _collect(fd, timeout_s * ASKED_SHARE, lambda: True)
-        if not text:
-            signal.pidfd_send_signal(process, number)
-            left_s = timeout_s if source.ask_fd is None else timeout_s * (1 - ASKED_SHARE)
-            text = await _collect(fd, left_s, lambda: _is_writing(pid, number, status))
-        if is_stopped:  # as it was found
-            with suppress(OSError):
-                signal.pidfd_send_signal(process, signal.SIGSTOP)
+            if text := await _ask(fd, source.ask_fd, asked_s):
+                return text, ""
+            timeout_s -= asked_s
+            why = (
+                f"no answer within {asked_s:g} s; native code may hold the interpreter's lock, "
+                "or its threads do not get to run"
+            )
+        if not may_signal:
+            return "", why
+        status, number = _status(pid), source.stack_signal
+        if status is None or status.state == "T" or status.tracer_pid:
+            return "", "a process that is stopped or traced is not asked"
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> number - 1 & 1:
+            return "", f"signal {number} is not caught by process {pid}"
+        signal.pidfd_send_signal(process, number)
+        text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
     finally:
         os.close(fd)
-    return text, "" if text else f"none came within {timeout_s:g} s"
+    return text, "" if text else f"none came within {timeout_s:g} s of a signal"
+
+
+async def _ask(stacks_fd: int, ask_fd: int, timeout_s: float) -> str:
+    """Return what a thread of the runtime answers; a question without an answer is taken back."""
+    ask_fd = os.dup(ask_fd)  # as above
+    try:
+        with suppress(BlockingIOError):  # another reader has filled the pipe
+            os.write(ask_fd, b"\n")
+        text = await _collect(stacks_fd, timeout_s, lambda: True)
+        if not text:
+            with suppress(BlockingIOError):
+                os.read(ask_fd, _ASKED_BYTES_MAX)
+        return text
+    finally:
+        os.close(ask_fd)
 
 
 async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) -> str:
@@ -210,11 +234,26 @@ def _why_not_ours(pid: int, worker_pid: int) -> str:
     return "" if is_same else f"process {pid} is in another pid namespace"
 
 
+def describe_process(pid: int) -> str:
+    """Return what the kernel says of a process: its state, and in what it waits."""
+    status = _status(pid)
+    return f"process {pid} is gone" if status is None else _describe(pid, status)
+
+
 def _status(pid: int) -> _Status | None:
+    folder = _PROC / str(pid)
     try:
-        text = (_PROC / str(pid) / "status").read_text("utf-8", "replace")
+        status = _parsed(folder)
+        if status.state == "Z" and status.threads > 1:  # the first thread has ended, others run
+            others = (each for each in (folder / "task").iterdir() if each.name != str(pid))
+            status = _parsed(next(others, folder))
     except OSError:
         return None
+    return status
+
+
+def _parsed(folder: Path) -> _Status:
+    text = (folder / "status").read_text("utf-8", "replace")
     found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return _Status(
         state=found.get("State", "?").strip()[:1],
@@ -226,11 +265,17 @@ def _status(pid: int) -> _Status | None:
     )
 
 
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return printable((_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip())
+    return "a process"
+
+
 def _describe(pid: int, status: _Status) -> str:
     state = _STATES.get(status.state, status.state)
     text = f"process {pid}: {state}, {count(status.threads, 'thread')}"
     if status.tracer_pid:
-        text += f", traced by process {status.tracer_pid}"
+        text += f", traced by {_name(status.tracer_pid)} (pid {status.tracer_pid})"
     with suppress(OSError):  # what follows may not be for us to read
         waits_in = (_PROC / str(pid) / "wchan").read_text("utf-8", "replace").strip()
         if waits_in not in ("", "0"):

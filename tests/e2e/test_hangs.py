@@ -69,7 +69,6 @@ def check_hang(
         "spin_in_scope",
         "hold_the_lock_of_the_interpreter",
         "deadlock_in_scope",
-        "stop_in_scope",
     ],
 )
 def test_a_worker_that_hangs_in_a_scope(cluster: Cluster, way: str) -> None:
@@ -78,6 +77,17 @@ def test_a_worker_that_hangs_in_a_scope(cluster: Cluster, way: str) -> None:
     agent = start(cluster, coordinator, way)
     check_hang(cluster, agent, coordinator, "TIMER", "the step", way)
     assert seconds(record_of(cluster.run_id, coordinator).hang.limit) == LIMIT_S
+
+
+def test_a_worker_that_is_stopped_in_a_scope(cluster: Cluster) -> None:
+    """It is not continued for its stacks: the report says that it is stopped, and its scope."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "stop_in_scope")
+    check_hang(cluster, agent, coordinator, "TIMER", "the step", "")
+    seen = record_of(cluster.run_id, coordinator).hang
+    assert ": stopped by SIGSTOP or a similar signal" in seen.evidence
+    assert "stopped by SIGSTOP or a similar signal" in agent.stderr
+    assert seen.stacks == ""
 
 
 def test_a_section_that_takes_too_long(cluster: Cluster) -> None:

@@ -51,6 +51,8 @@ class Limit:
     slack_s: float = 0.0
     """So much later at the latest. How long a stall really was is not known."""
     is_handled: bool = False
+    is_found: bool = False
+    """It was over on a board just read: no later stall gives it more time."""
 
     @property
     def over_at(self) -> float:
@@ -69,6 +71,9 @@ class Worker:
     is_killing: bool = False
     is_examined: bool = False  # its stacks were asked for and have not come
     has_evidence: bool = False
+    is_condemned: bool = False  # the signal for its stacks was sent
+    is_unreported: bool = False  # something was over, and nothing was said of it yet
+    is_gone: bool = False
 
     def limits(self) -> list[Limit]:
         runtime = [self.runtime] if self.runtime is not None else []
@@ -89,6 +94,7 @@ class Worker:
         )
         return Snapshot(
             owner_pid=1,
+            stack_signal=63,
             is_debugged=self.is_debugged,
             beat_at=self.runtime.since if self.runtime is not None else None,
             slots=tuple(slots),
@@ -110,6 +116,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         self.workers: dict[int, Worker] = {}
         self.gone: set[int] = set()
         self.is_slow = False
+        self.stacks = ""
         for rank in RANKS:
             self.starts(rank)
 
@@ -127,25 +134,31 @@ class WatchdogMachine(RuleBasedStateMachine):
         rank = effect.worker.local_rank
         worker = self.workers.get(rank)
         assert worker is not None, "something is wanted of a worker that has gone"
+        assert not worker.is_gone or isinstance(effect, fx.Report | fx.Signal)
         match effect:
             case fx.AnnounceLook(look_at=look_at):
                 assert self.now < look_at <= self.now + POLICY.pulse_s
                 worker.look_at = look_at
             case fx.ReadBoard():
                 self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
-            case fx.TakeEvidence():
-                worker.is_examined = worker.has_evidence = True
+            case fx.TakeEvidence(is_by_signal=is_by_signal):
+                assert is_by_signal == worker.is_unreported, "what was over is forgotten"
+                worker.is_examined = worker.has_evidence = worker.is_unreported = True
+                worker.is_condemned = is_by_signal
+                for limit in self.over(worker):
+                    limit.is_found = True
                 if not self.is_slow:
-                    self.stacks_come_of(rank, Evidence())
-            case fx.Report(hang=hang, is_ending=is_ending):
-                self.on_report(worker, hang.scope, is_ending=is_ending)
+                    self.stacks_come_of(rank, Evidence(stacks=self.stacks))
+            case fx.Report():
+                self.on_report(worker, effect)
             case fx.Signal(signum=signum):
                 self.on_signal(worker, signum)
             case fx.Warn(event="hang not judged"):
                 for limit in self.over(worker):
                     self.count_anew(limit, limit.limit_s)
-                worker.is_examined = worker.has_evidence = False
-            case fx.Warn():
+                worker.is_examined = worker.has_evidence = worker.is_unreported = False
+                worker.is_condemned = False
+            case fx.Warn() | fx.TellUnkilled():
                 pass
 
     def over(self, worker: Worker) -> list[Limit]:
@@ -156,9 +169,13 @@ class WatchdogMachine(RuleBasedStateMachine):
     def due(limit: Limit) -> float:
         return limit.over_at + limit.slack_s
 
-    def on_report(self, worker: Worker, scope: str, *, is_ending: bool) -> None:
-        worker.is_examined = False
-        if is_ending:
+    def on_report(self, worker: Worker, report: fx.Report) -> None:
+        scope = report.hang.scope
+        if report.aftermath:
+            assert worker.has_evidence, "nothing was over"
+            assert not worker.is_condemned, "it is killed in any case"
+        worker.is_examined = worker.is_unreported = False
+        if report.is_ending or report.aftermath:
             return
         named = {f"slot {number}": limit for number, limit in worker.slots.items()}
         named |= worker.calls
@@ -173,6 +190,9 @@ class WatchdogMachine(RuleBasedStateMachine):
     def on_signal(self, worker: Worker, signum: int) -> None:
         if worker.is_killing:
             assert signum == SIGKILL
+            return
+        if worker.is_condemned:  # whatever it says by now
+            worker.is_killing = True
             return
         over = self.over(worker)
         assert any(limit.signal is None or limit.signal > 0 for limit in over), "nothing is over"
@@ -217,8 +237,12 @@ class WatchdogMachine(RuleBasedStateMachine):
             self.goes(rank)
 
     def goes(self, rank: int) -> None:
-        self.workers.pop(rank, None)
         self.gone.add(rank)
+        if (worker := self.workers.get(rank)) is not None:
+            worker.is_gone = True
+            self.deliver(WorkerGone(worker=self.key(rank)))
+            assert not worker.is_unreported
+            del self.workers[rank]
         self.deliver(WorkerGone(worker=self.key(rank)))
 
     @precondition(lambda self: self.gone or any(map(_is_killing, self.workers.values())))
@@ -281,6 +305,10 @@ class WatchdogMachine(RuleBasedStateMachine):
 
     # The host.
 
+    @rule(stacks=st.sampled_from(["", "File a.py"]))
+    def workers_answer(self, stacks: str) -> None:
+        self.stacks = stacks
+
     @rule()
     def host_slows_down(self) -> None:
         self.is_slow = True
@@ -317,7 +345,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         if due is not None and self.now - due > POLICY.stall_s:
             for worker in self.workers.values():
                 for limit in worker.limits():
-                    limit.early_s += self.now - due
+                    limit.early_s += 0.0 if limit.is_found else self.now - due
                     limit.slack_s += self.now - due + POLICY.pulse_s
         self.deliver(DeadlineReached())
 

@@ -35,6 +35,7 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     # its host, has stood still.
     stall_s: float = 0.1
     evidence_timeout_s: float = 0.15  # the longest wait for a worker's stacks
+    unkilled_every_s: float = 10.0  # how often it is said that a worker does not die of SIGKILL
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
     tells_step_sums: bool = False  # of workers, beside where they stand
 
@@ -166,9 +167,14 @@ class AnnounceLook(_OfWorker, frozen=True, kw_only=True):
 
 
 class TakeEvidence(_OfProcess, frozen=True, kw_only=True):
-    """Take the stacks within ``timeout_s``; answer with ``EvidenceTaken``."""
+    """Take the stacks within ``timeout_s``; answer with ``EvidenceTaken``.
+
+    ``is_by_signal``: by the signal that may end a system call early, of a worker that is killed
+    in any case; else only ask, which changes nothing.
+    """
 
     timeout_s: float
+    is_by_signal: bool = False
 
 
 class Signal(_OfProcess, frozen=True, kw_only=True):
@@ -178,11 +184,21 @@ class Signal(_OfProcess, frozen=True, kw_only=True):
 
 
 class Report(_OfProcess, frozen=True, kw_only=True):
-    """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends."""
+    """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends.
+
+    ``aftermath`` says what became of a worker that left its limit before it was judged.
+    """
 
     hang: Hang
     is_ending: bool
     signal: int | None = None
+    aftermath: str = ""
+
+
+class TellUnkilled(_OfWorker, frozen=True, kw_only=True):
+    """Log the state of a worker that is still there so long after SIGKILL, in seconds."""
+
+    after_s: float
 
 
 class Warn(Struct, frozen=True, kw_only=True):
@@ -193,7 +209,7 @@ class Warn(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | Warn
+Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | TellUnkilled | Warn
 
 
 class Refusal(Exception):

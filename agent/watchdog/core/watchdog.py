@@ -5,22 +5,29 @@ next limit, but at least once per pulse. What it announced it keeps, even if the
 is gone: a worker relies on it and does not kick. An instant is therefore only moved
 closer, or set anew at a look, and that is followed by reading the board.
 
-A verdict never rests on an old reading: what is over by that only leads to a look.
+A verdict never rests on an old reading: what is over by that only leads to a look. What is over
+on a board just read is reported in any case. The worker is then asked for its stacks, which changes
+nothing, and its board is read once more: one that has left its limit by itself is let live. One
+that has not is killed, whatever follows; so it may be sent a signal first that gets its stacks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.core.worker import Armed, Investigation, Stage, Worker
-from agent.watchdog.hang import Evidence, Hang, HangKind
+from agent.watchdog.hang import Evidence, Hang, HangKind, Standing
 
 SIGKILL, SIGTERM = 9, 15
 
+ASKED_SHARE = 0.4  # of the time for stacks, that of the question before a signal
 EVIDENCE_LATE_S = 5.0  # later it is not waited for: reading about a process may block on it
+_LEFT = "then the worker went on by itself; it is not killed"
+_ENDED = "its process has ended by itself"
+_STOPPED = "it has ended by itself, or is being stopped"
 
 
 class WatchdogCore:
@@ -44,7 +51,8 @@ class WatchdogCore:
                     worker.learn(self._learned)
                     self._settle(worker, now, first=now)
             case msg.WorkerGone():
-                self.workers.pop(event.worker, None)
+                if (gone := self.workers.pop(event.worker, None)) is not None:
+                    self._on_gone(gone, now)
             case msg.LimitsLearned():
                 self._learned = dict(event.limits)
                 for worker in self.workers.values():
@@ -107,11 +115,15 @@ class WatchdogCore:
         found = worker.investigation
         if found is not None and found.due <= now:
             found.due = math.inf
-            if found.stage is Stage.EXAMINED:
+            if found.stage is not Stage.KILLING:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
                 self._on_evidence(worker, Evidence(notes=late), now)
+            elif found.killed_at is None:
+                self._kill(worker, SIGKILL, now)
             else:
-                self._effects.append(msg.Signal(worker=worker.key, signum=SIGKILL))
+                found.due = now + self._policy.unkilled_every_s
+                after_s = now - found.killed_at
+                self._effects.append(msg.TellUnkilled(worker=worker.key, after_s=after_s))
         if worker.look_at <= now:
             self._look(worker, now)
         self._settle(worker, now)
@@ -149,8 +161,11 @@ class WatchdogCore:
 
     def _judge(self, worker: Worker, now: float) -> None:
         found = worker.investigation
-        if found is not None and found.stage is not Stage.CONFIRMED:
-            return
+        if found is not None:
+            if found.stage is not Stage.CONFIRMED:
+                return
+            left = [armed for armed in found.expired if worker.has_left(armed)]
+            self._report_left(worker, found, left, _LEFT, now)
         if expired := worker.expired(now):
             # One process at a time, for each has stacks and signals of its own.
             pid = (expired if found is None else found.expired)[0].pid
@@ -159,33 +174,65 @@ class WatchdogCore:
             worker.investigation = None
         elif worker.snapshot.is_debugged:
             self._withdraw(worker, expired, "a Python debugger waits for input", now)
-        elif found is not None:
-            self._decide(worker, expired, found.evidence, now)
-        else:
-            timeout_s = self._policy.evidence_timeout_s
+        elif found is None:
             worker.investigation = Investigation(
-                Stage.EXAMINED, now + timeout_s + EVIDENCE_LATE_S, tuple(expired)
+                Stage.EXAMINED, expired=tuple(expired), since=now, standing=worker.standing()
             )
-            self._effects.append(msg.TakeEvidence(worker=worker.key, timeout_s=timeout_s, pid=pid))
+            may_signal = _is_killed(expired) and worker.snapshot.stack_signal > 0
+            self._take_evidence(worker, ASKED_SHARE if may_signal else 1.0, now)
+        elif self._has_silent_stacks(worker, expired, found.evidence):
+            found.stage, found.expired = Stage.CONDEMNED, tuple(expired)
+            self._take_evidence(worker, 1 - ASKED_SHARE, now)
+        else:
+            self._decide(worker, expired, found.evidence, now)
+
+    def _has_silent_stacks(self, worker: Worker, expired: list[Armed], evidence: Evidence) -> bool:
+        """Whether a worker is killed in any case, and only a signal could have its stacks."""
+        if evidence.stacks or evidence.is_stopped or evidence.is_traced:
+            return False
+        return _is_killed(expired) and worker.snapshot.stack_signal > 0
+
+    def _take_evidence(self, worker: Worker, share: float, now: float) -> None:
+        """Take it in this share of the time there is."""
+        found = worker.investigation
+        assert found is not None, "evidence of nothing"
+        timeout_s = self._policy.evidence_timeout_s * share
+        found.due = now + self._policy.evidence_timeout_s + EVIDENCE_LATE_S
+        self._effects.append(
+            msg.TakeEvidence(
+                worker=worker.key,
+                timeout_s=timeout_s,
+                pid=found.expired[0].pid,
+                is_by_signal=found.stage is Stage.CONDEMNED,
+            )
+        )
 
     def _on_evidence(self, worker: Worker, evidence: Evidence, now: float) -> None:
         """Look once more: meanwhile the worker may have gone on by itself."""
         found = worker.investigation
-        if found is None or found.stage is not Stage.EXAMINED:
+        if found is None or found.stage not in (Stage.EXAMINED, Stage.CONDEMNED):
             return  # late: it was decided without
-        if not evidence.is_alive:
+        if found.stage is Stage.CONDEMNED:
+            self._decide(worker, list(found.expired), evidence, now)
+        elif not evidence.is_alive:
+            if not found.expired[0].pid:  # else it may have ended long before its timer expired
+                self._report_left(worker, found, found.expired, _ENDED, now)
             worker.investigation = None
             for armed in found.expired:
                 worker.release(armed.slot.name, armed)
             if not found.expired[0].pid:
                 del self.workers[worker.key]  # before the news of its end
-        elif evidence.is_stopped and not evidence.is_traced:
-            # It was let run for a moment, to write its stacks; what else it wrote then is no
-            # sign of life.
-            self._decide(worker, list(found.expired), evidence, now)
         else:
             found.stage, found.evidence, found.due = Stage.CONFIRMED, evidence, math.inf
             self._read(worker)
+
+    def _on_gone(self, worker: Worker, now: float) -> None:
+        """Report what was found of a worker that is watched no more."""
+        found = worker.investigation
+        if found is not None and found.stage is Stage.CONDEMNED:
+            self._decide(worker, list(found.expired), found.evidence, now)
+        elif found is not None and found.stage is not Stage.KILLING:
+            self._report_left(worker, found, found.expired, _STOPPED, now)
 
     def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
         """All that is over is handled together; the first with a valid signal decides."""
@@ -205,18 +252,27 @@ class WatchdogCore:
         if not deadly:
             return
         signum, pid, grace_s = deadly[0].slot.signal, deadly[0].pid, self._policy.kill_grace_s
-        if signum is None:  # of the worker itself: who names another process names a signal
+        if _is_killed(deadly):
             graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
-            signum, grace_s = SIGTERM, min(grace_s, *graces, math.inf)
-            if evidence.is_stopped:  # it would not even notice SIGTERM
-                signum, grace_s = SIGKILL, math.inf
-            worker.investigation = Investigation(Stage.KILLING, now + grace_s)
-        else:
-            for armed in deadly:
-                if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
-                    # The worker never acquires these again, so they wait for what the signal does.
-                    armed.due = now + grace_s
-        self._effects.append(msg.Signal(worker=worker.key, signum=signum, pid=pid))
+            worker.investigation = Investigation(
+                Stage.KILLING, now + min(grace_s, *graces, math.inf)
+            )
+            # One that is stopped would not even notice SIGTERM.
+            self._kill(worker, signum or (SIGKILL if evidence.is_stopped else SIGTERM), now)
+            return
+        for armed in deadly:
+            if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
+                # The worker never acquires these again, so they wait for what the signal does.
+                armed.due = now + grace_s
+        self._effects.append(msg.Signal(worker=worker.key, signum=signum or SIGTERM, pid=pid))
+
+    def _kill(self, worker: Worker, signum: int, now: float) -> None:
+        """Send a signal. If it is SIGKILL, a worker that does not die of it is told of."""
+        found = worker.investigation
+        assert found is not None, "nothing to kill it for"
+        if signum == SIGKILL:
+            found.killed_at, found.due = now, now + self._policy.unkilled_every_s
+        self._effects.append(msg.Signal(worker=worker.key, signum=signum))
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:
         worker.investigation = None
@@ -225,18 +281,53 @@ class WatchdogCore:
         why += "; the limits count anew from now"
         self._effects.append(msg.Warn(worker=worker.key, event="hang not judged", reason=why))
 
-    def _report(self, worker: Worker, armed: Armed, evidence: Evidence, now: float) -> None:
+    def _report_left(
+        self,
+        worker: Worker,
+        found: Investigation,
+        left: Iterable[Armed],
+        aftermath: str,
+        now: float,
+    ) -> None:
+        """Report limits that were over, and of which no worker is ended."""
+        for armed in left:
+            self._report(
+                worker, armed, found.evidence, now, standing=found.standing, aftermath=aftermath
+            )
+
+    def _report(
+        self,
+        worker: Worker,
+        armed: Armed,
+        evidence: Evidence,
+        now: float,
+        *,
+        standing: Standing | None = None,
+        aftermath: str = "",
+    ) -> None:
         hang = Hang(
             kind=armed.kind,
             scope=armed.slot.name,
             limit_s=armed.limit_s,
             elapsed_s=now - armed.slot.since,
-            standing=worker.standing(),
+            standing=standing or worker.standing(),
             noticed_at=now,
             evidence=evidence,
             purpose=armed.slot.purpose,
         )
-        pid, signal, is_ending = armed.pid, armed.slot.signal, armed.is_deadly
         self._effects.append(
-            msg.Report(worker=worker.key, pid=pid, hang=hang, is_ending=is_ending, signal=signal)
+            msg.Report(
+                worker=worker.key,
+                pid=armed.pid,
+                hang=hang,
+                is_ending=armed.is_deadly and not aftermath,
+                signal=armed.slot.signal,
+                aftermath=aftermath,
+            )
         )
+
+
+def _is_killed(expired: Sequence[Armed]) -> bool:
+    """Whether a worker does not survive what is over: it can't handle the last signal for it."""
+    deadly = next((armed for armed in expired if armed.is_deadly), None)
+    return deadly is not None and not deadly.pid and deadly.slot.signal in (None, SIGKILL)

@@ -40,13 +40,15 @@ class Armed:
 class Stage(Enum):
     """How far an investigation is.
 
-    It begins when something is over on a board just read. CONFIRMED ends it if nothing is over
-    any more, or with a report, one signal, limits that count anew, or KILLING. A process that
-    was stopped goes from EXAMINED straight to its verdict.
+    It begins when something is over on a board just read; from then on that is a fact, which is
+    reported whatever follows. CONFIRMED ends it if the worker has left all that was over, or with
+    a report, one signal, limits that count anew, CONDEMNED or KILLING. A worker that is condemned
+    is killed, whatever it does or says meanwhile.
     """
 
-    EXAMINED = "its stacks are awaited, or given up"
+    EXAMINED = "the answer of a worker that is only asked is awaited, or given up"
     CONFIRMED = "what it says now is awaited"
+    CONDEMNED = "stacks are awaited that only a signal could get"
     KILLING = "its end is awaited, or SIGKILL after the grace"
 
 
@@ -54,12 +56,16 @@ class Stage(Enum):
 class Investigation:
     """A worker that seems to hang. ``due``: when to go on regardless.
 
-    ``expired`` is what was over when it began, in order; all of it is of one process.
+    ``expired`` is what was over ``since`` it began, in order; all of it is of one process, which
+    had that ``standing``. ``killed_at``: when it got SIGKILL.
     """
 
     stage: Stage
     due: float = math.inf
     expired: tuple[Armed, ...] = ()
+    since: float = 0.0
+    standing: Standing | None = None
+    killed_at: float | None = None
     evidence: Evidence = field(default_factory=Evidence)
     is_graced: bool = False
 
@@ -138,7 +144,10 @@ class Worker:
         certain, else a watchdog that is always late would never notice anything.
         """
         self._stalled = (awake_at, now)
-        for each in (*self.limits(), *([self.investigation] if self.investigation else ())):
+        found = self.investigation
+        for each in (*self.limits(), *([found] if found else ())):
+            if found is not None and each in found.expired:
+                continue  # it was over before
             each.due += now - (due_at if each.is_graced else min(due_at, awake_at))
             each.is_graced = True
 
@@ -149,6 +158,11 @@ class Worker:
     def expired(self, now: float) -> list[Armed]:
         """Return the limits that are over and not handled, in the order in which they were."""
         return sorted((each for each in self.limits() if each.due <= now), key=lambda it: it.due)
+
+    def has_left(self, armed: Armed) -> bool:
+        """Return whether a limit that ran is gone; it may have been extended, or learned anew."""
+        of_it = armed.kind, armed.slot.name, armed.slot.since
+        return all((it.kind, it.slot.name, it.slot.since) != of_it for it in self.limits())
 
     def next(self) -> float:
         """Return when something is to be done about it."""

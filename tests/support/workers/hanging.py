@@ -1,5 +1,7 @@
 """A worker that owns its board without the SDK, and then hangs in one of several ways.
 
+One that is only told of uses the SDK: it shows its stacks without a signal.
+
 Arguments: how, and the limit of its timer in seconds.
 """
 
@@ -12,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import worker_sdk
 from tests.support.board_writer import BoardWriter
 from worker_sdk.board import layout
 from worker_sdk.context import WORKER_DIR
@@ -26,6 +29,11 @@ def all_reduce() -> None:
 
 def main(how: str, limit_s: float) -> None:
     """Open a timer, and never release it."""
+    if how == "told":
+        worker_sdk.heartbeat(step=41)
+        with worker_sdk.expires(after=limit_s, scope="all-reduce", signal=0):
+            time.sleep(limit_s + 0.5)
+        return
     board = BoardWriter(Path(os.environ[WORKER_DIR]))
     stacks = os.open(board.directory / layout.STACKS_FILE, os.O_WRONLY | os.O_NONBLOCK)
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
@@ -35,12 +43,9 @@ def main(how: str, limit_s: float) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     now = time.monotonic_ns()
     board.claim(STACK_SIGNAL=STACK_SIGNAL, HEARTBEATS=1, STEP=41, HEARTBEAT_AT=now)
-    number = {"named": signal.SIGUSR1, "told": 0}.get(how, layout.SIGNAL_DEFAULT)
+    number = signal.SIGUSR1 if how == "named" else layout.SIGNAL_DEFAULT
     board.open_slot(0, "all-reduce", limit_s, signal=number)
     board.kick()
-    if how == "told":
-        time.sleep(limit_s + 0.5)
-        return
     if how == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     all_reduce()

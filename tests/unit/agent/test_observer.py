@@ -190,7 +190,7 @@ def test_limits_that_are_over_and_signals_for_them_are_told() -> None:
         "entry_point": "train.py", "total_run_time": 0, "round_id": 0, "restarts": 0,
         "group_rank": 1, "group_world_size": 3, "global_rank": 5, "local_rank": 1,
         "role_rank": 3, "role_world_size": 6, "world_size": 8, "pid": 51, "kind": "TIMER",
-        "scope": "all-reduce", "limit": 4.0, "elapsed": 4.25, "signal": 0,
+        "scope": "all-reduce", "limit": 4.0, "elapsed": 4.25, "signal": 0, "aftermath": None,
     }  # fmt: skip
     assert (told.name, told.source) == ("drumbeat.watchdog.expired", "AGENT")
     assert (child.metadata["signal"], child.metadata["pid"]) == (9, 77)

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.runtime.private_directory import PrivateDirectory
-from agent.watchdog import runner as host
+from agent.watchdog import stack_taking
 from agent.watchdog.core.model import (
     HeartbeatReceived,
     TimerAcquired,
@@ -83,7 +83,7 @@ async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
     async def fail(*_: object, **__: object) -> Evidence:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(host, "take_evidence", fail)
+    monkeypatch.setattr(stack_taking, "take_evidence", fail)
     scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
     with capture_logs() as logs:
         scene.watchdog.submit(ACQUIRED)
@@ -109,7 +109,7 @@ async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
         under_way, taken = under_way - 1, taken + 1
         return Evidence(stacks=f"stacks {taken}")
 
-    monkeypatch.setattr(host, "take_evidence", take)
+    monkeypatch.setattr(stack_taking, "take_evidence", take)
     scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
     asked = asyncio.create_task(scene.watchdog.stacks_now(KEY.round_id, [KEY.local_rank], 1.0))
     with capture_logs() as logs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -82,11 +83,17 @@ def wait_for(pid: int, what: int) -> None:
 
 
 async def evidence_of(
-    board: Board, pid: int, *, timeout_s: float = TIMEOUT_S, **more: int
+    board: Board,
+    pid: int,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    may_signal: bool = True,
+    **more: int,
 ) -> Evidence:
+    """Return what is seen of a process that gives its stacks only upon a signal."""
     given: dict[str, Any] = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
     source = StackSource(stacks_fd=board.stacks_fd, **given)
-    return await take_evidence(pid, source, timeout_s)
+    return await take_evidence(pid, source, timeout_s, may_signal=may_signal)
 
 
 @pytest.mark.parametrize("line", [SLEEP, HOLD_THE_LOCK])
@@ -105,17 +112,125 @@ async def test_the_stacks_of_all_threads_are_taken(
     assert psutil.pid_exists(pid)
 
 
-async def test_a_stopped_process_is_stopped_again(
+@pytest.mark.parametrize("may_signal", [False, True])
+async def test_a_stopped_process_is_neither_continued_nor_asked(
+    board: Board,
+    processes: list[subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    may_signal: bool,
+) -> None:
+    pid = start_with_sdk(processes, board, monkeypatch, handler="loud")
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(pid, os.WSTOPPED)
+    before = runs_of(pid)
+    evidence = await asked(board, pid, may_signal=may_signal)
+    assert (evidence.stacks, evidence.is_stopped) == ("", True)
+    assert ": stopped by SIGSTOP or a similar signal" in evidence.notes
+    assert "no stacks: a process that is stopped or traced is not asked" in evidence.notes
+    assert runs_of(pid) == before, "it ran"
+    assert os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG) is None  # noqa: ASYNC222
+    os.kill(pid, signal.SIGCONT)
+    assert select.select([board.stacks_fd], [], [], 0.1)[0] == [], "it was asked all the same"
+
+
+async def test_a_process_that_gives_stacks_only_upon_a_signal_is_not_sent_one_unasked(
     board: Board, processes: list[subprocess.Popen[str]]
 ) -> None:
     pid = start_python(processes, board)
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(pid, os.WSTOPPED)
-    evidence = await evidence_of(board, pid)
+    before = runs_of(pid)
+    evidence = await evidence_of(board, pid, may_signal=False)
+    assert evidence.stacks == ""
+    assert "no stacks: it gives its stacks only upon a signal" in evidence.notes
+    assert runs_of(pid) == before
+
+
+HOLD_THE_LOCK_ASLEEP = """
+import ctypes
+class Time(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+print("slept", ctypes.PyDLL(None).nanosleep(ctypes.byref(Time(%d, 500_000_000)), None), flush=True)
+"""
+
+
+async def test_a_call_that_sleeps_with_the_lock_is_not_interrupted_by_a_question(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "exec(%r, {})" % (HOLD_THE_LOCK_ASLEEP % 2)
+    pid = start_with_sdk(processes, board, monkeypatch, line=line, handler="loud")
+    await wait_until(lambda: "nanosleep" in waits_in(pid), DEADLINE_S)
+    before = runs_of(pid)
+    evidence = await asked(board, pid, timeout_s=0.2)
+    assert evidence.stacks == ""
+    assert "native code may hold the interpreter's lock" in evidence.notes
+    assert runs_of(pid)[str(pid)] == before[str(pid)], "the sleeping thread ran"
+    assert processes[0].stdout is not None
+    assert processes[0].stdout.readline() == "slept 0\n", "-1: interrupted"
+    assert select.select([board.stacks_fd], [], [], 0.1)[0] == [], "the question was not taken back"
+
+
+async def test_a_call_that_sleeps_with_the_lock_is_seen_with_a_signal_that_interrupts_it(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "exec(%r, {})" % (HOLD_THE_LOCK_ASLEEP % 600)
+    pid = start_with_sdk(processes, board, monkeypatch, line=line, handler="loud")
+    await wait_until(lambda: "nanosleep" in waits_in(pid), DEADLINE_S)
+    evidence = await asked(board, pid, timeout_s=1.0, may_signal=True)
     assert "in all_reduce" in evidence.stacks
-    assert evidence.is_stopped
-    wait_for(pid, os.WSTOPPED)
-    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    assert processes[0].stdout is not None
+    assert processes[0].stdout.readline() == "slept -1\n"
+
+
+async def test_the_threads_of_one_whose_first_thread_has_ended_are_asked(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "import ctypes; ctypes.CDLL(None).syscall(60, 0)"  # exit, of this thread alone
+    pid = start_with_sdk(processes, board, monkeypatch, line=line)
+    await wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, DEADLINE_S)
+    evidence = await asked(board, pid)
+    assert "in <lambda>" in evidence.stacks
+    assert evidence.is_alive
+    os.kill(pid, signal.SIGSTOP)
+    await wait_until(lambda: "T (stopped)" in states_of(pid), DEADLINE_S)
+    evidence = await asked(board, pid)
+    assert (evidence.stacks, evidence.is_stopped) == ("", True)
+
+
+async def test_a_forked_child_of_a_worker_takes_no_question_of_it(
+    board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "__import__('os').fork() or time.sleep(1000); time.sleep(1000)"
+    pid = start_with_sdk(processes, board, monkeypatch, line=line)
+    await wait_until(lambda: len(psutil.Process(pid).children()) == 1, DEADLINE_S)
+    (child,) = psutil.Process(pid).children()
+    await wait_until(lambda: "nanosleep" in waits_in(child.pid), DEADLINE_S)
+    names = {path.name for path in opened_by(child.pid)}
+    assert not names & {"ask", "stacks", "kick", "board"}
+    for _ in range(20):
+        assert "in all_reduce" in (await asked(board, pid)).stacks
+    os.kill(child.pid, signal.SIGKILL)
+
+
+def runs_of(pid: int) -> dict[str, tuple[str, ...]]:
+    """Return how often each thread of a process was on and off a processor, by its number."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        lines = (task / "status").read_text().splitlines()
+        found[task.name] = tuple(line for line in lines if "ctxt_switches" in line)
+    return found
+
+
+def opened_by(pid: int) -> list[Path]:
+    return [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def states_of(pid: int) -> str:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return "".join((task / "status").read_text() for task in tasks)
+
+
+def waits_in(pid: int) -> str:
+    return Path(f"/proc/{pid}/wchan").read_text()
 
 
 async def test_a_worker_behind_a_shell_is_asked_itself(
@@ -159,7 +274,7 @@ async def test_stacks_are_not_waited_for_longer_than_the_timeout(
     pid = start(processes, sys.executable, "-c", f"{silent}; import time; time.sleep(1000)")
     evidence = await evidence_of(board, pid, timeout_s=0.05)
     assert evidence.stacks == ""
-    assert evidence.notes.endswith("no stacks: none came within 0.05 s")
+    assert evidence.notes.endswith("no stacks: none came within 0.05 s of a signal")
 
 
 async def test_a_worker_that_is_gone_is_said_to_be(
@@ -241,7 +356,9 @@ def start_with_sdk(
     return pid
 
 
-async def asked(board: Board, pid: int, **more: float) -> Evidence:
+async def asked(
+    board: Board, pid: int, *, timeout_s: float = TIMEOUT_S, may_signal: bool = False
+) -> Evidence:
     seen = board.read()
     assert seen is not None
     source = StackSource(
@@ -250,7 +367,7 @@ async def asked(board: Board, pid: int, **more: float) -> Evidence:
         owner_pid=seen.owner_pid,
         stack_signal=seen.stack_signal,
     )
-    return await take_evidence(pid, source, more.get("timeout_s", TIMEOUT_S))
+    return await take_evidence(pid, source, timeout_s, may_signal=may_signal)
 
 
 async def test_a_worker_whose_threads_run_is_asked_and_not_signalled(
@@ -271,7 +388,7 @@ async def test_one_that_holds_the_interpreters_lock_is_signalled(
     holding = "threading.Event().wait(0.1); " + HOLD_THE_LOCK
     pid = start_with_sdk(processes, board, monkeypatch, line=holding, handler="loud")
     await asyncio.sleep(0)
-    evidence = await asked(board, pid, timeout_s=1.0)
+    evidence = await asked(board, pid, timeout_s=1.0, may_signal=True)
     assert "in all_reduce" in evidence.stacks
 
 

@@ -177,7 +177,8 @@ def test_a_worker_that_goes_on_while_evidence_is_taken_is_left_alone() -> None:
     story.write(a_board())
     story.feed(EvidenceTaken(worker=WORKER, evidence=Evidence()))
     story.run(NOW + 5)
-    assert not story.hangs()
+    assert not story.signals()
+    assert [hang.scope for hang in story.hangs()] == ["timer 0"], "it was over, and that is told"
     assert not story.signals()
 
 

@@ -1,0 +1,74 @@
+"""Shell. Takes the stacks of one worker, for the watchdog and for readers, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import structlog
+
+from agent.watchdog.board_reader import Board
+from agent.watchdog.core.model import Snapshot, WorkerKey
+from agent.watchdog.hang import Evidence
+from agent.watchdog.stacks import StackSource, take_evidence
+from drumbeat.format import describe
+
+log = structlog.get_logger()
+
+_SIGNAL_HINT = (
+    "; `coordinator stacks --signal` asks with a signal that can end a system call early (EINTR)"
+)
+
+
+class StacksTaken(NamedTuple):
+    """The stacks of a worker, or why there are none."""
+
+    local_rank: int
+    pid: int = 0
+    stacks: str = ""
+    problem: str = ""
+
+
+class StackTaker:
+    """Takes the stacks of one worker, which all come one way: through the FIFO of its board."""
+
+    def __init__(self, key: WorkerKey, board: Board) -> None:
+        self._key, self._board = key, board
+        self.lock = asyncio.Lock()
+
+    async def evidence(
+        self,
+        pid: int,
+        snapshot: Snapshot,
+        timeout_s: float,
+        *,
+        is_asked: bool = True,
+        may_signal: bool = False,
+    ) -> Evidence:
+        """Return what can be had within the time: `take_evidence`, which never fails here.
+
+        ``snapshot`` is what its board says. Call it with the lock.
+        """
+        source = StackSource(
+            stacks_fd=self._board.stacks_fd,
+            ask_fd=self._board.ask_fd if is_asked and snapshot.answers else None,
+            owner_pid=snapshot.owner_pid,
+            stack_signal=snapshot.stack_signal,
+        )
+        try:
+            return await take_evidence(pid, source, timeout_s, may_signal=may_signal)
+        except Exception as error:
+            # In any case: a worker that hangs is killed, and other workers answer.
+            place = {"run.round": self._key.round_id, "worker.local_rank": self._key.local_rank}
+            log.exception("stacks not taken", **place)
+            return Evidence(notes=f"no stacks: {describe(error)}")
+
+    async def for_reader(self, pid: int, timeout_s: float, *, may_signal: bool) -> StacksTaken:
+        """Return what a reader is shown. Call it with the lock."""
+        snapshot = self._board.read() or Snapshot()
+        found = await self.evidence(pid, snapshot, timeout_s, may_signal=may_signal)
+        problem = "" if found.stacks else found.notes
+        is_held = found.is_stopped or found.is_traced or not found.is_alive
+        if problem and snapshot.stack_signal and not may_signal and not is_held:
+            problem += _SIGNAL_HINT
+        return StacksTaken(self._key.local_rank, pid, found.stacks, problem)
