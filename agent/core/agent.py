@@ -19,6 +19,7 @@ from agent.core.model import Assignment, Beat, DesiredState, Exit, Standby, Stop
 from agent.core.notice import Leaving, Notice
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.settings.config import AgentConfig
+from agent.watchdog.core.model import Exceeded
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 
@@ -65,6 +66,8 @@ class AgentCore:
         # in which round.
         self._leaving: Leaving | None = None
         self._answered: ev.NoticeAnswered | None = None
+        self._holds_workers = False  # that are to be killed for a hang, for the coordinator
+        self._exceeded: tuple[Exceeded, ...] = ()  # limits, by workers of any round
         self._effects: list[fx.Effect] = []
 
     def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
@@ -132,9 +135,13 @@ class AgentCore:
         match event:
             case ev.SessionWelcomed():
                 self.link.welcomed(event)
+                if event.takes_evidence:
+                    self._hold_workers(is_on=True)
                 self._beat_at = now + event.pace.heartbeat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
+            case ev.HeldReleased(round_id=round_id, number=number):
+                self._effects.append(fx.ReleaseHeld(round_id=round_id, number=number))
             case ev.NoticeReceived(notice=notice):
                 self._on_notice(notice)
             case ev.InprocessDirected():
@@ -179,7 +186,13 @@ class AgentCore:
                 kept.add(self.desired.master_port)
             self._effects.append(fx.ReservePort(kept=frozenset(kept)))
 
+    def _hold_workers(self, *, is_on: bool) -> None:
+        if is_on != self._holds_workers:
+            self._holds_workers = is_on
+            self._effects.append(fx.HoldWorkers(is_on=is_on))
+
     def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
+        self._hold_workers(is_on=False)
         self._beat_at = self._beat_sent = None
         if (refusal := self.link.refusal(event)) is not None:
             if self.workers.assignment is not None and self.ending is None:
@@ -215,6 +228,8 @@ class AgentCore:
         match event:
             case ev.NoticeAnswered():
                 self._answered = event
+            case ev.LimitsExceeded():
+                self._exceeded = event.exceeded
             case ev.WorkersStarted():
                 self.workers.started(event)
                 self._supervisor_deaths = 0
@@ -287,7 +302,8 @@ class AgentCore:
         beat, answered = self.workers.beat(self._port), self._answered
         is_current = answered is not None and answered.round_id == beat.round_id
         report = answered.report if answered is not None and is_current else None
-        return replace(beat, leaving=self._leaving, notice=report)
+        exceeded = tuple(each for each in self._exceeded if each.worker.round_id == beat.round_id)
+        return replace(beat, leaving=self._leaving, notice=report, exceeded=exceeded)
 
     def _end_with(self, error: errors.AgentError) -> None:
         self._end(fx.Finish(exit_code=error.exit_code, error=error))

@@ -72,6 +72,19 @@ class ShowNotice(Struct, frozen=True, kw_only=True):
     notice: Notice
 
 
+class HoldWorkers(Struct, frozen=True, kw_only=True):
+    """Hold workers that are to be killed for a hang, until `ReleaseHeld`; or hold none."""
+
+    is_on: bool
+
+
+class ReleaseHeld(Struct, frozen=True, kw_only=True):
+    """Kill the workers of a round that are held for limits up to this number."""
+
+    round_id: int
+    number: int
+
+
 class WriteFailure(Struct, frozen=True, kw_only=True):
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -96,7 +109,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 
 SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers
-ToWorkers = WorkerOrder | ShowNotice
+ToWorkers = WorkerOrder | ShowNotice | HoldWorkers | ReleaseHeld
 WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | ToWorkers | SupervisorCommand
 SessionEffect = OpenSession | SendBeat | SendGoodbye
 Effect = SessionEffect | WorkersEffect | ReservePort | WriteFailure | Tell | Finish

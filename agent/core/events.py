@@ -29,6 +29,7 @@ class SessionWelcomed(Struct, frozen=True, kw_only=True):
     attempt: int
     pace: Pace
     term: int = 0  # of an answer
+    takes_evidence: bool = False  # of all ranks, before a worker is killed
 
 
 class DirectiveReceived(Struct, frozen=True, kw_only=True):
@@ -53,11 +54,28 @@ class NoticeReceived(Struct, frozen=True, kw_only=True):
     notice: Notice
 
 
+class HeldReleased(Struct, frozen=True, kw_only=True):
+    """The coordinator has evidence of all ranks: workers that are held may be killed.
+
+    Those of a round, for limits up to this number.
+    """
+
+    attempt: int
+    round_id: int
+    number: int
+
+
 class NoticeAnswered(Struct, frozen=True, kw_only=True):
     """What this host's workers say of a notice, together, is new."""
 
     round_id: int
     report: NoticeReport
+
+
+class LimitsExceeded(Struct, frozen=True, kw_only=True):
+    """Which limits this host's workers exceed is new; all that they exceed now."""
+
+    exceeded: tuple[watchdog.Exceeded, ...]
 
 
 class SessionLost(Struct, frozen=True, kw_only=True):
@@ -115,9 +133,9 @@ class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of ``next_deadline()`` has come."""
 
 
-Directed = DirectiveReceived | InprocessDirected | NoticeReceived
+Directed = DirectiveReceived | InprocessDirected | NoticeReceived | HeldReleased
 SessionEvent = SessionWelcomed | Directed | SessionLost
-WorkersSaid = WorkerStep | NoticeAnswered
+WorkersSaid = WorkerStep | NoticeAnswered | LimitsExceeded
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkersSaid | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested

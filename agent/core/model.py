@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent.core.notice import Leaving, NoticeReport
-from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.core.model import Exceeded, WorkerKey
 from agent.watchdog.hang import Hang
 from agent.workers.failures.report import FailureReport, WorkerFailure
 from drumbeat.inprocess import DirectiveKind, HostReport, InprocessStep, Interruption
@@ -94,6 +94,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     workers_done: int = 0
     leaving: Leaving | None = None
     notice: NoticeReport | None = None
+    exceeded: tuple[Exceeded, ...] = ()  # limits that workers of the round exceed now
 
     @property
     def news(self) -> Beat:

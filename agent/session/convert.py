@@ -21,7 +21,7 @@ from agent.core.model import (
 )
 from agent.core.notice import Leaving, NoticeReport
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.core.model import Exceeded, WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Standing
 from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.exit_status import signal_name
@@ -54,13 +54,15 @@ GROUP_BYTES_MAX = 128
 SPEC_BYTES_MAX = 40 * 1024
 """Enough for 16 rules, with sizes of groups of 16,383 workers each."""
 
+EXCEEDED_MAX = 256  # limits of one beat
+
 GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
 _NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 _BEAT = MessageMapping(
     Beat,
     session_pb2.Beat,
     parts={"state": GroupState, "notice": _NOTICE_REPORT},
-    given=("round_id", "inprocess", "failure", "leaving"),
+    given=("round_id", "inprocess", "failure", "leaving", "exceeded"),
 )
 # Of a hang and a failure, what is the same in their messages.
 _HANG = MessageMapping(
@@ -183,9 +185,22 @@ def beat_message(
         pids=pids,
         inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
         leaving=beat.leaving and _leaving(beat.leaving, now),
+        expired=[_expired(each, now) for each in beat.exceeded[:EXCEEDED_MAX]],
         failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),
     )
     return message
+
+
+def _expired(exceeded: Exceeded, now: float) -> session_pb2.ExpiredLimit:
+    return session_pb2.ExpiredLimit(
+        number=exceeded.number,
+        local_rank=exceeded.worker.local_rank,
+        kind=failure_pb2.HangKind.Value(f"HANG_KIND_{exceeded.kind}"),
+        scope=decode_name(encode_name(exceeded.scope)),
+        limit=duration(min(exceeded.limit_s, AGE_MAX_S)),
+        elapsed=duration(min(max(0.0, now - exceeded.since), AGE_MAX_S)),
+        is_held=exceeded.is_held,
+    )
 
 
 def _leaving(leaving: Leaving, now: float) -> session_pb2.Leaving:

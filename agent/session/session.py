@@ -43,6 +43,8 @@ log = structlog.get_logger()
 # How long a coordinator may take to answer a hello, the network included.
 WELCOME_TIMEOUT_S = 15.0
 
+EVIDENCE = "evidence"  # of coordinators that take evidence of all ranks before a worker is killed
+
 _OF_RUN: dict[str, type[SpecRefused | RunRefused]] = {
     "SPEC_MISMATCH": SpecRefused,
     "RUN_CLOSED": RunRefused,
@@ -206,7 +208,7 @@ class Session:
             case "limits":
                 learned = response.limits.limits
                 self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
-            case "inprocess" | "notice":
+            case "inprocess" | "notice" | "end_held":
                 self._take_for_workers(response)
             case "collect":
                 self._stacks.asked(response.collect)
@@ -221,6 +223,12 @@ class Session:
         if response.HasField("notice"):
             notice = notice_from(response.notice)
             self._on_event(ev.NoticeReceived(attempt=self._attempt, notice=notice))
+        elif response.HasField("end_held"):
+            held = response.end_held
+            released = ev.HeldReleased(
+                attempt=self._attempt, round_id=held.round_id, number=held.number
+            )
+            self._on_event(released)
         elif (directive := directive_from(response.inprocess)) is not None:
             self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
         else:
@@ -243,7 +251,14 @@ class Session:
         self._identity.term = term
         self._session_id = welcome.session_id
         pace = PACE.read(welcome.pace)
-        self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace, term=term))
+        self._on_event(
+            ev.SessionWelcomed(
+                attempt=self._attempt,
+                pace=pace,
+                term=term,
+                takes_evidence=EVIDENCE in welcome.features,
+            )
+        )
         self._welcomed.set()
 
     async def _requests(self) -> Reports:

@@ -154,11 +154,11 @@ class JobSettings(AccessSettings):
         "stacks taken, and is ended.",
         shown_default="none",
     )
-    progress_timeout: float | Literal["auto"] | None = _hangs(
-        None,
+    progress_timeout: float | Literal["auto", "report"] | None = _hangs(
+        "report",
         limit(is_learnable=True),
-        "Longest time between two heartbeats; auto: learned from those of the run.",
-        shown_default="none",
+        "Longest time between two heartbeats. A worker that exceeds a duration or auto, a limit "
+        "learned from the run, is killed; with report it is only reported.",
     )
     runtime_timeout: float | None = _hangs(
         300.0,

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from agent.core.events import NoticeAnswered
+from agent.core.events import LimitsExceeded, NoticeAnswered
 from agent.core.model import WorkerOrder, WorkerStep
 from agent.core.notice import Notice, report_of
 from agent.errors import PrivateDirectoryUnusable
@@ -37,6 +37,9 @@ from worker_sdk import context
 log = structlog.get_logger()
 
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
+
+
+Found = msg.Report | msg.Signal | WorkerStep | NoticeAnswered | LimitsExceeded
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -72,7 +75,7 @@ class Watchdog:
         policy: WatchdogPolicy,
         directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_event: Callable[[msg.Report | msg.Signal | WorkerStep | NoticeAnswered], None],
+        on_event: Callable[[Found], None],
         environment: Mapping[str, str],
         *,
         redact: Callable[[str], str] = str,
@@ -94,6 +97,7 @@ class Watchdog:
         self._listener: Listener | None = None
         self._file_timers: FileTimers | None = None
         self._events: deque[msg.Event] = deque()
+        self._exceeded: tuple[msg.Exceeded, ...] = ()
         self._is_busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -228,6 +232,14 @@ class Watchdog:
         """Take what the run has learned."""
         self._feed(msg.LimitsLearned(limits=limits))
 
+    def judge_known(self, *, is_there: bool) -> None:
+        """Take in whether a coordinator takes evidence of all ranks before a worker is killed."""
+        self._feed(msg.JudgeKnown(is_there=is_there))
+
+    def release_held(self, round_id: int, number: int) -> None:
+        """Kill the workers of a round that are held for limits up to this number."""
+        self._feed(msg.HeldReleased(round_id=round_id, number=number))
+
     async def stacks_now(
         self,
         round_id: int,
@@ -310,6 +322,9 @@ class Watchdog:
             while self._events:
                 for effect in self._core.handle(self._events.popleft(), now=time.monotonic()):
                     self._execute(effect)
+            if (exceeded := self._core.exceeded()) != self._exceeded:
+                self._exceeded = exceeded
+                self._on_event(LimitsExceeded(exceeded=exceeded))
         finally:
             self._is_busy = False
             if self._alarm is not None:

@@ -158,6 +158,10 @@ class Workers:
                 self.watchdog.order(effect)
             case fx.ShowNotice(notice=notice):
                 self.watchdog.show_notice(notice)
+            case fx.HoldWorkers(is_on=is_on):
+                self.watchdog.judge_known(is_there=is_on)
+            case fx.ReleaseHeld(round_id=round_id, number=number):
+                self.watchdog.release_held(round_id, number)
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""

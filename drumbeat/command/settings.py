@@ -194,28 +194,33 @@ def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
 
 
 def limit(*, is_learnable: bool = False) -> Kind:
-    """Durations, None or 0 for no limit, for some "auto". Below 0.1 s it is a slip of the unit."""
+    """Durations, None or 0 for no limit, for some "auto" or "report". Below 0.1 s it is a slip."""
     duration = seconds(0.1)
-    words = ("none", "auto") if is_learnable else ("none",)
+    words = ("none", "auto", "report") if is_learnable else ("none",)
 
     def read(value: Any) -> Any:
         if value in (None, 0) and value is not False:
             return None
         return value if value in words[1:] else duration.read(value)
 
+    def text_of(value: Any) -> str:
+        return value if isinstance(value, str) else short_duration(value or 0)
+
     def parse(given: str) -> Any:
         word = given.strip().lower()
         if word in (*words, "off", "0"):
-            return word if word == "auto" else None
+            return word if word in words[1:] else None
         try:
             return duration.parse(given)
         except ValueError as error:
-            raise ValueError(f"{error}; also allowed: 0, {' or '.join(words)}") from None
+            *some, last = words
+            allowed = f"{', '.join(some)} or {last}" if some else last
+            raise ValueError(f"{error}; also allowed: 0, {allowed}") from None
 
-    auto = ', "auto"' if is_learnable else ""
-    allowed = f"{duration.allowed}{auto}, 0 or None"
+    learned = ', "auto", "report"' if is_learnable else ""
+    allowed = f"{duration.allowed}{learned}, 0 or None"
     metavar = "|".join(("DURATION", *reversed(words)))
-    return Kind(allowed, read, parse, lambda value: short_duration(value or 0), metavar)
+    return Kind(allowed, read, parse, text_of, metavar)
 
 
 FLAG = _kind("True or False", bool, lambda _: True, metavar="")

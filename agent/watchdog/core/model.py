@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from agent.watchdog.hang import Evidence, Hang, Purpose
+from agent.watchdog.hang import Evidence, Hang, HangKind, Purpose
 
 
 class WorkerKey(Struct, frozen=True, order=True):
@@ -18,7 +18,8 @@ class WorkerKey(Struct, frozen=True, order=True):
 
 
 AUTO: Final = "auto"  # instead of a limit: the one that was learned, none until then
-Limit = float | Literal["auto"] | None  # seconds, `AUTO`, or None for no limit
+REPORT: Final = "report"  # the same, but a worker that exceeds it is only reported
+Limit = float | Literal["auto", "report"] | None  # seconds, or None for no limit
 Tally = tuple[int, float]  # how many there were, and the longest
 
 
@@ -27,7 +28,9 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
 
     startup_timeout_s: float | None = None  # from its start to its first heartbeat; None: no limit
     runtime_timeout_s: float | None = 300.0  # without a sign of life of a runtime that has attached
-    progress_timeout_s: Limit = None  # between two heartbeats, once there was one
+    # Between two heartbeats, once there was one. If it is learned, so is the time to the first one,
+    # of ranks that had one in an earlier round.
+    progress_timeout_s: Limit = REPORT
     exit_timeout_s: float | None = 300.0  # from the beginning of an interpreter's end to its end
     kill_grace_s: float = 5.0  # from SIGTERM to SIGKILL for a worker that hangs
     pulse_s: float = 1.0  # how often the watchdog wakes, to notice that it was asleep itself
@@ -35,6 +38,7 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     # its host, has stood still.
     stall_s: float = 0.1
     evidence_timeout_s: float = 0.15  # the longest wait for a worker's stacks
+    held_s: float = 5.0  # how long a worker is held for the coordinator's evidence of all ranks
     unkilled_every_s: float = 10.0  # how often it is said that a worker does not die of SIGKILL
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
     tells_step_sums: bool = False  # of workers, beside where they stand
@@ -95,6 +99,21 @@ class _OfProcess(_OfWorker, frozen=True, kw_only=True):
     pid: int = 0  # a process below the worker, 0 for the worker itself
 
 
+class Exceeded(Struct, frozen=True, kw_only=True):
+    """A limit that a worker exceeds; ``number`` counts them.
+
+    ``is_held``: the worker is killed once its coordinator has evidence of all ranks.
+    """
+
+    worker: WorkerKey
+    number: int
+    kind: HangKind
+    scope: str
+    limit_s: float
+    since: float
+    is_held: bool = False
+
+
 # Events.
 
 
@@ -144,13 +163,27 @@ class LimitsLearned(Struct, frozen=True, kw_only=True):
     limits: Mapping[str, float]
 
 
+class JudgeKnown(Struct, frozen=True, kw_only=True):
+    """Whether a coordinator takes evidence of all ranks before a worker is killed."""
+
+    is_there: bool
+
+
+class HeldReleased(Struct, frozen=True, kw_only=True):
+    """Evidence was taken: workers held for limits up to this number may be killed."""
+
+    round_id: int
+    number: int
+
+
 class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
 Call = TimerAcquired | TimerReleased | HeartbeatReceived
 News = BoardRead | Call | EvidenceTaken
-Event = WorkerStarted | WorkerGone | News | LimitsLearned | DeadlineReached
+OfRun = LimitsLearned | JudgeKnown | HeldReleased
+Event = WorkerStarted | WorkerGone | News | OfRun | DeadlineReached
 
 
 # Effects.

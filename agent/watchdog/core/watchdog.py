@@ -38,6 +38,11 @@ class WatchdogCore:
         """Those that are watched, for others to read."""
         self._policy = policy
         self._learned: Mapping[str, float] = {}
+        # The longest time of each local rank from its start to its first heartbeat, in any round.
+        self._starts_s: dict[int, float] = {}
+        self._has_judge = False
+        self._reported = 0  # counts limits
+        self._exceeding: set[WorkerKey] = set()  # workers that may exceed a limit still
         self._awake_at = -math.inf
         self._effects: list[msg.Effect] = []
 
@@ -46,18 +51,18 @@ class WatchdogCore:
         self._notice_stall(now)
         match event:
             case msg.WorkerStarted(worker=key):
-                if key not in self.workers:
-                    worker = self.workers[key] = Worker(key, self._policy, now=now)
-                    worker.learn(self._learned)
-                    self._settle(worker, now, first=now)
-            case msg.WorkerGone():
-                if (gone := self.workers.pop(event.worker, None)) is not None:
-                    self._on_gone(gone, now)
+                self._on_started(key, now)
+            case msg.WorkerGone(worker=key):
+                self._on_gone(key, now)
             case msg.LimitsLearned():
                 self._learned = dict(event.limits)
                 for worker in self.workers.values():
                     worker.learn(self._learned)
                     self._settle(worker, now)
+            case msg.JudgeKnown(is_there=is_there):
+                self._has_judge = is_there
+            case msg.HeldReleased():
+                self._on_released(event, now)
             case msg.DeadlineReached():
                 pass  # what is due is done after every event
             case _:
@@ -74,6 +79,17 @@ class WatchdogCore:
         """Return when ``DeadlineReached`` is due, ``None`` if no worker is watched."""
         return min(map(Worker.next, self.workers.values()), default=None)
 
+    def exceeded(self) -> tuple[msg.Exceeded, ...]:
+        """Return the limits that workers exceed at present, as far as they were reported."""
+        exceeded: list[msg.Exceeded] = []
+        for key in sorted(self._exceeding):
+            worker = self.workers.get(key)
+            found = list(worker.exceeded()) if worker is not None else []
+            exceeded += found
+            if not found:
+                self._exceeding.discard(key)
+        return tuple(exceeded)
+
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         for worker in self.workers.values():
@@ -81,6 +97,14 @@ class WatchdogCore:
             if worker.investigation is None and not worker.is_reading:
                 due = [armed.due for armed in worker.limits()]
                 assert not due or worker.look_at <= min(due), "a limit that is not looked at"
+
+    def _on_started(self, key: WorkerKey, now: float) -> None:
+        if key not in self.workers:
+            usual_s = self._starts_s.get(key.local_rank)
+            worker = Worker(key, self._policy, now=now, usual_start_s=usual_s)
+            self.workers[key] = worker
+            worker.learn(self._learned)
+            self._settle(worker, now, first=now)
 
     def _on_news(self, worker: Worker, event: msg.News, now: float) -> None:
         first = None
@@ -115,7 +139,9 @@ class WatchdogCore:
         found = worker.investigation
         if found is not None and found.due <= now:
             found.due = math.inf
-            if found.stage is not Stage.KILLING:
+            if found.stage is Stage.HELD:
+                self._end(worker, found.expired, found.evidence, now)
+            elif found.stage is not Stage.KILLING:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
                 self._on_evidence(worker, Evidence(notes=late), now)
             elif found.killed_at is None:
@@ -226,12 +252,17 @@ class WatchdogCore:
             found.stage, found.evidence, found.due = Stage.CONFIRMED, evidence, math.inf
             self._read(worker)
 
-    def _on_gone(self, worker: Worker, now: float) -> None:
+    def _on_gone(self, key: WorkerKey, now: float) -> None:
         """Report what was found of a worker that is watched no more."""
+        if (worker := self.workers.pop(key, None)) is None:
+            return
+        if worker.start_s is not None:
+            longest_s = self._starts_s.get(key.local_rank, 0.0)
+            self._starts_s[key.local_rank] = max(worker.start_s, longest_s)
         found = worker.investigation
         if found is not None and found.stage is Stage.CONDEMNED:
             self._decide(worker, list(found.expired), found.evidence, now)
-        elif found is not None and found.stage is not Stage.KILLING:
+        elif found is not None and found.stage not in (Stage.HELD, Stage.KILLING):
             self._report_left(worker, found, found.expired, _STOPPED, now)
 
     def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
@@ -253,18 +284,35 @@ class WatchdogCore:
             return
         signum, pid, grace_s = deadly[0].slot.signal, deadly[0].pid, self._policy.kill_grace_s
         if _is_killed(deadly):
-            graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
+            if not self._has_judge or worker.key not in self.workers:
+                self._end(worker, deadly, evidence, now)
+                return
             worker.investigation = Investigation(
-                Stage.KILLING, now + min(grace_s, *graces, math.inf)
+                Stage.HELD, now + self._policy.held_s, expired=tuple(deadly), evidence=evidence
             )
-            # One that is stopped would not even notice SIGTERM.
-            self._kill(worker, signum or (SIGKILL if evidence.is_stopped else SIGTERM), now)
             return
         for armed in deadly:
             if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
                 # The worker never acquires these again, so they wait for what the signal does.
                 armed.due = now + grace_s
         self._effects.append(msg.Signal(worker=worker.key, signum=signum or SIGTERM, pid=pid))
+
+    def _on_released(self, event: msg.HeldReleased, now: float) -> None:
+        for worker in self.workers.values():
+            found = worker.investigation
+            if found is None or found.stage is not Stage.HELD:
+                continue
+            is_meant = worker.key.round_id == event.round_id
+            if is_meant and all(armed.number <= event.number for armed in found.expired):
+                self._end(worker, found.expired, found.evidence, now)
+
+    def _end(self, worker: Worker, deadly: Sequence[Armed], evidence: Evidence, now: float) -> None:
+        """Kill a worker: with SIGKILL after its grace, at once if it could not notice SIGTERM."""
+        graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
+        grace_s = min(self._policy.kill_grace_s, *graces, math.inf)
+        worker.investigation = Investigation(Stage.KILLING, now + grace_s, expired=tuple(deadly))
+        signum = deadly[0].slot.signal or (SIGKILL if evidence.is_stopped else SIGTERM)
+        self._kill(worker, signum, now)
 
     def _kill(self, worker: Worker, signum: int, now: float) -> None:
         """Send a signal. If it is SIGKILL, a worker that does not die of it is told of."""
@@ -305,6 +353,10 @@ class WatchdogCore:
         standing: Standing | None = None,
         aftermath: str = "",
     ) -> None:
+        if not aftermath:
+            self._reported += 1
+            armed.number = self._reported
+            self._exceeding.add(worker.key)
         hang = Hang(
             kind=armed.kind,
             scope=armed.slot.name,

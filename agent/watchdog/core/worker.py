@@ -14,6 +14,10 @@ from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX, NAMES_MAX = 128, 65
+# A rank that takes so many times as long to its first heartbeat as ever before is reported; what it
+# does at a start differs more than steps do, so it has longer at least.
+START_FACTOR, START_LIMIT_MIN_S = 5.0, 30.0
+NO_SIGNAL = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -21,7 +25,7 @@ class Armed:
     """A limit that runs until ``due``: infinity if nothing more is to be done about it.
 
     ``slot`` tells of what, ``pid`` as in ``TimerAcquired``. ``is_graced``: it had its share of
-    an uncertain stall.
+    an uncertain stall. ``number``: counts those that were reported, 0 before that.
     """
 
     kind: HangKind
@@ -30,6 +34,7 @@ class Armed:
     due: float
     pid: int = 0
     is_graced: bool = False
+    number: int = 0
 
     @property
     def is_deadly(self) -> bool:
@@ -49,6 +54,7 @@ class Stage(Enum):
     EXAMINED = "the answer of a worker that is only asked is awaited, or given up"
     CONFIRMED = "what it says now is awaited"
     CONDEMNED = "stacks are awaited that only a signal could get"
+    HELD = "the coordinator's evidence of all ranks is awaited"
     KILLING = "its end is awaited, or SIGKILL after the grace"
 
 
@@ -73,7 +79,18 @@ class Investigation:
 class Worker:
     """What is known of one worker, also when it has gone. Its limits follow what it said last."""
 
-    def __init__(self, key: WorkerKey, policy: msg.WatchdogPolicy, *, now: float) -> None:
+    def __init__(
+        self,
+        key: WorkerKey,
+        policy: msg.WatchdogPolicy,
+        *,
+        now: float,
+        usual_start_s: float | None = None,
+    ) -> None:
+        """Watch a worker from ``now`` on; ``usual_start_s``: from its start to its first heartbeat.
+
+        That is the longest time of this rank in earlier rounds, None if it never had a heartbeat.
+        """
         self.key = key
         self.snapshot = msg.Snapshot()
         self.look_at = now
@@ -82,7 +99,8 @@ class Worker:
         self._policy = policy
         self._learned: Mapping[str, float] = {}
         self._stalled = (-math.inf, -math.inf)  # the latest stall: its earliest begin, and its end
-        self._started_at = now
+        self._started_at, self._usual_start_s = now, usual_start_s
+        self.start_s: float | None = None  # the same of this round, once it is known
         self._slots: dict[int, Armed] = {}
         self._calls: dict[str, Armed] = {}
         self._kinds: dict[HangKind, Armed] = {}
@@ -108,6 +126,7 @@ class Worker:
             if old is None or (old.slot is not slot and old.slot != slot):
                 old = self._armed(slot)
             self._slots[slot.slot] = old
+        self._note_start(self.snapshot.heartbeat_at)
         self._follow_runtime()
 
     def acquire(self, timer: msg.TimerAcquired, *, now: float) -> float:
@@ -134,6 +153,7 @@ class Worker:
             count, longest = self._gaps
             self._gaps = (count + 1, max(longest, now - self._called_at))
         self._called_at, self._step = now, step
+        self._note_start(now)
         self._follow_runtime()
 
     def extend(self, awake_at: float, due_at: float, *, now: float) -> None:
@@ -174,6 +194,24 @@ class Worker:
         between = {"": (board.gaps + gaps, max(board.gap_max_s, longest))}
         return {**board.sections, **(between if board.gaps or gaps else {})}
 
+    def exceeded(self) -> Iterator[msg.Exceeded]:
+        """Yield the limits that were reported and not left since, and those it is killed for."""
+        found, told = self.investigation, list[Armed]()
+        if found is not None and found.stage in (Stage.HELD, Stage.KILLING):
+            told += found.expired
+        told += (armed for armed in self.limits() if armed not in told)
+        for armed in told:
+            if armed.number and not armed.pid:
+                yield msg.Exceeded(
+                    worker=self.key,
+                    number=armed.number,
+                    kind=armed.kind,
+                    scope=_short(armed.slot.name),
+                    limit_s=armed.limit_s,
+                    since=armed.slot.since,
+                    is_held=found is not None and armed in found.expired,
+                )
+
     def standing(self) -> Standing:
         """Return where it stands, as it said last."""
         board = self.snapshot
@@ -189,7 +227,7 @@ class Worker:
             step_time_s=board.step_time_s,
             heartbeat_at=called if is_by_call else heartbeat_at,
             beat_at=board.beat_at,
-            scope=latest.name.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore") if latest else "",
+            scope=_short(latest.name) if latest else "",
             scope_since=latest.since if latest else None,
             scopes_open=len(open_),
             steps_total=board.steps_total,
@@ -228,7 +266,7 @@ class Worker:
             progress_since = max(progress_since, self._called_at)
         has_beaten = self._called_at is not None or board.heartbeats > 0
         runtime: dict[HangKind, tuple[float | None, float | None]] = {
-            HangKind.STARTUP: (None if has_beaten else self._started_at, policy.startup_timeout_s),
+            HangKind.STARTUP: (None if has_beaten else self._started_at, self._startup_limit()),
             HangKind.RUNTIME: (board.beat_at, policy.runtime_timeout_s),
             HangKind.PROGRESS: (progress_since, self._learned_or(policy.progress_timeout_s, "")),
         }
@@ -240,12 +278,35 @@ class Worker:
                 continue
             old = known.get(kind)
             if old is None or (old.slot.since, old.limit_s) != (since, limit_s):
+                signal = NO_SIGNAL if self._is_only_reported(kind) else None
                 deadline = since + limit_s
-                old = self._armed(msg.Slot(since=since, deadline=deadline, limit_s=limit_s), kind)
+                slot = msg.Slot(since=since, deadline=deadline, limit_s=limit_s, signal=signal)
+                old = self._armed(slot, kind)
             self._kinds[kind] = old
 
+    def _startup_limit(self) -> float | None:
+        """Return the limit that was told, else what follows from this rank's earlier rounds."""
+        told_s, usual_s = self._policy.startup_timeout_s, self._usual_start_s
+        is_learned = self._policy.progress_timeout_s in (msg.AUTO, msg.REPORT)
+        if told_s is not None or usual_s is None or not is_learned:
+            return told_s
+        return max(START_LIMIT_MIN_S, START_FACTOR * usual_s)
+
+    def _is_only_reported(self, kind: HangKind) -> bool:
+        is_told = kind is HangKind.STARTUP and self._policy.startup_timeout_s is not None
+        is_progress = kind is HangKind.PROGRESS or (kind is HangKind.STARTUP and not is_told)
+        return is_progress and self._policy.progress_timeout_s == msg.REPORT
+
+    def _note_start(self, heartbeat_at: float | None) -> None:
+        if self.start_s is None and heartbeat_at is not None:
+            self.start_s = max(0.0, heartbeat_at - self._started_at)
+
     def _learned_or(self, limit: msg.Limit, name: str) -> float | None:
-        return self._learned.get(name) if limit == msg.AUTO else limit
+        return self._learned.get(name) if isinstance(limit, str) else limit
+
+
+def _short(name: str) -> str:
+    return name.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore")
 
 
 def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:

@@ -51,7 +51,7 @@ def test_limits_can_be_switched_off(word: str) -> None:
         f"--runtime-timeout={word}",
         f"--progress-timeout={word}",
         f"--exit-timeout={word}",
-    ) == WatchdogPolicy(runtime_timeout_s=None, exit_timeout_s=None)
+    ) == WatchdogPolicy(runtime_timeout_s=None, progress_timeout_s=None, exit_timeout_s=None)
 
 
 def test_progress_can_be_left_to_be_learned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_progress_can_be_left_to_be_learned(monkeypatch: pytest.MonkeyPatch) -> 
     ("argument", "said"),
     [
         ("--runtime-timeout=auto", "also allowed: 0, none."),
-        ("--progress-timeout=1x", "also allowed: 0, none or auto."),
+        ("--progress-timeout=1x", "also allowed: 0, none, auto or report."),
         ("--exit-timeout=-1", "'-1' is"),
         ("--startup-timeout=1ms", "'1ms' is given"),
         ("--startup-timeout=31h31h", "is not a duration"),
