@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import closing
 
 import structlog
 
+from agent.runtime.file_thread import FileThread
 from agent.session.convert import Identity
+from agent.session.hang_evidence import evidence_messages
 from agent.session.transport import Connection, TransportError
 from agent.watchdog.runner import Watchdog
+from agent.watchdog.stack_taking import StacksTaken
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import common_pb2, session_pb2
 
@@ -26,6 +31,7 @@ class StackAnswers:
         self._run_id, self._identity, self._watchdog = run_id, identity, watchdog
         self._requests = asyncio.Queue[session_pb2.StackRequest]()
         self._seen = frozenset[str]()
+        self._files = FileThread("sources")
 
     def asked(self, collect: session_pb2.Collect) -> None:
         """Take in all that is asked at present."""
@@ -37,33 +43,42 @@ class StackAnswers:
 
     async def run(self, connection: Connection) -> None:
         """Answer until cancelled. What can't be delivered is not asked for any more, or again."""
-        while True:
-            request = await self._requests.get()
-            try:
-                await connection.report_stacks(await self._answer(request))
-            except TransportError as error:
-                log.info("stacks not delivered", reason=error.reason)
+        with closing(self._files):
+            while True:
+                request = await self._requests.get()
+                try:
+                    await connection.report_stacks(await self._answer(request))
+                except TransportError as error:
+                    log.info("stacks not delivered", reason=error.reason)
 
     async def _answer(self, request: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
-        left_s = seconds_of(request.time_left)
-        found = await self._watchdog.stacks_now(
-            request.round_id, request.local_ranks, min(WORKER_TIMEOUT_S, left_s / 2)
-        )
-        room = ANSWER_BYTES_MAX // max(1, len(found))
-        identity = self._identity
+        within_s = min(WORKER_TIMEOUT_S, seconds_of(request.time_left) / 2)
+        asked, may_signal = request.local_ranks, request.may_signal
+        watchdog, round_id, identity = self._watchdog, request.round_id, self._identity
+        if request.is_evidence:
+            looks = await watchdog.evidence_now(round_id, asked, within_s, may_signal=may_signal)
+            workers = await evidence_messages(looks, self._files)
+        else:
+            found = await watchdog.stacks_now(round_id, asked, within_s, may_signal=may_signal)
+            workers = _messages(found)
         return session_pb2.ReportStacksRequest(
             fence=common_pb2.Fence(
-                run_id=self._run_id, round_id=request.round_id, incarnation=identity.incarnation
+                run_id=self._run_id, round_id=round_id, incarnation=identity.incarnation
             ),
             incarnation_key=identity.incarnation_key,
             request_id=request.request_id,
-            workers=(
-                session_pb2.WorkerStacks(
-                    local_rank=each.local_rank,
-                    pid=each.pid,
-                    stacks=each.stacks.encode()[:room].decode(errors="ignore"),
-                    problem=each.problem.encode()[:room].decode(errors="ignore"),
-                )
-                for each in found
-            ),
+            workers=workers,
         )
+
+
+def _messages(found: Sequence[StacksTaken]) -> list[session_pb2.WorkerStacks]:
+    room = ANSWER_BYTES_MAX // max(1, len(found))
+    return [
+        session_pb2.WorkerStacks(
+            local_rank=each.local_rank,
+            pid=each.pid,
+            stacks=each.stacks.encode()[:room].decode(errors="ignore"),
+            problem=each.problem.encode()[:room].decode(errors="ignore"),
+        )
+        for each in found
+    ]

@@ -29,7 +29,7 @@ from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
-from agent.watchdog.stack_taking import StacksTaken, StackTaker
+from agent.watchdog.stack_taking import Look, StacksTaken, StackTaker
 from agent.watchdog.stacks import describe_process, is_below, signal_below
 from drumbeat.command.console import write_text
 from worker_sdk import context
@@ -257,6 +257,33 @@ class Watchdog:
         return await asyncio.gather(
             *(self._stacks_of(key, timeout_s, may_signal=may_signal) for key in keys)
         )
+
+    async def evidence_now(
+        self, round_id: int, local_ranks: Iterable[int], timeout_s: float, *, may_signal: bool
+    ) -> list[Look]:
+        """Return what workers of a round do, to judge a hang; ``may_signal`` as in ``stacks_now``."""
+        keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
+        return await asyncio.gather(
+            *(self._look_at(key, timeout_s, may_signal=may_signal) for key in keys)
+        )
+
+    async def _look_at(self, key: WorkerKey, timeout_s: float, *, may_signal: bool) -> Look:
+        worker = self._workers.get(key)
+        if worker is None or worker.known is None:
+            return Look(key.local_rank, evidence=Evidence(notes="this host has no such worker"))
+        async with worker.stacks.lock:
+            evidence = worker.known.evidence_held()
+            if not worker.is_watched:
+                evidence = evidence or Evidence(notes="it does not run")
+            elif evidence is None:
+                snapshot = worker.board.read() or Snapshot()
+                evidence = await worker.stacks.evidence(
+                    worker.pid, snapshot, timeout_s, may_signal=may_signal
+                )
+        stacks, notes = self._redact(evidence.stacks), self._redact(evidence.notes)
+        evidence, standing = replace(evidence, stacks=stacks, notes=notes), worker.known.standing()
+        standing = replace(standing, scope=self._redact(standing.scope))
+        return Look(key.local_rank, worker.pid, evidence, standing)
 
     async def _stacks_of(
         self, key: WorkerKey, timeout_s: float, *, may_signal: bool

@@ -9,7 +9,7 @@ import structlog
 
 from agent.watchdog.board_reader import Board
 from agent.watchdog.core.model import Snapshot, WorkerKey
-from agent.watchdog.hang import Evidence
+from agent.watchdog.hang import Evidence, Standing
 from agent.watchdog.stacks import StackSource, take_evidence
 from drumbeat.format import describe
 
@@ -27,6 +27,15 @@ class StacksTaken(NamedTuple):
     pid: int = 0
     stacks: str = ""
     problem: str = ""
+
+
+class Look(NamedTuple):
+    """What one worker does, as evidence of a hang of its round."""
+
+    local_rank: int
+    pid: int = 0
+    evidence: Evidence = Evidence()
+    standing: Standing | None = None
 
 
 class StackTaker:

@@ -106,6 +106,7 @@ class StackRequest(Struct, frozen=True, kw_only=True):
     round_id: int
     local_ranks: tuple[int, ...]
     time_left_s: float
+    may_signal: bool = False
     is_evidence: bool = False  # to judge a hang
 
 

@@ -29,6 +29,7 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
                 round_id=each.round_id,
                 local_ranks=each.local_ranks,
                 time_left=duration(each.time_left_s),
+                may_signal=each.may_signal,
                 is_evidence=each.is_evidence,
             )
             for each in effect.stacks

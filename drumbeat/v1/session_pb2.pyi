@@ -1248,14 +1248,19 @@ class StackRequest(google.protobuf.message.Message):
     ROUND_ID_FIELD_NUMBER: builtins.int
     LOCAL_RANKS_FIELD_NUMBER: builtins.int
     TIME_LEFT_FIELD_NUMBER: builtins.int
+    MAY_SIGNAL_FIELD_NUMBER: builtins.int
     IS_EVIDENCE_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """To be repeated in the answer."""
     round_id: builtins.int
     """Only workers of this round count."""
+    may_signal: builtins.bool
+    """Workers that do not answer may be sent a signal, which may end a system call of theirs early
+    (EINTR). Otherwise nothing is done that a worker can notice.
+    """
     is_evidence: builtins.bool
-    """Whether it is asked to judge a hang: then only the thread that trains is told of each worker,
-    with `progress`, and workers whose threads are at the same place are told of once.
+    """Whether it is asked to judge a hang. Then the answer has the thread that trains alone, and more
+    fields of `WorkerStacks`.
     """
     @property
     def local_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -1272,10 +1277,11 @@ class StackRequest(google.protobuf.message.Message):
         round_id: builtins.int = ...,
         local_ranks: collections.abc.Iterable[builtins.int] | None = ...,
         time_left: google.protobuf.duration_pb2.Duration | None = ...,
+        may_signal: builtins.bool = ...,
         is_evidence: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["time_left", b"time_left"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["is_evidence", b"is_evidence", "local_ranks", b"local_ranks", "request_id", b"request_id", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_evidence", b"is_evidence", "local_ranks", b"local_ranks", "may_signal", b"may_signal", "request_id", b"request_id", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
 
 Global___StackRequest: typing_extensions.TypeAlias = StackRequest
 

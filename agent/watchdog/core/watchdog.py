@@ -310,7 +310,9 @@ class WatchdogCore:
         """Kill a worker: with SIGKILL after its grace, at once if it could not notice SIGTERM."""
         graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
         grace_s = min(self._policy.kill_grace_s, *graces, math.inf)
-        worker.investigation = Investigation(Stage.KILLING, now + grace_s, expired=tuple(deadly))
+        worker.investigation = Investigation(
+            Stage.KILLING, now + grace_s, expired=tuple(deadly), evidence=evidence
+        )
         signum = deadly[0].slot.signal or (SIGKILL if evidence.is_stopped else SIGTERM)
         self._kill(worker, signum, now)
 

@@ -194,6 +194,12 @@ class Worker:
         between = {"": (board.gaps + gaps, max(board.gap_max_s, longest))}
         return {**board.sections, **(between if board.gaps or gaps else {})}
 
+    def evidence_held(self) -> Evidence | None:
+        """Return what was seen of it before it was held to be killed, None if it is not."""
+        found = self.investigation
+        is_held = found is not None and found.stage in (Stage.HELD, Stage.KILLING)
+        return found.evidence if found is not None and is_held else None
+
     def exceeded(self) -> Iterator[msg.Exceeded]:
         """Yield the limits that were reported and not left since, and those it is killed for."""
         found, told = self.investigation, list[Armed]()

@@ -75,7 +75,9 @@ class EvidenceTaker:
         asked = await asked_of_round(state, current, ())
         ranks: list[RankEvidence] = []
         texts: dict[str, str] = {}
-        found = self._stacks.ask(state.run_id, wanted.round_id, asked, is_evidence=True)
+        found = self._stacks.ask(
+            state.run_id, wanted.round_id, asked, is_evidence=True, may_signal=wanted.may_signal
+        )
         async with aclosing(found) as answers:
             async for answer in answers:
                 ranks += _evidence(answer, current, texts)

@@ -47,8 +47,9 @@ class _Question:
     run_id: str
     round_id: int
     deadline: float
-    is_evidence: bool
     gathering: StackGathering
+    may_signal: bool = False
+    is_evidence: bool = False
     answers: asyncio.Queue[Answer] = field(default_factory=asyncio.Queue)
 
 
@@ -79,10 +80,12 @@ class StackQuestions:
         round_id: int,
         asked: Mapping[str, Asked],
         *,
+        may_signal: bool = False,
         is_evidence: bool = False,
     ) -> AsyncGenerator[Answer, None]:
         """Yield an answer for each agent, as they come. Raises ``LimitReached``.
 
+        With ``may_signal``, workers that do not answer are sent a signal that gets their stacks.
         ``is_evidence``: it is asked to judge a hang, which waits for no reader.
         """
         same = [each for each in self._questions.values() if each.is_evidence == is_evidence]
@@ -93,7 +96,7 @@ class StackQuestions:
         gathering = StackGathering(dict(asked))
         if is_evidence:
             gathering.bytes_max = EVIDENCE_BYTES_MAX
-        question = _Question(run_id, round_id, deadline, is_evidence, gathering)
+        question = _Question(run_id, round_id, deadline, gathering, may_signal, is_evidence)
         self._questions[request_id := uuid.uuid4().hex] = question
         gathering, answers = question.gathering, question.answers
         try:
@@ -146,6 +149,7 @@ class StackQuestions:
                 round_id=question.round_id,
                 local_ranks=tuple(question.gathering.waiting[incarnation].ranks),
                 time_left_s=max(0.0, question.deadline - now),
+                may_signal=question.may_signal,
                 is_evidence=question.is_evidence,
             )
             for request_id, question in self._questions.items()

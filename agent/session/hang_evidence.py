@@ -1,0 +1,75 @@
+"""Shell. What this host's workers do, as the coordinator is told it to judge a hang.
+
+Ten thousand hosts answer at once, so an answer is small: of each worker the thread that trains, and
+workers that are at the same place are told of once.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import time
+from collections.abc import Collection, Sequence
+
+from agent.runtime.file_thread import FilesStalled, FileThread
+from agent.session.convert import progress_message
+from agent.watchdog.stack_taking import Look
+from drumbeat.v1 import session_pb2
+
+STACKS_BYTES_MAX = 16 * 1024  # of one worker
+NOTES_CHARACTERS_MAX = 1_000
+LINE_CHARACTERS_MAX = 200
+READ_WITHIN_S = 0.5  # for source lines; a network file system may stall
+# The address of a thread, which differs from worker to worker.
+_HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
+_INNERMOST = re.compile(r'\A[^\n]*\n  File "([^"\n]*)", line (\d+) in ')
+
+
+def training_thread(stacks: str) -> str:
+    """Return the first thread; all of them if it waits for another thread of the program."""
+    stacks = _HEADER.sub("Thread (most recent call first):", stacks)
+    first = stacks.strip("\n").partition("\n\n")[0]
+    place = _INNERMOST.match(first)
+    waits = place is not None and place[1].endswith("/threading.py")
+    kept = stacks if waits else f"{first}\n" if first else ""
+    return kept.encode()[:STACKS_BYTES_MAX].decode(errors="ignore")
+
+
+async def evidence_messages(
+    looks: Sequence[Look], files: FileThread
+) -> list[session_pb2.WorkerStacks]:
+    """Write what workers do; lines of source are read by ``files``."""
+    stacks = [training_thread(look.evidence.stacks) for look in looks]
+    try:
+        lines = await files.run(lambda: _source_lines({*stacks}), timeout_s=READ_WITHIN_S)
+    except FilesStalled:
+        lines = {}
+    known: dict[str, int] = {}
+    messages = []
+    for look, text in zip(looks, stacks, strict=True):
+        evidence, standing = look.evidence, look.standing
+        message = session_pb2.WorkerStacks(
+            local_rank=look.local_rank,
+            pid=look.pid,
+            problem=evidence.notes[:NOTES_CHARACTERS_MAX],
+            is_stopped=evidence.is_stopped,
+        )
+        if standing is not None:
+            message.progress.CopyFrom(progress_message(standing, now=time.monotonic()))
+        if text and text in known:
+            message.same_as = known[text]
+        else:
+            known[text] = look.local_rank
+            message.stacks, message.source_line = text, lines.get(text, "")
+        messages.append(message)
+    return messages
+
+
+def _source_lines(stacks: Collection[str]) -> dict[str, str]:
+    """Return the text of the innermost call's line of each; none where that can't be read."""
+    linecache.checkcache()
+    return {
+        text: linecache.getline(place[1], int(place[2])).strip()[:LINE_CHARACTERS_MAX]
+        for text in stacks
+        if (place := _INNERMOST.match(text))
+    }
