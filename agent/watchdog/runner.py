@@ -261,7 +261,7 @@ class Watchdog:
     async def evidence_now(
         self, round_id: int, local_ranks: Iterable[int], timeout_s: float, *, may_signal: bool
     ) -> list[Look]:
-        """Return what workers of a round do, to judge a hang; ``may_signal`` as in ``stacks_now``."""
+        """Return what workers do, to judge a hang; ``may_signal`` as in ``stacks_now``."""
         keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
         return await asyncio.gather(
             *(self._look_at(key, timeout_s, may_signal=may_signal) for key in keys)

@@ -139,7 +139,7 @@ class Driver:
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
-        self._evidence = EvidenceTaker(self.stacks, journal.runs.states.get, self.submit)
+        self._evidence = EvidenceTaker(self.stacks, self._find_state, self.submit)
         self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
         self._outages_s = 0.0  # how long all that are over have lasted
@@ -368,6 +368,9 @@ class Driver:
 
     def _revoked(self, token_id: str) -> None:
         self.on_revoked(token_id)
+
+    def _find_state(self, key: str) -> RunState | None:
+        return self.journal.runs.states.get(key)
 
     def _read_run(self, key: str) -> RunState | None:
         return self.journal.runs.copy(key)

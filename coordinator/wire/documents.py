@@ -49,6 +49,7 @@ def status_document(
         "round_reason": run.round.reason if run.HasField("round") else None,
         "world_size": run.round.world_size if run.HasField("round") else None,
         "iteration": _optional(run, "iteration"),
+        "hang": hang_document(run.hang) if run.HasField("hang") else None,
         "restarts_in_process": run.iterations_restarted,
         "behind": overview.behind or None,
         "stragglers": [straggler_document(each) for each in overview.stragglers],
@@ -119,6 +120,46 @@ def verdict_document(verdict: failure_pb2.Verdict) -> Document:
         "world_size": verdict.report.world_size,
         "step": max(steps, default=None),
         "goodput": verdict.goodput or None,
+        "hang": hang_document(verdict.report.hang) if verdict.report.HasField("hang") else None,
+    }
+
+
+def hang_document(hang: failure_pb2.HangDiagnosis) -> Document:
+    """Return why a round hangs or hung; ``causes`` is empty if the evidence does not tell."""
+    return {
+        "round_id": hang.round_id,
+        "is_over": hang.is_over,
+        "is_ending": hang.is_ending,
+        "age_s": _seconds(hang, "age"),
+        "summary": hang.summary,
+        "limit": _limit_word(hang.kind, hang.scope),
+        "limit_s": seconds_of(hang.limit),
+        "causes": [
+            {
+                "rank": each.rank,
+                "name": each.agent,
+                "host": each.host,
+                "pid": each.pid or None,
+                "place": each.place,
+                "step": _optional(each.progress, "step"),
+                "stacks": each.stacks,
+                "notes": each.notes,
+            }
+            for each in hang.causes
+        ],
+        "causes_count": hang.causes_count,
+        "groups": [
+            {
+                "count": each.count,
+                "ranks": each.ranks,
+                "place": each.place,
+                "activity": each.activity,
+                "is_cause": each.is_cause,
+                "stack": each.stack,
+            }
+            for each in hang.groups
+        ],
+        "groups_count": hang.groups_count,
     }
 
 
@@ -217,7 +258,7 @@ def _failure(record: failure_pb2.FailureRecord) -> Document:
         "pid": record.pid or None,
         "exit_code": record.exit_code,
         "signal_name": record.signal_name or None,
-        "hang": _hang(hang) if hang else None,
+        "hang": _limit_word(hang.kind, hang.scope) if hang else None,
         "hang_s": seconds_of(hang.elapsed) if hang else None,
         "explanation": record.explanation,
         "message": record.message,
@@ -228,8 +269,8 @@ def _failure(record: failure_pb2.FailureRecord) -> Document:
     }
 
 
-def _hang(hang: failure_pb2.Hang) -> str:
-    return " ".join(filter(None, (_word(failure_pb2.HangKind, hang.kind), hang.scope)))
+def _limit_word(kind: int, scope: str) -> str:
+    return " ".join(filter(None, (_word(failure_pb2.HangKind, kind), scope)))
 
 
 def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:

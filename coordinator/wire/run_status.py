@@ -53,6 +53,8 @@ def run_message(
     more: dict[str, Any] = {} if verdict is None else {"cause": f"VERDICT_CAUSE_{verdict.cause}"}
     if run and (run.state.phase, run.state.round_id) == (state.phase, state.round_id):
         reason = run.reason()  # what it waits for: it has decided nothing that is not journaled
+    if state.current_hang is not None:
+        reason = f"the round hangs: {state.current_hang.summary}"
     if view == query_pb2.VIEW_FULL:
         more |= {
             "spec": SPEC.write(state.spec),

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from agent.watchdog.hang import seconds
 from agent.workers.failures.exit_status import describe_exit
-from drumbeat.format import count, printable
+from drumbeat.format import are, count, printable
 from drumbeat.inprocess import InterruptionKind
 
 WIDTH = 72
@@ -65,6 +65,25 @@ class Position(Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float | None = None
 
 
+class HangGroup(Struct, frozen=True, kw_only=True):
+    """Ranks that were at the same place when the round hung. See ``drumbeat.v1.HangGroup``."""
+
+    count: int
+    ranks: str
+    place: str
+    activity: str = ""
+    stack: str = ""
+    is_cause: bool = False
+
+
+class HangDiagnosis(Struct, frozen=True, kw_only=True):
+    """Why the round hung. See ``drumbeat.v1.HangDiagnosis``."""
+
+    summary: str
+    groups: tuple[HangGroup, ...] = ()
+    groups_count: int = 0
+
+
 class FailureReport(Struct, frozen=True, kw_only=True):
     """Why a run failed. See ``drumbeat.v1.FailureReport``.
 
@@ -81,6 +100,7 @@ class FailureReport(Struct, frozen=True, kw_only=True):
     positions_count: int = 0
     more: str = ""  # where the rest is, if the report was cut
     goodput: str = ""  # what the time of the run went into
+    hang: HangDiagnosis | None = None
 
 
 def render_report(report: FailureReport, name: str) -> str:
@@ -92,7 +112,9 @@ def render_report(report: FailureReport, name: str) -> str:
         head.append(_line(f"goodput: {report.goodput}"))
     sections: list[Iterable[str]] = [head]
     if report.root_causes or report.victims_count or report.positions:
-        sections.append(_causes(report.root_causes))
+        sections.append(_causes(report.root_causes, report.hang))
+    if report.hang is not None and report.hang.groups:
+        sections.append(_hang_groups(report.hang))
     if report.victims_count:
         sections.append(_victims(report))
     if report.positions:
@@ -104,13 +126,29 @@ def render_report(report: FailureReport, name: str) -> str:
     return printable(f"{bar}\n{text}\n{bar}")
 
 
-def _causes(causes: tuple[FailedWorker, ...]) -> Iterator[str]:
-    if not causes:
+def _hang_groups(hang: HangDiagnosis) -> Iterator[str]:
+    """Yield where all ranks were when the round hung, with the stack of one rank of each group."""
+    yield "Where all ranks were when the round hung:"
+    for group in hang.groups:
+        ranks = f"{count(group.count, 'rank')} ({_line(group.ranks)})"
+        role = "the cause" if group.is_cause else _line(group.activity)
+        yield f"  {ranks} {are(group.count)} {_line(group.place)}: {role}"
+        if group.stack and not group.is_cause:
+            yield _indented(group.stack.rstrip(), 4)
+    if (rest := hang.groups_count - len(hang.groups)) > 0:
+        yield f"  {count(rest, 'other place')}"
+
+
+def _causes(causes: tuple[FailedWorker, ...], hang: HangDiagnosis | None = None) -> Iterator[str]:
+    if not causes and hang is not None:
+        yield _line(f"Root cause: {hang.summary}")
+    elif not causes:
         yield "Root cause: unknown, no record of it arrived"
     elif len(causes) == 1:
         yield "Root cause:"
     else:
-        yield f"Root cause: one of {len(causes)}, too close in time to be told apart:"
+        why = "" if hang is not None else ", too close in time to be told apart"
+        yield f"Root cause: one of {len(causes)}{why}:"
     for worker in causes:
         name = f" (agent {worker.agent})" if worker.agent not in ("", worker.host) else ""
         yield _line(f"  host      : {worker.host}{name}")

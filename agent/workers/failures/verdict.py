@@ -7,7 +7,14 @@ import structlog
 
 from agent.session.convert import kind_from
 from agent.session.transport import TransportError
-from agent.workers.failures.report import FailedWorker, FailureReport, Position
+from agent.workers.failures.report import (
+    FailedWorker,
+    FailureReport,
+    HangDiagnosis,
+    HangGroup,
+    Position,
+)
+from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 log = structlog.get_logger()
@@ -17,6 +24,7 @@ FETCH_TIMEOUT_S = 5.0
 
 Ask = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdict]]
 
+_GROUP = MessageMapping(HangGroup, failure_pb2.HangGroup)
 _OF_RECORD = (
     "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
     "is_stopped_by_agent", "iteration",
@@ -42,6 +50,7 @@ def read_report(message: session_pb2.Exit) -> FailureReport:
         positions_count=report.progress_count,
         more=more,
         goodput=message.verdict.goodput,
+        hang=_hang(report.hang) if report.HasField("hang") else None,
     )
 
 
@@ -74,6 +83,11 @@ def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
         **{name: getattr(record, name) for name in _OF_RECORD},
         **{name: getattr(record.worker, name) for name in _OF_WORKER},
     )
+
+
+def _hang(message: failure_pb2.HangDiagnosis) -> HangDiagnosis:
+    groups = tuple(_GROUP.read(each) for each in message.groups)
+    return HangDiagnosis(summary=message.summary, groups=groups, groups_count=message.groups_count)
 
 
 def _position(standing: failure_pb2.RankProgress) -> Position:

@@ -52,11 +52,13 @@ def explanation(
     ``workers`` are those that tell most.
     """
     causes = verdict["root_causes"] if verdict else []
+    hang = verdict["hang"] if verdict else status["hang"]
     return {
         "run_id": status["run_id"],
         "phase": status["phase"],
         "what": list(_what(status)),
         "root_cause": list(_root_cause(status, causes)),
+        "hang": list(_hang(hang)) if hang else [],
         "done": list(_done(status["events"])),
         "cost": list(_cost(status, verdict)),
         "advice": list(dict.fromkeys(_advice(status, causes, is_stuck=_is_stuck(workers)))),
@@ -73,6 +75,15 @@ def _what(status: Document) -> Iterator[str]:
             yield f"Run {name} waits for its next round: {reason}."
         case "ending":
             yield f"Run {name} has failed and its workers are being stopped: {reason}."
+        case _ if _hangs(status):
+            hang = status["hang"]
+            yield f"Run {name} has hung for {format_duration(hang['age_s'])}: {hang['summary']}."
+            yield (
+                "A worker exceeded its limit and is being killed; then the run restarts or ends."
+                if hang["is_ending"]
+                else "It is only reported: nothing is killed. `--progress-timeout auto` kills and "
+                "restarts."
+            )
         case _:
             yield f"Run {name} is in round {status['round_id']}: {reason}."
     if status["phase"] == "ended":
@@ -87,6 +98,27 @@ def _what(status: Document) -> Iterator[str]:
         who = f"Rank {each['rank']} on {each['name']}"
         yield f"{who} takes {took} for a step, the median of its peers is {median}."
     yield from _absent(status)
+
+
+def _hangs(status: Document) -> bool:
+    """Return whether the round that runs hangs."""
+    hang = status["hang"]
+    is_current = bool(hang) and hang["round_id"] == status["round_id"] and not hang["is_over"]
+    return is_current and status["phase"] == "running"
+
+
+def _hang(hang: Document) -> Iterator[str]:
+    """Tell where all ranks were when a round hung, with the stack of one rank of each group."""
+    when = f", {_ago(hang['age_s'])}" if hang["age_s"] is not None else ""
+    over = "; then training went on" if hang["is_over"] else ""
+    yield f"Round {hang['round_id']} hung{when}{over}: {hang['summary']}."
+    for group in hang["groups"]:
+        what = "the cause" if group["is_cause"] else group["activity"]
+        are = "is" if group["count"] == 1 else "are"
+        who = f"{count(group['count'], 'rank')} ({group['ranks']})"
+        yield f"{who} {are} {group['place']}: {what}"
+        for line in group["stack"].splitlines():
+            yield f"at {line.strip()}"
 
 
 def _waits_since_s(events: Sequence[Document]) -> float:

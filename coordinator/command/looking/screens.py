@@ -145,6 +145,7 @@ def explanation_screen(explanation: Document) -> RenderableType:
     ]
     for head, name in (
         ("Root cause", "root_cause"),
+        ("Latest hang", "hang"),
         ("Done", "done"),
         ("Cost", "cost"),
         ("To try", "advice"),

@@ -175,6 +175,10 @@ def _causes(still: Sequence[_Seen]) -> tuple[list[_Seen], str]:
     by: dict[Activity, list[_Seen]] = {activity: [] for activity in Activity}
     for each in still:
         by[each.activity].append(each)
+    if all(each.activity is Activity.SILENT for each in still):
+        expired = [each for each in still if each.limit is not None]
+        alone = expired if len(expired) == 1 and len(still) == 1 else []
+        return alone, "no rank gave a stack"
     if len(still) == 1:
         return list(still), ""  # no other rank hangs
     waiting = by[Activity.WAITS] + by[Activity.MAY_WAIT]
