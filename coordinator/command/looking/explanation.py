@@ -57,8 +57,7 @@ def explanation(
         "run_id": status["run_id"],
         "phase": status["phase"],
         "what": list(_what(status)),
-        "root_cause": list(_root_cause(status, causes)),
-        "hang": list(_hang(hang)) if hang else [],
+        "root_cause": [*_root_cause(status, causes), *_hang(hang)],
         "done": list(_done(status["events"])),
         "cost": list(_cost(status, verdict)),
         "advice": list(dict.fromkeys(_advice(status, causes, is_stuck=_is_stuck(workers)))),
@@ -107,8 +106,10 @@ def _hangs(status: Document) -> bool:
     return is_current and status["phase"] == "running"
 
 
-def _hang(hang: Document) -> Iterator[str]:
+def _hang(hang: Document | None) -> Iterator[str]:
     """Tell where all ranks were when a round hung, with the stack of one rank of each group."""
+    if hang is None:
+        return
     when = f", {_ago(hang['age_s'])}" if hang["age_s"] is not None else ""
     over = "; then training went on" if hang["is_over"] else ""
     yield f"Round {hang['round_id']} hung{when}{over}: {hang['summary']}."

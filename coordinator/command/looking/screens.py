@@ -145,7 +145,6 @@ def explanation_screen(explanation: Document) -> RenderableType:
     ]
     for head, name in (
         ("Root cause", "root_cause"),
-        ("Latest hang", "hang"),
         ("Done", "done"),
         ("Cost", "cost"),
         ("To try", "advice"),

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from coordinator.core.effects import EndHeld, TakeEvidence
 from coordinator.core.failures.hang_diagnosis import RankEvidence, diagnose
-from coordinator.core.model import ExpiredLimit, Round
+from coordinator.core.model import ExpiredLimit, HangDiagnosis, HangKind, Round
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.progress.goodput import Cause, Found, nanoseconds
 from coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.durations import format_duration
+
+_ENDED_BY_A_HEARTBEAT = (HangKind.PROGRESS, HangKind.STARTUP)
 
 
 class Hangs:
@@ -46,7 +48,7 @@ class Hangs:
     def review(self, *, now: float) -> None:
         """Ask for evidence if a limit is news, and journal the end of a hang."""
         hang = self._run.state.current_hang
-        if hang is not None and not self._expired and self._asked is None:
+        if hang is not None and self._is_over(hang):
             lasted = format_duration(max(0.0, now - hang.since_s))
             reason = f"training goes on; it had stood still for {lasted}"
             self._run.decide(HangOver(round_id=hang.round_id, reason=reason, at_s=now))
@@ -106,6 +108,13 @@ class Hangs:
                 )
             self._untold.discard(incarnation)
         return told
+
+    def _is_over(self, hang: HangDiagnosis) -> bool:
+        """Return whether the workers went on: they exceed nothing any more, and have not ended."""
+        if hang.is_held or self._expired or self._asked is not None:
+            return False
+        has_progressed = self._run.members.meter.progress is not None
+        return has_progressed or hang.limit.kind not in _ENDED_BY_A_HEARTBEAT
 
     def _has_news(self) -> bool:
         return any(

@@ -43,8 +43,7 @@ from drumbeat.format import count
 HISTORY_REASON_CHARACTERS_MAX = 512
 # Entries that the message of a broken transition tells.
 TRANSITION_HISTORY_MAX = 20
-# Addresses of earlier rounds that no round may have again. Workers of a round
-# long past are gone; those of the latest ones may still look for their rank 0.
+# Addresses of the latest rounds, which workers that linger may still look for: none has them again.
 MASTERS_SPENT_MAX = 64
 # Calls to a run whose repetition is recognized: far more than are on their way at once.
 CALLS_KNOWN_MAX = 64
@@ -391,9 +390,8 @@ class RunState:
             left = self.stragglers.items()
             self.stragglers = {rank: each for rank, each in left if each.name != name}
         if record.is_drained:
-            self.drained[record.incarnation] = record.reason
-            if len(self.drained) > DRAINED_KNOWN_MAX:
-                del self.drained[next(iter(self.drained))]
+            latest = list(self.drained.items())[-DRAINED_KNOWN_MAX + 1 :]
+            self.drained = dict(latest) | {record.incarnation: record.reason}
         if record.is_excused:
             self.given_up.add(record.incarnation)
             self.excused.add(record.incarnation)
@@ -403,6 +401,8 @@ class RunState:
         current, iterations = self.round, self.iterations
         if self.phase is not Phase.RUNNING or current is None or iterations is None:
             raise ValueError(f"{type(record).__name__}, but no round runs: {self.phase}")
+        if self.hang is not None and not isinstance(record, its.IterationCompleted):
+            self.hang = replace(self.hang, is_over=True)  # its workers are called anew
         restarted, was_first = iterations.restarted, iterations.iteration < 0
         iterations.apply(record)
         self.iterations_restarted += iterations.restarted - restarted

@@ -113,6 +113,9 @@ PROGRESS = _run(
 STRAGGLERS = _run(
     "gauge", "stragglers", "Ranks that are slow; 0 without `agent join --straggler-report`."
 )
+HANGING = _run(
+    "gauge", "hanging_seconds", "How long the round that runs has hung, 0 if it does not."
+)
 
 OF_RUNS = (
     PHASE,
@@ -131,9 +134,10 @@ OF_RUNS = (
     STEP,
     PROGRESS,
     STRAGGLERS,
+    HANGING,
 )
 # Of runs that have no label of their own these say nothing together.
-OF_ONE_RUN = frozenset({PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS})
+OF_ONE_RUN = frozenset({PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING})
 OF_COORDINATOR = (
     BUILD,
     LEADING,

@@ -106,6 +106,8 @@ def values(
         (),
         float(len(state.stragglers if run is None else run.members.stragglers)),
     )
+    hang = state.current_hang
+    yield the.HANGING, (), 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
     yield the.AGENTS_MIN, (), float(state.spec.agents_min)
     yield the.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
     if marks is not None and marks.progress is not None:
