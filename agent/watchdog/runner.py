@@ -27,7 +27,7 @@ from agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
-from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
+from agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stack_taking import Look, StacksTaken, StackTaker
 from agent.watchdog.stacks import describe_process, is_below, signal_below
@@ -38,6 +38,9 @@ log = structlog.get_logger()
 
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
 
+
+# Every worker of a hang exceeds these; the coordinator shows the stacks of all ranks, grouped.
+_SHOWN_BY_COORDINATOR = (HangKind.PROGRESS, HangKind.STARTUP)
 
 Found = msg.Report | msg.Signal | WorkerStep | NoticeAnswered | LimitsExceeded
 
@@ -398,7 +401,7 @@ class Watchdog:
         log.warning(what, reason=reason, **_place(report.worker))
         if report.is_ending:
             worker.blame.reported(report)
-        elif report.hang.evidence.stacks:
+        elif report.hang.evidence.stacks and report.hang.kind not in _SHOWN_BY_COORDINATOR:
             # No failure record has them.
             write_text(f"{indent(self._redact(report.hang.evidence.stacks), '  ')}\n")
 

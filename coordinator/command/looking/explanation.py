@@ -251,6 +251,10 @@ def _advice(status: Document, causes: Sequence[Document], *, is_stuck: bool) -> 
         yield "correct the cause and start again; --max-restarts gives a run more tries"
     if any(event["kind"] == "access_refused" for event in status["events"]):
         yield f"callers were refused: `coordinator events {name}` names them"
+    if _hangs(status) and status["hang"]["causes"]:
+        cause = status["hang"]["causes"][0]
+        pid = f", pid {cause['pid']}" if cause["pid"] else ""
+        yield f"look at rank {cause['rank']} on {cause['name']}{pid}"
     if status["behind"] and status["phase"] == "running":
         yield f"look at {status['behind'].partition(' at step')[0]} first"
     if status["phase"] == "running" and (status["behind"] or is_stuck):

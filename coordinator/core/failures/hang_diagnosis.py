@@ -37,6 +37,7 @@ from drumbeat.violation import show_value
 # A rank whose latest heartbeat is younger than this share of the time that the limit lasted has
 # gone on meanwhile: it neither hangs nor waits.
 FRESH_SHARE = 0.5
+LONGER_SHARE = 1.5  # of a limit: what lasted longer is told beside it
 CAUSES_MAX = 4  # ranks named as the cause; of more the rest is a number
 GROUPS_MAX = 8  # groups shown; of more the rest is a number
 RANKS_CHARACTERS_MAX = 120  # of the ranks of one group
@@ -298,7 +299,9 @@ def _first_thread(stacks: str) -> str:
 
 def _summary(causes: Sequence[_Seen], why: str, still: Sequence[_Seen], first: ExpiredLimit) -> str:
     """Say in a sentence who is the cause and what the other ranks do, or why that is not known."""
-    limit = f"{describe_limit(first)}, for {format_duration(first.elapsed_s)}"
+    limit = describe_limit(first)
+    if first.elapsed_s > LONGER_SHARE * first.limit_s:
+        limit += f", now {format_duration(first.elapsed_s)}"
     if not causes:
         return f"cannot tell which rank causes the hang: {why} ({limit})"
     clauses = []

@@ -12,6 +12,8 @@ from coordinator.core.progress.goodput import Cause, Found, nanoseconds
 from coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.durations import format_duration
 
+# After so long an undecided hang is judged again, when another limit expires.
+ASK_AGAIN_S = 10.0
 _ENDED_BY_A_HEARTBEAT = (HangKind.PROGRESS, HangKind.STARTUP)
 
 
@@ -54,8 +56,8 @@ class Hangs:
             self._run.decide(HangOver(round_id=hang.round_id, reason=reason, at_s=now))
         if self._asked is not None or not self._has_news():
             return
-        if hang is not None and hang.is_held:
-            self._note_judged()  # its workers are being ended: nothing new is to be learned of them
+        if hang is not None and not self._is_worth_asking(hang, now):
+            self._note_judged()
             return
         self._questions += 1
         self._asked = self._questions
@@ -115,6 +117,16 @@ class Hangs:
             return False
         has_progressed = self._run.members.meter.progress is not None
         return has_progressed or hang.limit.kind not in _ENDED_BY_A_HEARTBEAT
+
+    def _is_worth_asking(self, hang: HangDiagnosis, now: float) -> bool:
+        """Return whether a limit that expired later may tell more than the judgement there is.
+
+        All ranks of a hang exceed their limits one after the other.
+        """
+        if hang.is_held:
+            return False  # its workers are being killed
+        is_held = any(each.is_held for each in self._limits().values())
+        return is_held or (not hang.causes and now - hang.at_s >= ASK_AGAIN_S)
 
     def _has_news(self) -> bool:
         return any(

@@ -341,8 +341,8 @@ class Ledger:
         """Enter another stretch, for what was found or else for ``cause``."""
         found = self.found or (Found(cause=cause) if cause is not None else None)
         if found is not None and stretch is not None:
-            is_new = self.stretch is Stretch.ROUND
-            self.failures += is_new and found.cause in FAILURES
+            is_end = self.stretch in (Stretch.ROUND, Stretch.HUNG) and stretch is not Stretch.HUNG
+            self.failures += is_end and found.cause in FAILURES
             self.cause, self.host = found.cause, found.host
             if stretch in (Stretch.GATHERING, Stretch.INTERRUPTED):
                 self.restarts[found.cause] = self.restarts.get(found.cause, 0) + 1
