@@ -140,11 +140,16 @@ def test_an_interpreter_that_does_not_end(cluster: Cluster, way: str, place: str
 
 @pytest.mark.torch
 def test_an_all_reduce_whose_peer_does_not_come(cluster: Cluster) -> None:
-    """The report says who was where: rank 0 waits in the scope, rank 1 does not."""
+    """Rank 0 exceeds its limit and waits for rank 1, which does not use the SDK: the cause."""
     coordinator = cluster.coordinator()
     options = ("--nproc-per-node", "2")
     agent = start(cluster, coordinator, "all_reduce_without_a_peer", *options)
-    check_hang(cluster, agent, coordinator, "TIMER", "all-reduce", "wait_for_the_peer")
+    assert agent.wait() == 1
+    cause = record_of(cluster.run_id, coordinator)
+    assert cause.worker.rank == 1
+    assert (cause.hang.kind, cause.hang.scope) == (failure_pb2.HANG_KIND_TIMER, "all-reduce")
+    assert "1 rank (0) is in all_reduce (ways_to_hang.py:" in agent.stderr
+    assert "in wait_for_the_peer" in agent.stderr, "the report has the stack of the rank that waits"
 
 
 @pytest.mark.parametrize("way", ["long_import", "long_section", "many_short_steps", "at_a_prompt"])

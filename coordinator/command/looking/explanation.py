@@ -52,7 +52,7 @@ def explanation(
     ``workers`` are those that tell most.
     """
     causes = verdict["root_causes"] if verdict else []
-    hang = verdict["hang"] if verdict else status["hang"]
+    hang = verdict["hang"] if verdict else _latest_hang(status)
     return {
         "run_id": status["run_id"],
         "phase": status["phase"],
@@ -97,6 +97,13 @@ def _what(status: Document) -> Iterator[str]:
         who = f"Rank {each['rank']} on {each['name']}"
         yield f"{who} takes {took} for a step, the median of its peers is {median}."
     yield from _absent(status)
+
+
+def _latest_hang(status: Document) -> Document | None:
+    """Return the hang of the round that runs, or of the one before: it is why this one runs."""
+    hang: Document | None = status["hang"]
+    round_id = status["round_id"] or 0
+    return hang if hang is not None and hang["round_id"] >= round_id - 1 else None
 
 
 def _hangs(status: Document) -> bool:

@@ -94,6 +94,12 @@ class _Seen(NamedTuple):
         return self.activity, self.frames
 
     @property
+    def has_runtime(self) -> bool:
+        """Whether it uses the SDK, which answers for its stacks."""
+        progress = self.evidence.progress
+        return progress is not None and progress.runtime_age_s is not None
+
+    @property
     def step(self) -> int | None:
         """Its latest step, if it names steps."""
         return self.evidence.progress.step if self.evidence.progress is not None else None
@@ -186,17 +192,25 @@ def _causes(still: Sequence[_Seen]) -> tuple[list[_Seen], str]:
     if stopped := by[Activity.STOPPED]:
         return (stopped, "") if len(stopped) < len(still) else ([], "all ranks are stopped")
     busy = [each for each in by[Activity.BUSY] if each.is_stalled]
-    if waiting:
-        busy = busy or by[Activity.BUSY]
-        found = busy or _silent(by[Activity.SILENT])
-        return (_earliest(found), "") if found else _elsewhere(waiting)
-    return _among_busy(busy, by, still)
+    if not waiting:
+        return _among_busy(busy, by, still)
+    if busy := busy or by[Activity.BUSY]:
+        return _earliest(busy), ""
+    return _among_silent(_silent(by[Activity.SILENT]), waiting)
 
 
 def _silent(silent: Sequence[_Seen]) -> list[_Seen]:
     """Return the ranks of hosts that do not answer, else those that do not answer themselves."""
     unreached = [each for each in silent if not each.evidence.is_reached]
     return unreached or list(silent)
+
+
+def _among_silent(silent: list[_Seen], waiting: Sequence[_Seen]) -> tuple[list[_Seen], str]:
+    """Judge where all ranks wait of which anything is known."""
+    mute = [each for each in silent if not each.has_runtime and each.evidence.is_reached]
+    if len(mute) > 1:
+        return [], f"{len(mute)} ranks do not use worker_sdk and gave no stacks"
+    return (silent, "") if silent else _elsewhere(waiting)
 
 
 def _among_busy(

@@ -9,6 +9,7 @@ from math import inf
 from msgspec.structs import replace
 
 from coordinator.core.failures.hang_diagnosis import describe_limit
+from coordinator.core.failures.stack_frames import place, telling_frames
 from coordinator.core.inprocess.records import IterationPhase, IterationState
 from coordinator.core.model import FailureRecord, Hang, HangDiagnosis, HungRank
 from drumbeat.format import one_line
@@ -75,12 +76,15 @@ def _blamed(
     """Return the record of a rank that caused a hang; it may have been ended as all others."""
     found: FailureRecord | None = None
     for record in records:
-        place = record.round_id, record.incarnation, record.worker.local_rank
-        if place == (hang.round_id, cause.incarnation, cause.worker.local_rank):
+        who = record.round_id, record.incarnation, record.worker.local_rank
+        if who == (hang.round_id, cause.incarnation, cause.worker.local_rank):
             found = record if found is None or record.hang is not None else found
     if found is not None and found.hang is not None:
         own = found.hang
-        return replace(found, hang=replace(own, stacks=own.stacks or cause.stacks))
+        # To be looked at may have woken it. What was judged counts.
+        is_same = own.stacks and place(telling_frames(own.stacks)) in cause.place
+        stacks = own.stacks if is_same else cause.stacks or own.stacks
+        return replace(found, hang=replace(own, stacks=stacks))
     seen = Hang(
         kind=hang.limit.kind,
         scope=hang.limit.scope,
