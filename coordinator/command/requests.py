@@ -305,6 +305,13 @@ class ShowStacks(Looking):
         shown_default="all",
         has_variable=False,  # DRUMBEAT_RANK may come to be that of workers
     )
+    signal: bool = setting(
+        False,
+        settings.FLAG,
+        "Options",
+        "Signal workers that do not answer; it can end their system calls early (EINTR).",
+        has_variable=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

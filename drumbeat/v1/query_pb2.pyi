@@ -971,8 +971,13 @@ class GetStacksRequest(google.protobuf.message.Message):
 
     RUN_ID_FIELD_NUMBER: builtins.int
     RANKS_FIELD_NUMBER: builtins.int
+    MAY_SIGNAL_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run; the latest that has this id."""
+    may_signal: builtins.bool
+    """Workers that do not answer may be sent a signal, which may end a system call of theirs early
+    (EINTR). Needs the role admin.
+    """
     @property
     def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Ranks of the workers asked for; empty: all. Those that the round does not have are left out."""
@@ -982,8 +987,9 @@ class GetStacksRequest(google.protobuf.message.Message):
         *,
         run_id: builtins.str = ...,
         ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        may_signal: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ranks", b"ranks", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["may_signal", b"may_signal", "ranks", b"ranks", "run_id", b"run_id"]) -> None: ...
 
 Global___GetStacksRequest: typing_extensions.TypeAlias = GetStacksRequest
 

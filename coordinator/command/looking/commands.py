@@ -103,6 +103,7 @@ def watch(ctx: click.Context, /, **params: Any) -> Request:
 Examples:
   coordinator stacks mt5
   coordinator stacks mt5 --rank 17
+  coordinator stacks mt5 --rank 17 --signal
   coordinator stacks mt5 -o json | jq '.groups[-1].ranks'
 """,
     requests.ShowStacks,
@@ -112,8 +113,9 @@ Examples:
 def stacks(ctx: click.Context, /, **params: Any) -> Request:
     """Show where the workers of a run are now: their Python stacks, grouped by equal ones.
 
-    Nothing is stopped. Workers have stacks to show once they have used the SDK, e.g. called
-    worker_sdk.heartbeat; those that can't answer are named with the reason.
+    Workers do not notice that they are asked, and a stopped one stays stopped. They have stacks to
+    show once they have used the SDK, e.g. called worker_sdk.heartbeat; those that can't answer are
+    named with the reason.
     """
     return made(requests.ShowStacks, ctx, params)
 

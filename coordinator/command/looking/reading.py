@@ -120,10 +120,15 @@ def watch_logs(channel: grpc.Channel, metadata: Metadata, request: pb.WatchLogsR
 
 
 def read_stacks(
-    channel: grpc.Channel, metadata: Metadata, run_id: str, ranks: Sequence[int]
+    channel: grpc.Channel,
+    metadata: Metadata,
+    run_id: str,
+    ranks: Sequence[int],
+    *,
+    may_signal: bool = False,
 ) -> list[Worker]:
     """Return the stacks of workers of a run, by rank. Raises ``grpc.RpcError``."""
-    request = pb.GetStacksRequest(run_id=run_id, ranks=ranks)
+    request = pb.GetStacksRequest(run_id=run_id, ranks=ranks, may_signal=may_signal)
     stub = query_pb2_grpc.QueryServiceStub(channel)
     found = [
         Worker(

@@ -160,7 +160,7 @@ def write(text: str) -> None:
 
 def _stacks(asked: ShowStacks) -> None:
     def work(channel: grpc.Channel, metadata: Metadata) -> list[stacks.Worker]:
-        return read_stacks(channel, metadata, asked.run_id, asked.rank)
+        return read_stacks(channel, metadata, asked.run_id, asked.rank, may_signal=asked.signal)
 
     answers = calls_of(asked).ask(work)
     if asked.output == "json":

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import InvalidRequest, LimitReached, NoPage, UnknownRun
+from coordinator.errors import Forbidden, InvalidRequest, LimitReached, NoPage, UnknownRun
 from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import asked_of_round
 from coordinator.shell.driver import Driver
@@ -127,19 +127,18 @@ class QueryService:
                     await watch.news()
 
     async def GetStacks(self, request: query_pb2.GetStacksRequest, context: Any) -> None:
-        """Write the stacks of a run's workers. Raises ``LimitReached`` too."""
+        """Write the stacks of a run's workers. Raises ``LimitReached`` or ``Forbidden`` too."""
+        may_signal = request.may_signal
+        if may_signal and (caller := self._caller_of(context)).role is not Role.ADMIN:
+            raise Forbidden(caller.name, "a signal to workers needs the role admin")
         state, _ = self._find(request.run_id, 0)
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
             raise UnknownRun(request.run_id, "that has workers at present")
-        asked, round_id = (
-            await asked_of_round(state, state.round, request.ranks),
-            state.round.round_id,
-        )
+        asked = await asked_of_round(state, state.round, request.ranks)
+        round_id, ask = state.round.round_id, self._driver.stacks.ask
+        answering = ask(request.run_id, round_id, asked, may_signal=may_signal)
         try:
-            async with (
-                asyncio.timeout(STACKS_READ_WITHIN_S),
-                aclosing(self._driver.stacks.ask(request.run_id, round_id, asked)) as answers,
-            ):
+            async with asyncio.timeout(STACKS_READ_WITHIN_S), aclosing(answering) as answers:
                 async for answer in answers:
                     await context.write(answer_message(answer))
         except TimeoutError:

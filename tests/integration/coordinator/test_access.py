@@ -174,6 +174,18 @@ async def test_a_role_may_call_what_is_its_own(
                 assert "needs the role" in refused.details
 
 
+async def test_only_an_admin_has_signals_sent_to_workers(secured: Secured) -> None:
+    request = query_pb2.GetStacksRequest(run_id="run", may_signal=True)
+    for role, expected in (
+        (Role.VIEW, PERMISSION_DENIED),
+        (Role.ADMIN, grpc.StatusCode.NOT_FOUND),  # of the run
+    ):
+        async with secured.client(await secured.token(role)) as client:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await client.runs.GetStacks(request, timeout=DEADLINE_S).read()
+            assert refused.value.code() is expected
+
+
 async def test_wrong_tokens_are_refused_alike(secured: Secured) -> None:
     token = await secured.token(Role.VIEW)
     wrong = {

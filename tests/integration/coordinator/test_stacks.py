@@ -74,6 +74,23 @@ async def test_agents_that_cannot_be_asked_are_named_at_once(tmp_path: Path) -> 
         assert await stacks(client, 99) == []
 
 
+@pytest.mark.parametrize("may_signal", [False, True])
+async def test_agents_are_told_whether_they_may_send_signals(
+    tmp_path: Path, *, may_signal: bool
+) -> None:
+    async with coordinator(tmp_path) as client:
+        agent = await client.agent(spec=spec(1, 1), features=["stacks"]).join()
+        await agent.run()
+        request = query_pb2.GetStacksRequest(run_id="run", may_signal=may_signal)
+        call = client.runs.GetStacks(request, timeout=DEADLINE_S)
+        reading = asyncio.ensure_future(call.read())
+        while (directive := await agent.read()).WhichOneof("kind") != "collect":
+            pass
+        assert [each.may_signal for each in directive.collect.stacks] == [may_signal]
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
 async def test_a_run_without_a_round_has_no_stacks(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as client:
         await client.agent(spec=spec(2, 2)).join()
