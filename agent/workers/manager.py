@@ -49,6 +49,16 @@ EXAMINE_TIMEOUT_S = 2.0  # for reading what a worker left; until then its failur
 CLOSE_TIMEOUT_S = 60.0  # to show and tidy up at the end: more than a slow console needs
 STALLED_CLOSE_TIMEOUT_S = 1.0  # the same on a file system that stands still already
 
+OWN_VARIABLES = (
+    *(context.RANK, context.LOCAL_RANK, context.WORLD_SIZE, context.LOCAL_WORLD_SIZE),
+    *(context.GROUP_RANK, context.GROUP_WORLD_SIZE, context.MASTER_ADDR, context.MASTER_PORT),
+    *(context.ROLE_RANK, context.ROLE_NAME, context.ROLE_WORLD_SIZE),
+    *(context.RESTART_COUNT, context.MAX_RESTARTS, context.TORCH_RUN_ID, context.USE_AGENT_STORE),
+    *(context.SIGNALS_TO_HANDLE, context.RUN_ID, context.ROUND, context.ERROR_FILE),
+    *(context.WORKER_DIR, context.WORKER_SOCKET, context.WORKER_TOKEN),
+)
+"""Variables that each worker gets for itself; a module that reads one can't be preloaded."""
+
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
 
@@ -303,6 +313,7 @@ def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload 
         modules=tuple(config.preload),
         script=config.preload_script or "",
         path=config.preload_path,
+        own=OWN_VARIABLES,
         is_refreshed=config.preload_refresh,
         timeout_s=config.preload_timeout,
     )
@@ -314,6 +325,9 @@ def tell_of_template(report: messages.TemplateReported) -> None:
         messages.TemplateNews.COLD,
         messages.TemplateNews.ENDED,
         messages.TemplateNews.LATE_IMPORTS,
+        messages.TemplateNews.LATE_SETTINGS,
+        messages.TemplateNews.LEFT_OUT,
+        messages.TemplateNews.SHARED,
     )
     tell = log.warning if is_trouble else log.info
     tell("preloading", message=report.text, news=report.news.value)

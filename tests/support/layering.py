@@ -76,6 +76,8 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/workers/failures/process_failure.py": "which values are secrets",
     "agent/workers/template/startup/sitecustomize.py": "what this interpreter is to be",
+    "agent/workers/template/differences/import_values.py": "copies of it that imports have made",
+    "agent/workers/template/differences/late_settings.py": "what a worker sets too late",
     "agent/workers/template/preloading.py": "who reads it while modules are imported",
     "agent/workers/template/process.py": "what workers have in common",
     "agent/workers/template/worker.py": "what a worker has for itself",

@@ -30,6 +30,7 @@ class Job:
     script: str = ""
     env: dict[str, str] = field(default_factory=dict)
     worker_env: dict[str, str] = field(default_factory=dict)
+    own: tuple[str, ...] = ("RANK", "ROUND")
     is_refreshed: bool = False
     timeout_s: float = 60.0
 
@@ -60,6 +61,7 @@ class Job:
             env=self.common,
             modules=self.modules,
             script=self.script,
+            own=self.own,
             path=(str(self.folder),),
             is_refreshed=self.is_refreshed,
             timeout_s=self.timeout_s,

@@ -155,6 +155,7 @@ class Preload(Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...]
     script: str = ""  # run after them, unless ""
     path: tuple[str, ...] = ()  # what the program puts first on its path for modules
+    own: tuple[str, ...] = ()  # variables that each worker has for itself
     is_refreshed: bool = False  # anew after each round, not only when a file has changed
     timeout_s: float = 300.0
 
@@ -167,6 +168,9 @@ class TemplateNews(StrEnum):
     RENEWED = "renewed"
     ENDED = "ended"
     LATE_IMPORTS = "late imports"
+    LATE_SETTINGS = "late settings"
+    LEFT_OUT = "left out"
+    SHARED = "shared"
 
 
 class TemplateReported(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@
                          │  │ died too often        │
                          │  ▼                       │ died too often, unfit for a worker
                          │ COLD ◄───────────────────┤
-                         └──────────────────────────┘ died, or a source has changed
+                         └──────────────────────────┘ died, or a source has changed,
+                                                      or a module is to be left out
 
 Workers that are to start while a template is loading wait for it: it imports what each of them
 would import, and only once for all. In COLD, which is left no more, they start as without one.
@@ -30,6 +31,7 @@ LATE_LOOK_S = 60.0  # after a start, by when most programs have imported what th
 LATE_S_MIN = 0.1  # in all, to be worth a line
 LATE_EACH_S_MIN = 0.02  # of a module that is named there
 LATE_NAMED_MAX = 8
+PASSES_MAX = 6  # templates in a row, each of which leaves out more than the one before
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
@@ -37,6 +39,24 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
     seconds: float
     modules: int
+    notes: tuple[str, ...] = ()  # sentences on what workers share
+
+
+class Noted(Struct, frozen=True, kw_only=True):
+    """The template has something to say."""
+
+    text: str
+
+
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """Some modules can't be preloaded; a template that leaves them out is needed.
+
+    ``instead`` are those to import so that all others are imported.
+    """
+
+    modules: tuple[str, ...]
+    instead: tuple[str, ...]
+    why: str
 
 
 class Unfit(Struct, frozen=True, kw_only=True):
@@ -69,6 +89,7 @@ class LateImports(Struct, frozen=True, kw_only=True):
     """What workers had to import by themselves so far, and how long each took, in seconds."""
 
     modules: tuple[tuple[str, float], ...]
+    settings: tuple[tuple[str, str], ...] = ()  # variables that were set too late, and who reads
 
 
 class DeadlineReached(Struct, frozen=True, kw_only=True):
@@ -79,6 +100,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Start a template."""
 
     preload: messages.Preload
+    left_out: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
 
 
 class End(Struct, frozen=True, kw_only=True):
@@ -102,7 +125,7 @@ class Carry(Struct, frozen=True, kw_only=True):
 
 Event: TypeAlias = (
     messages.Command
-    | (Loaded | Unfit | Changed | Ended)
+    | (Loaded | LeftOut | Noted | Unfit | Changed | Ended)
     | (Forked | messages.WorkerExited | RoundEnded | LateImports | DeadlineReached)
 )
 Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | messages.SupervisorEvent
@@ -132,6 +155,10 @@ class TemplateKeeper:
         self._late_at: float | None = None
         self._is_late_open = False  # whether there may be late imports to tell
         self._has_told_late = False
+        self._left_out: LeftOut | None = None
+        self._reasons: list[str] = []  # why modules are left out, of all templates in a row
+        self._passes = 0
+        self._told: set[str] = set()  # warnings, and variables that were named
 
     @property
     def deadline(self) -> float | None:
@@ -158,8 +185,16 @@ class TemplateKeeper:
 
     def _load(self, now: float) -> list[Effect]:
         assert self._preload is not None, "nothing is to be preloaded"
-        self.warmth, self._loading_until = Warmth.LOADING, now + self._preload.timeout_s
-        return [Launch(preload=self._preload)]
+        self.warmth, self._passes = Warmth.LOADING, 1
+        self._loading_until = now + self._preload.timeout_s
+        return [self._launch()]
+
+    def _launch(self) -> Launch:
+        assert self._preload is not None, "nothing is to be preloaded"
+        if self._left_out is None:
+            return Launch(preload=self._preload)
+        left_out, instead = self._left_out.modules, self._left_out.instead
+        return Launch(preload=self._preload, left_out=left_out, instead=instead)
 
     def _renew(self, now: float) -> list[Effect]:
         return [End(), *self._load(now)]
@@ -207,13 +242,54 @@ class TemplateKeeper:
     def _on_loaded(self, event: Loaded, _now: float) -> list[Effect]:
         self.warmth = Warmth.READY
         text = f"preloaded {event.modules} modules in {event.seconds:.1f} s, once for all workers"
-        return [_report(TemplateNews.READY, text), *self._release()]
+        warnings = [self._describe_left_out()] if self._left_out is not None else []
+        reports = self._warn(TemplateNews.LEFT_OUT, *warnings)
+        reports += self._warn(TemplateNews.SHARED, *event.notes)
+        return [*reports, _report(TemplateNews.READY, text), *self._release()]
+
+    def _warn(self, news: TemplateNews, *texts: str) -> list[Effect]:
+        """Report what was not reported yet."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._told]
+        self._told.update(new)
+        return [_report(news, text) for text in new]
+
+    def _on_noted(self, event: Noted, _now: float) -> list[Effect]:
+        return self._warn(TemplateNews.SHARED, event.text)
+
+    def _on_left_out(self, event: LeftOut, now: float) -> list[Effect]:
+        """Load all but these modules, in a process that has not imported them."""
+        self._left_out = event
+        self._reasons += [event.why] if event.why else []
+        if self.warmth is Warmth.READY:
+            return self._renew(now)
+        self._passes += 1
+        if self._passes > PASSES_MAX:
+            return self._give_up(f"too much would be left out: {'; '.join(self._reasons)}")
+        return [End(), self._launch()]
+
+    def _describe_left_out(self) -> str:
+        assert self._preload is not None, "nothing is to be preloaded"
+        assert self._left_out is not None, "nothing is left out"
+        modules = self._left_out.modules
+        wanted = (*self._preload.modules, *filter(None, [self._preload.script]))
+        named = [each for each in wanted if each in modules] or [modules[0]]
+        more = len(modules) - len(named)
+        also = f" and {more} module{'s' if more > 1 else ''} beside" if more else ""
+        return (
+            f"{', '.join(named)}{also} not preloaded, but imported by each worker: "
+            f"{'; '.join(self._reasons)}"
+        )
+
+    def _is_left_out(self, name: str) -> bool:
+        known = () if self._left_out is None else self._left_out.modules
+        return any(name == each or name.startswith(f"{each}.") for each in known)
 
     def _on_unfit(self, event: Unfit, _now: float) -> list[Effect]:
         return self._give_up(event.why)
 
     def _on_changed(self, event: Changed, now: float) -> list[Effect]:
         text = f"{event.path} has changed: preloading again"
+        self._left_out, self._reasons = None, []  # it may be what has changed
         return [_report(TemplateNews.RENEWED, text), *self._renew(now)]
 
     def _give_up(self, why: str) -> list[Effect]:
@@ -232,8 +308,7 @@ class TemplateKeeper:
         return [_report(TemplateNews.ENDED, text), *released, *self._renew(now)]
 
     def _on_forked(self, _event: Forked, now: float) -> list[Effect]:
-        self._deaths, self._is_late_open = 0, not self._has_told_late
-        self._late_at = now + LATE_LOOK_S if self._is_late_open else None
+        self._deaths, self._is_late_open, self._late_at = 0, True, now + LATE_LOOK_S
         return []
 
     def _on_worker_exited(self, _event: messages.WorkerExited, _now: float) -> list[Effect]:
@@ -251,6 +326,21 @@ class TemplateKeeper:
         return [ReadLateImports()] if is_open else []
 
     def _on_late_imports(self, event: LateImports, _now: float) -> list[Effect]:
+        return [*self._late_settings(event), *self._late_modules(event)]
+
+    def _late_settings(self, event: LateImports) -> list[Effect]:
+        new = {name: reader for name, reader in event.settings if name not in self._told}
+        self._told.update(new)
+        if not new:
+            return []
+        what = ", ".join(f"{name} (read by {reader})" for name, reader in new.items())
+        text = (
+            f"the program sets {what} after that was preloaded, so it may have no effect: set it "
+            "where the agent is started"
+        )
+        return [_report(TemplateNews.LATE_SETTINGS, text)]
+
+    def _late_modules(self, event: LateImports) -> list[Effect]:
         late: dict[str, float] = {}
         for name, seconds in event.modules:
             late[name] = late.get(name, 0.0) + seconds
@@ -258,14 +348,18 @@ class TemplateKeeper:
             part = next((other for other in late if other.startswith(f"{name}.")), None)
             if part is not None:
                 late[part] += late.pop(name)
-        slow = {name: each for name, each in late.items() if each >= LATE_EACH_S_MIN}
+        slow = {
+            name: each
+            for name, each in late.items()
+            if each >= LATE_EACH_S_MIN and not self._is_left_out(name)
+        }
         if self._has_told_late or self._preload is None or sum(slow.values()) < LATE_S_MIN:
             return []
-        self._has_told_late, self._is_late_open, self._late_at = True, False, None
+        self._has_told_late = True
         named = sorted(slow, key=lambda name: -slow[name])[:LATE_NAMED_MAX]
         what = ", ".join(f"{name} ({slow[name]:.2f} s)" for name in named)
         option = ",".join((*self._preload.modules, *named))
-        text = f"workers still import {what} by themselves; they need not with --preload {option}"
+        text = f"workers still import {what} by themselves: use --preload {option} to avoid this"
         return [_report(TemplateNews.LATE_IMPORTS, text)]
 
     def _on_deadline(self, _event: DeadlineReached, now: float) -> list[Effect]:
@@ -285,6 +379,8 @@ class TemplateKeeper:
         messages.KillWorkers: (_on_stop, _on_stop, _on_stop, _on_stop),
         messages.SignalWorkers: (_on_signal, _on_signal, _on_signal, _on_signal),
         Loaded: (None, _on_loaded, None, None),
+        LeftOut: (None, _on_left_out, _on_left_out, None),
+        Noted: (None, None, _on_noted, None),
         Unfit: (None, _on_unfit, _on_unfit, None),
         Changed: (None, None, _on_changed, None),
         Ended: (None, _on_ended, _on_ended, None),
@@ -306,8 +402,13 @@ class TemplateKeeper:
 def news_of(found: Mapping[str, object]) -> Event | None:
     """Return what a message of the template says, None if nothing is to be done about it."""
     match found:
-        case {"ready": True, "seconds": float(seconds), "modules": int(modules)}:
-            return Loaded(seconds=seconds, modules=modules)
+        case {"ready": True, "seconds": float(seconds), "modules": int(modules), "notes": [*notes]}:
+            return Loaded(seconds=seconds, modules=modules, notes=tuple(map(str, notes)))
+        case {"left_out": [*modules], "instead": [*instead], "why": str(why)} if modules:
+            names = (tuple(map(str, each)) for each in (modules, instead))
+            return LeftOut(modules=next(names), instead=next(names), why=why)
+        case {"note": str(text)}:
+            return Noted(text=text)
         case {"unfit": str(why)}:
             return Unfit(why=why)
         case {"checked": str(path)} if path:

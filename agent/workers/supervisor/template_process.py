@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from agent.workers.supervisor.messages import Preload, StartWorkers, WorkerStart
-from agent.workers.supervisor.template_keeper import Event, news_of
+from agent.workers.supervisor.messages import StartWorkers, WorkerStart
+from agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
 from agent.workers.template import late_imports
 
 STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
@@ -41,9 +41,9 @@ class Broken(Exception):
 class TemplateProcess:
     """One template, from its start to its end."""
 
-    def __init__(self, preload: Preload, spawn: Callable[[StartWorkers, WorkerStart], int]) -> None:
+    def __init__(self, launch: Launch, spawn: Callable[[StartWorkers, WorkerStart], int]) -> None:
         """Start it. Raises ``OSError``."""
-        self._preload = preload
+        self._preload = launch.preload
         self.is_closed = False  # whether there is nothing more to read
         with ExitStack() as undo:
             self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,7 +54,7 @@ class TemplateProcess:
                 os.ftruncate(memory, late_imports.MEMORY_BYTES)
                 self._memory = mmap.mmap(memory, late_imports.MEMORY_BYTES)
                 fds = (theirs.fileno(), memory)
-                start = _start_of(preload, *fds)
+                start = _start_of(launch, *fds)
                 worker = WorkerStart(local_rank=0, env={}, fds=fds)
                 self.pid = spawn(start, worker)
             undo.pop_all()
@@ -83,9 +83,13 @@ class TemplateProcess:
         with suppress(OSError):  # it has ended, which is told
             self._send({"check": True})
 
-    def late_imports(self) -> tuple[tuple[str, float], ...]:
-        """Return what the first worker of the latest round imported so far by itself."""
-        return tuple(late_imports.read(self._memory))
+    def late_imports(self) -> LateImports:
+        """Return what the first worker of the latest round imported and set so far by itself."""
+        modules, settings = (
+            late_imports.read(self._memory),
+            late_imports.read_settings(self._memory),
+        )
+        return LateImports(modules=tuple(modules), settings=tuple(settings))
 
     def fork(self, command: StartWorkers, opened: Callable[[WorkerStart], Any]) -> dict[int, int]:
         """Have it fork the workers of a round; return pids by local rank.
@@ -137,7 +141,7 @@ class TemplateProcess:
     def _answer(self) -> dict[str, Any]:
         while data := self.connection.recv(_PACKET_BYTES_MAX):
             answer: dict[str, Any] = json.loads(data)
-            if "checked" not in answer:  # which it says again, if there is something to it
+            if answer.keys().isdisjoint({"checked", "note"}):  # it says them again, or has said
                 return answer
         raise ConnectionResetError
 
@@ -164,8 +168,9 @@ class TemplateProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def _start_of(preload: Preload, connection: int, memory: int) -> StartWorkers:
+def _start_of(launch: Launch, connection: int, memory: int) -> StartWorkers:
     """Return how Python is started with the workers' program, to stop before it."""
+    preload = launch.preload
     own = preload.env.get(PATH_VARIABLE)
     order = {
         "fd": connection,
@@ -173,6 +178,9 @@ def _start_of(preload: Preload, connection: int, memory: int) -> StartWorkers:
         "modules": preload.modules,
         "script": preload.script,
         "path": preload.path,
+        "own": preload.own,
+        "left_out": launch.left_out,
+        "instead": launch.instead,
         "python_path": own,
     }
     env = {

@@ -65,23 +65,22 @@ class WarmStarts:
                 case template_keeper.Carry():
                     self._is_warm = effect.is_warm
                     self._carry(effect.command)
-                case template_keeper.Launch(preload=preload):
-                    self._launch(preload)
+                case template_keeper.Launch():
+                    self._launch(effect)
                 case template_keeper.End():
                     self._drop()
                 case template_keeper.CheckSources() if self._template is not None:
                     self._template.check_sources()
                 case template_keeper.ReadLateImports() if self._template is not None:
-                    modules = self._template.late_imports()
-                    self.handle(template_keeper.LateImports(modules=modules))
+                    self.handle(self._template.late_imports())
                 case template_keeper.CheckSources() | template_keeper.ReadLateImports():
                     pass  # it has ended meanwhile
                 case report:
                     self._report(report)
 
-    def _launch(self, preload: messages.Preload) -> None:
+    def _launch(self, launch: template_keeper.Launch) -> None:
         try:
-            self._template = TemplateProcess(preload, self._spawn)
+            self._template = TemplateProcess(launch, self._spawn)
         except OSError as error:
             how = f"could not be started: {error.strerror or error}"
             self.handle(template_keeper.Ended(how=how))

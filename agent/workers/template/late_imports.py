@@ -1,7 +1,8 @@
-"""Shell. What a worker still imports by itself, noted in memory that it shares.
+"""Shell. What a worker still imports by itself, or sets too late, noted in memory that it shares.
 
 The memory begins with the count of bytes that are in use. A line follows for each import that no
-other import has caused: how long it took, and the module's name.
+other import has caused: how long it took, and the module's name; and for each variable that was
+set after preloading had read it: a mark, the variable, and which module has read it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import _thread
 import os
 import struct
 import time
+from collections.abc import Iterator
 from importlib import _bootstrap as _importlib
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _BOOTSTRAP: Any = _importlib  # what loads modules
 MEMORY_BYTES = 65_536  # for about a thousand modules; what comes later is not noted
 _COUNT = struct.Struct("=Q")
+_SETTING = "set"  # in place of a duration
 
 
 def empty(memory: memoryview) -> None:
@@ -29,35 +32,50 @@ def empty(memory: memoryview) -> None:
 
 def read(memory: mmap) -> list[tuple[str, float]]:
     """Return the modules that were imported so far, and how long that took, in seconds."""
+    return [(name, float(mark)) for mark, name, _ in _lines(memory) if mark != _SETTING]
+
+
+def read_settings(memory: mmap) -> list[tuple[str, str]]:
+    """Return the variables that were set too late so far, each with the module that has read it."""
+    return [(name, reader) for mark, name, reader in _lines(memory) if mark == _SETTING]
+
+
+def _lines(memory: mmap) -> Iterator[tuple[str, str, str]]:
     used = min(_COUNT.unpack(memory[: _COUNT.size])[0], len(memory) - _COUNT.size)
-    found = []
     for line in memory[_COUNT.size : _COUNT.size + used].decode(errors="replace").splitlines():
-        duration, _, name = line.partition(" ")
-        if not name or not duration.replace(".", "").isdecimal():
-            break  # the worker has written something else there
-        found.append((name, float(duration)))
-    return found
+        mark, _, rest = line.partition(" ")
+        name, _, reader = rest.partition(" ")
+        if not name or not (mark == _SETTING or mark.replace(".", "", 1).isdecimal()):
+            return  # the worker has written something else there
+        yield mark, name, reader
+
+
+def note_setting(memory: memoryview, name: str, reader: str) -> None:
+    """Note that a variable was set after a preloaded module had read it."""
+    _append(memory, f"{_SETTING} {name} {reader}")
+
+
+def _append(memory: memoryview, line: str) -> None:
+    content = f"{line}\n".encode(errors="replace")
+    start = _COUNT.size + _COUNT.unpack(memory[: _COUNT.size])[0]
+    if start + len(content) <= len(memory):
+        memory[start : start + len(content)] = content
+        memory[: _COUNT.size] = _COUNT.pack(start + len(content) - _COUNT.size)
 
 
 def note(memory: memoryview) -> None:
     """Have this process, but none that it forks, note its imports from now on."""
     load: FunctionType = _BOOTSTRAP._load_unlocked  # noqa: SLF001
-    owner, importing, used = os.getpid(), _thread.allocate_lock(), 0
+    owner, importing = os.getpid(), _thread.allocate_lock()
 
     def _load_unlocked(spec: Any) -> Any:
-        nonlocal used
         if os.getpid() != owner or not importing.acquire(blocking=False):
             return load(spec)
         began = time.perf_counter()
         try:
             return load(spec)
         finally:
-            line = f"{time.perf_counter() - began:.4f} {spec.name}\n".encode()
-            start = _COUNT.size + used
-            if start + len(line) <= len(memory):
-                memory[start : start + len(line)] = line
-                used += len(line)
-                memory[: _COUNT.size] = _COUNT.pack(used)
+            _append(memory, f"{time.perf_counter() - began:.4f} {spec.name}")
             importing.release()
 
     # Python leaves frames of that file out of tracebacks, and warnings look past them.

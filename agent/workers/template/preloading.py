@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from importlib import _bootstrap as _importlib
 from importlib import import_module
 from typing import Any, Self
 
 from . import traces
+from .differences.import_tree import ImportTree
+from .differences.import_values import MAPPINGS, ImportValues
+from .differences.random_state import RandomStates
+from .differences.sources import Sources
 from .modules import IMPORTED_WITH
 
 _BOOTSTRAP: Any = _importlib  # what loads modules
 SCRIPT_NAME = "__preload__"  # that a script for preloading has as ``__name__``
-SOURCES_MAX = 10_000  # files that are watched for changes; those beyond are not
-SOURCES_LOOK_S = 0.5  # that a look at them may take, on a slow file system
 REASON_MAX = 500  # characters of what an import says of its failure
-_LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120
 
 
 class Unfit(Exception):
@@ -28,17 +29,22 @@ class Unfit(Exception):
 class Preloading:
     """Imports modules, with what they read and leave noted; a context, during the imports.
 
-    ``reads`` has the variables of the environment that were read, and by which module. This
-    process is to have no more open than ``own`` descriptors.
+    ``reads`` has the variables of the environment that were read, and by which module. ``own``
+    are those that each worker has for itself. This process is to have no more open than ``fds``.
     """
 
-    def __init__(self, own: Collection[str]) -> None:
+    def __init__(self, fds: Collection[str], own: Collection[str], tree: ImportTree) -> None:
         self.reads: dict[str, str] = {}
+        self.tree = tree
+        self.sources = Sources()
+        self.values = ImportValues(tree, self.sources)
+        self.random = RandomStates()
+        self._chains: dict[str, dict[tuple[str, ...], None]] = {}  # that have read each variable
+        self._own = own
         self._seen = {*traces.threads(), *self._open()}
         # What is there already was left by what Python imports before any program.
-        self._causes = dict.fromkeys(self._seen, "sitecustomize")
-        self._own = {key for key in self._open() if key.split()[0] in own}
-        self._stamps: dict[str, tuple[int, ...] | None] = {}
+        self._causes: dict[str, tuple[str, ...]] = dict.fromkeys(self._seen, ("sitecustomize",))
+        self._fds = {key for key in self._open() if key.split()[0] in fds}
         self._glance = traces.glance()
         self._load: Callable[[Any], Any] = _BOOTSTRAP._load_unlocked  # noqa: SLF001
         self._environment: Any = type(os.environ)
@@ -48,93 +54,121 @@ class Preloading:
         """Begin to watch."""
 
         def load(spec: Any) -> Any:
-            self._note_source(spec.origin)
+            self.sources.note(spec.origin)
+            self.tree.begin(spec.name)
+            module = None
             try:
-                return self._load(spec)
+                module = self._load(spec)
+                return module
             finally:
-                self._look(spec.name)
+                self.random.note_import(spec.name)
+                self.values.note_import(spec.name)
+                self._look(self.tree.loading)
+                self.tree.end(is_done=module is not None)
 
         def read(environment: Any, name: str) -> str:
-            if name not in self.reads:
-                self.reads[name] = _reader(sys._getframe(1))  # noqa: SLF001
+            self._note_read(name, sys._getframe(1))  # noqa: SLF001
             return self._read(environment, name)
 
         _BOOTSTRAP._load_unlocked = load  # noqa: SLF001
         self._environment.__getitem__ = read
+        self.values.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leave Python as it was."""
+        self.values.end()
         _BOOTSTRAP._load_unlocked = self._load  # noqa: SLF001
         self._environment.__getitem__ = self._read
 
-    def load(self, names: Iterable[str], script: str) -> None:
-        """Import these modules with what they stand for, and run a script unless it is ""."""
-        for name in names:
-            self._import(name)
+    def load(self, names: Iterable[str], script: str, instead: Iterable[str]) -> None:
+        """Import these modules with what they stand for, and run a script unless it is "".
+
+        ``instead`` are modules that stand for those which are left out; they may fail.
+        """
+        names = list(names)
+        for name in [*instead, *names]:
+            self._import(name, is_wanted=name in names)
             for other in IMPORTED_WITH.get(name, ()):
-                try:
-                    import_module(other)
-                except ImportError:
-                    continue  # not in this version
+                if not self.tree.is_left_out(other):
+                    with suppress(ImportError):  # not in this version
+                        import_module(other)
         if script:
             from runpy import run_path  # noqa: PLC0415 - few have a script
 
-            self._note_source(script)
+            self.sources.note(os.path.abspath(script))  # noqa: PTH100
+            self.tree.begin(script)
             try:
                 run_path(script, run_name=SCRIPT_NAME)
-            except BaseException as error:
-                raise Unfit(f"running {script} failed: {describe(error)}") from error
-            self._look(script)
+            except BaseException as error:  # noqa: BLE001 - SystemExit is none of ours either
+                self.tree.leave_out([script], f"running {script} failed: {describe(error)}")
+            finally:
+                self._look((script,))
+                self.tree.end(is_done=False)
+        self.sources.note_modules([*sys.modules.values()])
+        self.sources.finish()
 
-    def _import(self, name: str) -> None:
+    def _import(self, name: str, *, is_wanted: bool) -> None:
         try:
             import_module(name)
-        except BaseException as error:  # SystemExit is none of ours either
-            raise Unfit(f"importing {name} failed: {describe(error)}") from error
-        self._look(name)
+        except BaseException as error:  # noqa: BLE001 - SystemExit is none of ours either
+            if is_wanted:
+                self.tree.leave_out([name], f"importing {name} failed: {describe(error)}")
+        self._look((name,))
 
-    def _note_source(self, path: Any) -> None:
-        """Note what a file is before it is read: it may be written meanwhile."""
-        if isinstance(path, str) and _is_changed_by_users(path):
-            self._stamps.setdefault(path, _stamp(path))
+    def _note_read(self, name: str, frame: Any) -> None:
+        if not self.values.is_copying(frame):
+            self.reads.setdefault(name, _reader(frame))
+            chain = self.tree.loading
+            self._chains.setdefault(name, {})[chain] = None
+            if name in self._own:
+                self.leave_out_readers(name)
 
-    def sources(self, script: str) -> dict[str, tuple[int, ...]]:
-        """Return what tells a change of the files that modules came from and that users change."""
-        files = [script] if script else []
-        files += [getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]]
-        found = {}
-        for path in files[:SOURCES_MAX]:
-            if isinstance(path, str) and _is_changed_by_users(path):
-                stamp = self._stamps[path] if path in self._stamps else _stamp(path)
-                if stamp is not None:
-                    found[path] = stamp
-        return found
+    def leave_out_readers(self, name: str) -> bool:
+        """Leave out what has read a variable; whether it was a module that did."""
+        chains = [chain for chain in self._chains.get(name, ()) if chain]
+        for chain in chains:
+            self.tree.leave_out(
+                chain,
+                f"{chain[-1]} read {name} when it was imported, and each worker has its own",
+            )
+        return bool(chains)
 
     def check(self) -> None:
-        """Raise `Unfit` if something must not be forked; after the fork that was tried."""
+        """Leave out what must not be forked; after the fork that was tried.
+
+        Raises `Unfit` where it is unknown which module did it.
+        """
         for number in traces.threads():
             name = traces.thread_name(number)
-            raise Unfit(f"{self._cause(number)} started a thread ({name}), which forks lose")
+            self._refuse(number, f"started a thread ({name}), which forks lose")
         found = traces.descriptors()
-        if lost := self._own - {_key(fd, target) for fd, target in found.items()}:
+        if lost := self._fds - {_key(fd, target) for fd, target in found.items()}:
             number = min(lost).split()[0]
             raise Unfit(f"preloading closed descriptor {number}, or led it elsewhere")
         for fd, target in found.items():
-            if _key(fd, target) not in self._own and (why := traces.sharing(target)):
-                raise Unfit(f"{self._cause(_key(fd, target))} {why}, which forks would share")
-        if place := traces.shared_memory():
+            if _key(fd, target) not in self._fds and (why := traces.sharing(target)):
+                self._refuse(_key(fd, target), f"{why}, which forks would share")
+        if traces.has_child():
+            self._refuse("child", "started a process, which forks could not wait for")
+        if why := traces.accelerator():
+            self._refuse("accelerator", f"{why}, which does not survive a fork")
+        self.values.check()
+        if not self.tree.has_grown and (place := traces.shared_memory()):
             raise Unfit(
                 f"preloading left shared memory ({place}), as a lock or value of multiprocessing "
                 "has, which forks would share"
             )
-        if traces.has_child():
-            raise Unfit(f"{self._cause('child')} started a process, which forks could not wait for")
-        if why := traces.accelerator():
-            raise Unfit(f"{self._cause('accelerator')} {why}, which does not survive a fork")
 
-    def _look(self, name: str) -> None:
-        """Note that what is new was caused by this module."""
+    def _refuse(self, key: str, what: str) -> None:
+        """Leave out the modules that have caused something, if they are known."""
+        chain = self._causes.get(key, ())
+        if not chain or chain[-1] == "sitecustomize":
+            raise Unfit(f"{f'importing {chain[-1]}' if chain else 'preloading'} {what}")
+        self.tree.leave_out(chain, f"importing {chain[-1]} {what}")
+
+    def _look(self, chain: tuple[str, ...]) -> None:
+        """Note that what is new was caused by the last of these modules."""
         glance = traces.glance()
         if glance == self._glance:
             return
@@ -146,25 +180,11 @@ class Preloading:
             found.add("accelerator")
         for each in found - self._seen:
             self._seen.add(each)
-            self._causes[each] = name
+            self._causes[each] = chain
 
     @staticmethod
     def _open() -> Iterator[str]:
         return (_key(fd, target) for fd, target in traces.descriptors().items())
-
-    def _cause(self, key: str) -> str:
-        return f"importing {self._causes[key]}" if key in self._causes else "preloading"
-
-
-def changed(known: dict[str, tuple[int, ...]]) -> str:
-    """Return a file that is not what it was, "" if none is found that is."""
-    until = time.monotonic() + SOURCES_LOOK_S
-    for path, stamp in known.items():
-        if _stamp(path) != stamp:
-            return path
-        if time.monotonic() > until:
-            break
-    return ""
 
 
 def describe(error: BaseException) -> str:
@@ -176,21 +196,6 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:REASON_MAX]}".splitlines()[0]
 
 
-def _is_changed_by_users(path: str) -> bool:
-    return not path.startswith(_LIBRARY) and {"site-packages", "dist-packages"}.isdisjoint(
-        path.split("/")
-    )
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    # The last is of what is copied with the time that it had elsewhere.
-    return found.st_mtime_ns, found.st_size, found.st_ctime_ns
-
-
 def _key(fd: str, target: str) -> str:
     return f"{fd} {target}"
 
@@ -199,7 +204,7 @@ def _reader(frame: Any) -> str:
     """Return the module that reads a variable, behind what reads it on behalf of others."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name not in ("os", "_collections_abc", "collections.abc"):
+        if name not in MAPPINGS:
             return str(name)
         frame = frame.f_back
     return ""

@@ -19,10 +19,14 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from . import late_imports, linux, preloading, traces
-from .environment import too_late
+from .differences.environment import read_too_early, too_late
+from .differences.import_tree import ImportTree
+from .differences.late_settings import LateSettings
+from .differences.sources import LOOK_S, LOOKS_MAX
 from .preloading import Preloading, Unfit
 from .process_groups import keep_first_group
 from .worker import Seat, become
@@ -50,12 +54,14 @@ class Template:
             os.environ["PYTHONPATH"] = order["python_path"]
         self.environment = dict(os.environ)  # that every worker has, before imports changed it
         self._folder, self._name = os.getcwd(), linux.process_name()  # noqa: PTH109
-        self._preloading = Preloading(self._own)
-        self._sources: dict[str, tuple[int, ...]] = {}
+        self._tree = ImportTree(order["left_out"])
+        self._preloading = Preloading(self._own, order["own"], self._tree)
+        self._late_settings: LateSettings | None = None
+        self._has_told_delay = False
         self._files: list[int] = []
 
     def prepare(self) -> None:
-        """Import everything; raises `Unfit`."""
+        """Import everything; raises `Unfit`, or ends if another process is to leave out some."""
         linux.name_process(NAME)
         began, known = time.perf_counter(), len(sys.modules)
         places = self._order["path"]
@@ -65,24 +71,45 @@ class Template:
         first, *others = gc.get_threshold()
         gc.set_threshold(_NEVER, *others)
         with self._preloading as watched:
-            watched.load(self._order["modules"], self._order["script"])
+            names = [each for each in self._order["modules"] if not self._tree.is_left_out(each)]
+            script = self._order["script"]
+            script = "" if self._tree.is_left_out(script) else script
+            watched.load(names, script, self._order["instead"])
             if gc.get_threshold()[0] == _NEVER:
                 gc.set_threshold(first, *gc.get_threshold()[1:])
             if why := _try_fork():
                 raise Unfit(why)
             watched.check()
+        if self._tree.has_grown:
+            watched.values.remove_temporary()
+            self.tell(self._leaving_out())
+            os._exit(0)
+        watched.random.keep_seeded()
+        notes = watched.values.find(self.environment)
+        seen = (self.environment, dict(os.environ))
+        self._late_settings = LateSettings(watched.reads, seen)
         keep_first_group()
         for place in places:  # The program puts them there itself as it begins.
             if place in sys.path:
                 sys.path.remove(place)
         os.chdir(self._folder)
-        self._sources = self._preloading.sources(self._order["script"])
         self._files = traces.regular_files(self._own)
         # What is never collected is never written to, and stays shared.
         gc.collect()
         gc.freeze()
         seconds, count = time.perf_counter() - began, len(sys.modules) - known
-        self.tell({"ready": True, "seconds": seconds, "modules": count})
+        self.tell({"ready": True, "seconds": seconds, "modules": count, "notes": notes})
+
+    def _leaving_out(self) -> dict[str, Any]:
+        """Return what a template is to leave out that takes the place of this one."""
+        tree, why = self._tree, "; ".join(self._tree.reasons)
+        roots = tree.roots()
+        wanted = [*self._order["modules"], *filter(None, [self._order["script"]])]
+        useful = [each for each in wanted if not tree.is_left_out(each)]
+        useful += [each for each in roots if each.partition(".")[0] not in sys.stdlib_module_names]
+        if not useful:
+            return {"unfit": why}
+        return {"left_out": tree.left_out, "instead": roots, "why": why}
 
     def tell(self, news: dict[str, Any]) -> None:
         """Send a message to the supervisor; if it is gone, so is this process soon."""
@@ -96,7 +123,7 @@ class Template:
         while True:
             request, _ = self._receive()
             if "workers" not in request:
-                self.tell({"checked": preloading.changed(self._sources)})
+                self.tell({"checked": self._preloading.sources.changed(self._is_asked)})
                 # Between two rounds: pages that workers share now would not be shared any more.
                 linux.gather_pages(self._is_asked)
                 continue
@@ -113,16 +140,33 @@ class Template:
             for seat in seats:
                 seat.close()
             self.tell(answer)
+            self._tell_delay()
+
+    def _tell_delay(self) -> None:
+        """Say once that the files are not all looked at before a start."""
+        sources = self._preloading.sources
+        if sources.is_behind and not self._has_told_delay:
+            self._has_told_delay = True
+            text = (
+                f"looking at all {len(sources)} preloaded files takes longer than {LOOK_S:g} s, so "
+                f"a change may be noticed up to {LOOKS_MAX} starts late: use --preload-refresh"
+            )
+            self.tell({"note": text})
 
     def _is_asked(self) -> bool:
         return bool(select.select([self._connection], [], [], 0)[0])
 
     def _refusal(self, seats: list[Seat]) -> dict[str, Any] | None:
         """Return why these workers must not be forked from here, None if they may."""
-        if path := preloading.changed(self._sources):
+        until = time.monotonic() + LOOK_S
+        if path := self._preloading.sources.changed(lambda: time.monotonic() > until):
             return {"refused": {"checked": path}}
+        reads = self._preloading.reads
         for seat in seats:
-            why = too_late(self._preloading.reads, self.environment, seat.env)
+            names = read_too_early(reads, self.environment, seat.env)
+            if names and all([self._preloading.leave_out_readers(each) for each in names]):  # noqa: C419 - all of them
+                return {"refused": self._leaving_out()}
+            why = too_late(reads, self.environment, seat.env)
             if why or (why := self._cpus_counted(seat)):
                 return {"refused": {"unfit": why}}
         return None
@@ -194,11 +238,22 @@ class Template:
         """Make this process, a fork of a fork, the worker at this place."""
         self._connection.close()
         linux.name_process(self._name)
-        become(seats[place], before=self.environment, files=self._files)
+        preloaded = self._preloading
+        become(
+            seats[place],
+            before=self.environment,
+            files=self._files,
+            values=preloaded.values,
+            random=preloaded.random,
+        )
         for seat in seats:
             seat.close()
-        if place == 0:  # The others import what it does.
+        tell = None
+        if place == 0:  # The others import and set what it does.
             late_imports.note(self._memory)
+            tell = partial(late_imports.note_setting, self._memory)
+        assert self._late_settings is not None, "nothing was preloaded"
+        self._late_settings.watch(tell)
 
 
 def _fork_all(count: int, tell: int) -> int:
@@ -230,7 +285,9 @@ def serve(order: str) -> None:
     # Workers find none of ours; what runs here does not need to be found.
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
-    sys.path_importer_cache.pop(os.path.dirname(__file__), None)  # noqa: PTH120
+    folder = os.path.dirname(__file__)  # noqa: PTH120
+    for place in (folder, f"{folder}/differences"):
+        sys.path_importer_cache.pop(place, None)
     connection = socket.socket(fileno=told["fd"])
     connection.set_inheritable(False)
     template = Template(told, connection)

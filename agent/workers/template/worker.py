@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from . import linux
-from .environment import after_imports
+from .differences.environment import after_imports
+from .differences.import_values import ImportValues
+from .differences.random_state import RandomStates
 
 
 class Seat:
@@ -28,11 +30,18 @@ class Seat:
             os.close(fd)
 
 
-def become(seat: Seat, *, before: dict[str, str], files: Iterable[int]) -> None:
+def become(
+    seat: Seat,
+    *,
+    before: dict[str, str],
+    files: Iterable[int],
+    values: ImportValues,
+    random: RandomStates,
+) -> None:
     """Take a seat.
 
     ``before`` is the environment of the template before its imports, ``files`` what these have
-    left open.
+    left open, ``values`` what they have computed.
     """
     for fd in files:
         _open_again(fd)
@@ -49,7 +58,9 @@ def become(seat: Seat, *, before: dict[str, str], files: Iterable[int]) -> None:
         del os.environ[name]
     os.environ.update(wanted)
     linux.show_environment(given)
-    _seed()
+    values.renew(before, given)
+    random.begin_as_new()
+    _renew_numbers()
 
 
 def _open_again(fd: int) -> None:
@@ -63,17 +74,11 @@ def _open_again(fd: int) -> None:
             os.close(own)
 
 
-def _seed() -> None:
-    """Give up random state that all forks have in common, where a new process draws its own.
-
-    Python's own is seeded by itself in a fork; torch's is the same in every new process.
-    """
+def _renew_numbers() -> None:
+    """Give up numbers that all forks have in common, where a new process has its own."""
     threading = sys.modules.get("threading")
     if threading is not None:  # the only number of this kind that Python 3.11 leaves as it was
         threading.main_thread()._set_native_id()  # noqa: SLF001
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.template.environment import after_imports, too_late
+from agent.workers.template.differences.environment import after_imports, too_late
 
 
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        ("RANK", "mine read RANK when it was imported"),
+        ("RANK", "mine read RANK while preloading"),
         ("OMP_NUM_THREADS", "OMP_NUM_THREADS differs among workers"),
         ("PYTHONHASHSEED", "PYTHONHASHSEED differs among workers"),
         ("LD_PRELOAD", "LD_PRELOAD differs among workers"),

@@ -24,6 +24,7 @@ from agent.workers.supervisor.template_keeper import Carry, TemplateKeeper, Warm
 PRELOAD = Preload(argv=("python", "x.py"), env={}, modules=("torch",), timeout_s=10.0)
 LAUNCH = tk.Launch(preload=PRELOAD)
 LOADED = tk.Loaded(seconds=1.5, modules=7)
+LEFT_OUT = tk.LeftOut(modules=("a",), instead=("b",), why="w")
 EXITED = WorkerExited(round_id=0, local_rank=0, pid=1, exit_code=0, is_stopped=False, ended_at=0.0)
 
 
@@ -172,18 +173,21 @@ def test_late_imports_are_looked_for_after_a_while_and_at_the_end_and_told_once(
     [(kind, text)] = kept.said(tk.LateImports(modules=modules))
     assert kind is TemplateNews.LATE_IMPORTS
     assert text == (
-        "workers still import sk.data (0.40 s), mine (0.20 s) by themselves; "
-        "they need not with --preload torch,sk.data,mine"
+        "workers still import sk.data (0.40 s), mine (0.20 s) by themselves: "
+        "use --preload torch,sk.data,mine to avoid this"
     )
     kept(tk.Forked(), 100.0)
-    assert kept(EXITED) == []
-    assert kept.keeper.deadline is None
+    assert kept(EXITED) == [tk.ReadLateImports()]
+    assert kept(tk.LateImports(modules=modules)) == []
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ({"ready": True, "seconds": 1.5, "modules": 7}, LOADED),
+        ({"ready": True, "seconds": 1.5, "modules": 7, "notes": []}, LOADED),
+        ({"left_out": ["a"], "instead": ["b"], "why": "w"}, LEFT_OUT),
+        ({"left_out": [], "instead": ["b"], "why": "w"}, None),
+        ({"note": "slow"}, tk.Noted(text="slow")),
         ({"unfit": "why"}, tk.Unfit(why="why")),
         ({"checked": "a.py"}, tk.Changed(path="a.py")),
         ({"checked": ""}, None),

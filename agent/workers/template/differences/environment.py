@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 # Python, the loader, the C library and libraries of threads read these as they start.
 _READ_AT_START = (
     *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "VECLIB_"),
 )
+
+
+def read_too_early(
+    reads: Container[str], template: Mapping[str, str], worker: Mapping[str, str]
+) -> list[str]:
+    """Return the variables of a worker that were read while modules were imported."""
+    return [each for each, value in worker.items() if template.get(each) != value and each in reads]
 
 
 def too_late(
@@ -23,10 +30,7 @@ def too_late(
         if template.get(name) == value:
             continue
         if name in reads:
-            return (
-                f"{reads[name]} read {name} when it was imported, and each worker has its own: "
-                "read it later, or do not preload that module"
-            )
+            return f"{reads[name]} read {name} while preloading, and each worker has its own"
         if name.startswith(_READ_AT_START):
             return f"{name} differs among workers, and is read before they are forked"
     return ""

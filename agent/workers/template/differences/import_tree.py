@@ -1,0 +1,73 @@
+"""Pure. Which module imports which, and which modules can't be preloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+ROOTS_CHARACTERS_MAX = 64_000  # of all names; the supervisor hands them on in a variable
+
+
+class ImportTree:
+    """The imports of one process, noted as they begin and end.
+
+    A module is left out together with those whose imports have led to it: they need it. So is
+    what begins to import a module that an earlier process has left out.
+    """
+
+    def __init__(self, left_out: Iterable[str] = ()) -> None:
+        self._left_out = {*left_out}
+        self._left_out_before = frozenset(self._left_out)
+        self._loading: list[str] = []
+        self._importers: dict[str, str] = {}  # in the order in which imports ended
+        self.reasons: dict[str, None] = {}
+
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """The modules that are being imported, the innermost last."""
+        return tuple(self._loading)
+
+    def begin(self, name: str) -> None:
+        """Note that the import of a module begins."""
+        if self.is_left_out(name):
+            self._left_out.update(self._loading)
+        self._loading.append(name)
+
+    def end(self, *, is_done: bool) -> None:
+        """Note that the innermost import has ended."""
+        name = self._loading.pop()
+        if is_done:
+            self._importers[name] = self._loading[-1] if self._loading else ""
+
+    def leave_out(self, chain: Collection[str], reason: str) -> None:
+        """Leave out the modules that were being imported when something happened."""
+        self._left_out.update(chain)
+        self.reasons[reason] = None
+
+    @property
+    def left_out(self) -> list[str]:
+        """The modules that are left out, in alphabetical order."""
+        return sorted(self._left_out)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether this process has imported what is to be left out."""
+        return self._left_out != self._left_out_before
+
+    def is_left_out(self, name: str) -> bool:
+        """Whether a module is left out; a module is if one of its packages is."""
+        parts = name.split(".")
+        return any(".".join(parts[: n + 1]) in self._left_out for n in range(len(parts)))
+
+    def roots(self) -> list[str]:
+        """Return which modules to import in order to import all that are not left out.
+
+        Those that were imported by name, or by a module that is left out.
+        """
+        roots, characters = [], 0
+        for name, importer in self._importers.items():
+            if not self.is_left_out(name) and (not importer or self.is_left_out(importer)):
+                characters += len(name)
+                if characters > ROOTS_CHARACTERS_MAX:
+                    break
+                roots.append(name)
+        return roots

@@ -1,0 +1,148 @@
+"""Shell. Variables that a program sets after preloaded modules have read them.
+
+In a new process they would be read after that. Some can be applied; the others are told. What a
+program sets after it has imported the reader itself has no effect in a new process either.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+# What C code reads while a package is imported; found by watching ``getenv`` with torch 2.13.0
+# and numpy 2.4. Names that end with "_" stand for all that begin so.
+_READ_BY_C = {
+    "torch": (
+        *("OMP_", "GOMP_", "KMP_", "MKL_", "MKLDNN_", "ONEDNN_", "DNNL_", "KINETO_USE_DAEMON"),
+        *("TORCH_CPP_LOG_LEVEL", "TORCH_SHOW_CPP_STACKTRACES", "TORCH_DISTRIBUTED_DEBUG"),
+        *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_", "TORCH_LINALG_PREFER_"),
+        *("TORCH_CUSTOM_TERMINATE", "PYTORCH_API_USAGE_STDERR", "TORCH_ROCM_FA_PREFER_CK"),
+    ),
+    "numpy": ("OMP_NUM_THREADS", "OPENBLAS_", "GOTO_NUM_THREADS", "NPY_"),
+    "tqdm": ("TQDM_",),  # which it picks while it goes through all variables
+}
+_THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")  # the first one that is set counts
+
+
+def _set_threads(torch: Any) -> None:
+    values = [os.environ[name] for name in _THREADS if os.environ.get(name)]
+    wanted = int(values[0].partition(",")[0])
+    if torch.backends.mkl.is_available():  # which takes no more than there are
+        wanted = min(wanted, len(os.sched_getaffinity(0)))
+    torch.set_num_threads(wanted)
+
+
+def _set_logs(torch: Any) -> None:
+    torch._logging._internal._init_logs()  # noqa: SLF001 - as torch does when it is imported
+
+
+def _set_debug_level(torch: Any) -> None:
+    torch.distributed.set_debug_level_from_env()
+
+
+_APPLIED: dict[str, Callable[[Any], None]] = {
+    **dict.fromkeys(_THREADS, _set_threads),
+    **dict.fromkeys(("TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_LOGS_FORMAT"), _set_logs),
+    "TORCH_DISTRIBUTED_DEBUG": _set_debug_level,
+}
+
+
+class LateSettings:
+    """Notices in a worker what it sets too late; costs nothing but when a variable is set.
+
+    ``reads`` has the variables that preloading has read, and the module that did; ``seen`` the
+    values that it may have seen.
+    """
+
+    def __init__(self, reads: Mapping[str, str], seen: Collection[Mapping[str, str]]) -> None:
+        self._reads = reads
+        self._seen = seen
+        self._modules = frozenset(sys.modules) - {"__main__"}
+        self._packages = {name for name in _READ_BY_C if name in sys.modules}
+        self._told: set[str] = set()
+        self._tell: Callable[[str, str], None] = lambda _name, _reader: None
+
+    def watch(self, tell: Callable[[str, str], None] | None) -> None:
+        """Begin to notice; ``tell`` takes a variable and its reader, once each."""
+        if tell is not None:
+            self._tell = tell
+        environment: Any = type(os.environ)
+        owner, set_item, delete = os.getpid(), environment.__setitem__, environment.__delitem__
+
+        def __setitem__(mapping: Any, name: Any, value: Any) -> None:  # noqa: N807
+            set_item(mapping, name, value)
+            if os.getpid() == owner:
+                self._note(os.fsdecode(name), os.fsdecode(value), sys._getframe(1))  # noqa: SLF001
+
+        def __delitem__(mapping: Any, name: Any) -> None:  # noqa: N807
+            delete(mapping, name)
+            if os.getpid() == owner:
+                self._note(os.fsdecode(name), None, sys._getframe(1))  # noqa: SLF001
+
+        # A traceback shows them as what they stand for.
+        for new, old in ((__setitem__, set_item), (__delitem__, delete)):
+            code = old.__code__
+            new.__code__ = new.__code__.replace(
+                co_filename=code.co_filename, co_qualname=code.co_qualname
+            )
+        environment.__setitem__, environment.__delitem__ = __setitem__, __delitem__
+
+    def _note(self, name: str, value: str | None, frame: Any) -> None:
+        reader = self._reads.get(name) or self._reader_in_c(name)
+        if not reader or any(seen.get(name) == value for seen in self._seen):
+            return
+        if reader.partition(".")[0] in self._held(frame):
+            return
+        apply = _APPLIED.get(name)
+        try:
+            if apply is not None and value is not None and "torch" in self._packages:
+                apply(sys.modules["torch"])
+                return
+        except Exception:  # noqa: BLE001, S110 - a value that torch does not take; it is told
+            pass
+        if name not in self._told:
+            self._told.add(name)
+            self._tell(name, reader)
+
+    def _reader_in_c(self, name: str) -> str:
+        for package, names in _READ_BY_C.items():
+            if package in self._packages and any(
+                name == each or (each.endswith("_") and name.startswith(each)) for each in names
+            ):
+                return package
+        return ""
+
+    def _held(self, frame: Any) -> set[str]:
+        """Return the packages that the worker's own code has imported by now."""
+        own = [sys.modules[name] for name in sys.modules.keys() - self._modules]
+        places: list[Mapping[str, Any]] = [vars(module) for module in own if module is not None]
+        while frame is not None:
+            if frame.f_globals.get("__name__") not in self._modules:
+                places.append(frame.f_locals)
+            frame = frame.f_back
+        found = {package for place in places for package in _packages(place)}
+        while (
+            more := {
+                package
+                for name in [*sys.modules]
+                if name.partition(".")[0] in found and name in self._modules
+                for package in _packages(vars(sys.modules[name]))
+            }
+            - found
+        ):
+            found |= more
+        return found
+
+
+def _packages(place: Mapping[str, Any]) -> set[str]:
+    """Return the packages that a module has imported something from, as its globals show."""
+    names = set()
+    for name, value in [*place.items()]:
+        if isinstance(value, ModuleType):
+            names.add(value.__name__)
+        elif isinstance(value, type | FunctionType) and not name.startswith("__"):
+            names.add(str(value.__dict__.get("__module__", value.__module__)))
+    return {name.partition(".")[0] for name in names}
