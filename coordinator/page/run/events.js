@@ -6,7 +6,7 @@ import { isFailure } from "../timeline/model.js";
 
 const SHOWN = 200;
 const NOTEWORTHY = new Set([
-  "round_ended", "agent_removed", "agent_drained", "straggler_found", "run_stopping", "stop_asked", "restart_asked",
+  "round_ended", "agent_removed", "agent_drained", "straggler_found", "hang_found", "run_stopping", "stop_asked", "restart_asked",
   "access_refused",
 ]);
 

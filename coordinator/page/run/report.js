@@ -30,14 +30,27 @@ export function mount(root, context) {
     if (!isTold) return;
     fill(root,
       h("p", { class: "foreign verdict", "data-verdict": true }, report.reason),
-      causes.length > 1 && h("p", { class: "muted" }, `One of ${causes.length}, too close in time to be told apart:`),
-      !causes.length && h("p", { class: "muted" }, "No record of a root cause arrived."),
+      causes.length > 1 && h("p", { class: "muted" },
+        `One of ${causes.length}${report.hang ? "" : ", too close in time to be told apart"}:`),
+      !causes.length && !report.hang && h("p", { class: "muted" }, "No record of a root cause arrived."),
       causes.map((cause) => failure(cause, "Root cause")),
+      hungAt(report.hang),
       folded(victims, report),
       report.earlier?.length ? h("details", { class: "earlier", "data-earlier": true },
         h("summary", {}, `What ended the rounds before (${report.earlier.length})`),
         h("ol", {}, report.earlier.map((each) => h("li", { class: "foreign" }, each)))) : null,
       report.goodput && h("p", { class: "muted foreign" }, `Goodput: ${report.goodput}`));
+  }
+
+  /** Where all ranks were when the round hung, with the stack of one rank of each group. */
+  function hungAt(hang) {
+    if (!hang?.groups.length) return null;
+    return h("article", { class: "cause", "data-hang": true },
+      h("h3", {}, "Where all ranks were when the round hung"),
+      hang.groups.map((group) => h("details", { class: "text" },
+        h("summary", { class: "foreign" },
+          `${count(group.count, "rank")} (${group.ranks}) ${group.place}: ${group.is_cause ? "the cause" : group.activity}`),
+        h("pre", { class: "foreign", tabindex: "0", "aria-label": `Stack of ranks ${group.ranks}` }, visible(group.stack)))));
   }
 
   function failure(of, title) {

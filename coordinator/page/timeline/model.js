@@ -12,6 +12,7 @@ const SIGNS = {
   run_failing: "failure", run_failed: "failure", iteration_interrupted: "failure",
   stop_asked: "asked", restart_asked: "asked", agent_drained: "asked", agent_undrained: "asked",
   run_stopped: "end", run_succeeded: "end", notice_given: "notice", straggler_found: "straggler",
+  hang_found: "failure",
   agent_admitted: "agent", agent_removed: "agent", round_ended: "change", access_refused: "agent",
 };
 const REASON_OF_FAILURE = /\b(fail|failed|hang|hangs|hung|lost|killed|exit code|signal|SIG[A-Z]+|vanished|silent)\b/;
