@@ -118,11 +118,18 @@ class Preloading:
 
     def _note_read(self, name: str, frame: Any) -> None:
         if not self.values.is_copying(frame):
-            self.reads.setdefault(name, _reader(frame))
             chain = self.tree.loading
+            self.reads.setdefault(name, chain[-1] if chain else _reader(frame))
             self._chains.setdefault(name, {})[chain] = None
             if name in self._own:
                 self.leave_out_readers(name)
+
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        """Return which modules have read each variable."""
+        return {
+            name: tuple({chain[-1]: None for chain in chains if chain})
+            for name, chains in self._chains.items()
+        }
 
     def leave_out_readers(self, name: str) -> bool:
         """Leave out what has read a variable; whether it was a module that did."""

@@ -87,7 +87,7 @@ class Template:
         watched.random.keep_seeded()
         notes = watched.values.find(self.environment)
         seen = (self.environment, dict(os.environ))
-        self._late_settings = LateSettings(watched.reads, seen)
+        self._late_settings = LateSettings(watched.readers(), seen)
         keep_first_group()
         for place in places:  # The program puts them there itself as it begins.
             if place in sys.path:
@@ -102,7 +102,7 @@ class Template:
 
     def _leaving_out(self) -> dict[str, Any]:
         """Return what a template is to leave out that takes the place of this one."""
-        tree, why = self._tree, "; ".join(self._tree.reasons)
+        tree, why = self._tree, self._tree.reasons
         roots = tree.roots()
         wanted = [*self._order["modules"], *filter(None, [self._order["script"]])]
         useful = [each for each in wanted if not tree.is_left_out(each)]

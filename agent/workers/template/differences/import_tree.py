@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 
 ROOTS_CHARACTERS_MAX = 64_000  # of all names; the supervisor hands them on in a variable
 
@@ -19,7 +19,7 @@ class ImportTree:
         self._left_out_before = frozenset(self._left_out)
         self._loading: list[str] = []
         self._importers: dict[str, str] = {}  # in the order in which imports ended
-        self.reasons: dict[str, None] = {}
+        self._reasons: dict[str, str] = {}  # by the module that is the cause
 
     @property
     def loading(self) -> tuple[str, ...]:
@@ -38,10 +38,15 @@ class ImportTree:
         if is_done:
             self._importers[name] = self._loading[-1] if self._loading else ""
 
-    def leave_out(self, chain: Collection[str], reason: str) -> None:
+    def leave_out(self, chain: Sequence[str], reason: str) -> None:
         """Leave out the modules that were being imported when something happened."""
         self._left_out.update(chain)
-        self.reasons[reason] = None
+        self._reasons.setdefault(chain[-1], reason)
+
+    @property
+    def reasons(self) -> str:
+        """Why this process has left out modules: one sentence for each cause."""
+        return "; ".join(self._reasons.values())
 
     @property
     def left_out(self) -> list[str]:

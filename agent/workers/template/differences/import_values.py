@@ -68,7 +68,7 @@ class ImportValues:
         originals = {id(new): old for _, _, old, new in self._replaced}
         for owner, name, old, _ in self._replaced:
             setattr(owner, name, old)
-        for _, found, name, value in _globals():
+        for found, name, value in _globals():
             if id(value) in originals:
                 found[name] = originals[id(value)]
         self._iterating = None
@@ -153,7 +153,7 @@ class ImportValues:
         }
         own, kept = os.getpid(), set()
         kinds = (str, *{type(drawn) for drawn, _, _ in self._identifiers})
-        for _, found, name, value in _globals():
+        for found, name, value in _globals():
             if type(value) is int and value == own and "pid" in name.lower():
                 self._own.append((found, name))
             elif type(value) in kinds and value in forms:
@@ -198,12 +198,20 @@ def _place(frame: Any) -> tuple[int, Any, int]:
     return id(frame), frame.f_code, frame.f_lasti
 
 
-def _globals() -> Iterator[tuple[ModuleType, dict[str, Any], str, Any]]:
+def namespace(module: Any) -> dict[str, Any]:
+    """Return the globals of a module, without loading one that is loaded when it is used."""
+    is_module = issubclass(type(module), ModuleType)
+    found: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__") if is_module else {}
+    return found
+
+
+def _globals() -> Iterator[tuple[dict[str, Any], str, Any]]:
     for module in [*sys.modules.values()]:
-        if isinstance(module, ModuleType) and not module.__name__.startswith(f"{_PACKAGE}."):
-            found = module.__dict__
+        found = namespace(module)
+        if not str(found.get("__name__")).startswith(f"{_PACKAGE}."):
             for name, value in [*found.items()]:
-                yield module, found, name, value
+                if type(name) is str:
+                    yield found, name, value
 
 
 def _copies_of(environment: Mapping[str, str]) -> list[dict[str, str]]:

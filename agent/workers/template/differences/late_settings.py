@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any
+
+from .import_values import namespace
 
 # What C code reads while a package is imported; found by watching ``getenv`` with torch 2.13.0
 # and numpy 2.4. Names that end with "_" stand for all that begin so.
@@ -53,15 +56,17 @@ _APPLIED: dict[str, Callable[[Any], None]] = {
 class LateSettings:
     """Notices in a worker what it sets too late; costs nothing but when a variable is set.
 
-    ``reads`` has the variables that preloading has read, and the module that did; ``seen`` the
-    values that it may have seen.
+    ``readers`` has the variables that preloading has read, and which modules did; ``seen`` the
+    values that they may have seen.
     """
 
-    def __init__(self, reads: Mapping[str, str], seen: Collection[Mapping[str, str]]) -> None:
-        self._reads = reads
+    def __init__(
+        self, readers: Mapping[str, Collection[str]], seen: Collection[Mapping[str, str]]
+    ) -> None:
+        self._readers = readers
         self._seen = seen
         self._modules = frozenset(sys.modules) - {"__main__"}
-        self._packages = {name for name in _READ_BY_C if name in sys.modules}
+        self._packages = [name for name in _READ_BY_C if name in sys.modules]
         self._told: set[str] = set()
         self._tell: Callable[[str, str], None] = lambda _name, _reader: None
 
@@ -91,34 +96,40 @@ class LateSettings:
         environment.__setitem__, environment.__delitem__ = __setitem__, __delitem__
 
     def _note(self, name: str, value: str | None, frame: Any) -> None:
-        reader = self._reads.get(name) or self._reader_in_c(name)
-        if not reader or any(seen.get(name) == value for seen in self._seen):
+        with suppress(Exception):  # of modules that are not ours; the program set the variable
+            self._compare(name, value, frame)
+
+    def _compare(self, name: str, value: str | None, frame: Any) -> None:
+        readers = [*self._readers.get(name, ()), *self._readers_in_c(name)]
+        if not readers or any(seen.get(name) == value for seen in self._seen):
             return
-        if reader.partition(".")[0] in self._held(frame):
+        held = self._held(frame)
+        readers = [each for each in readers if each.partition(".")[0] not in held]
+        if not readers:
             return
         apply = _APPLIED.get(name)
-        try:
-            if apply is not None and value is not None and "torch" in self._packages:
+        if apply is not None and value is not None and "torch" in self._packages:
+            with suppress(Exception):  # a value that torch does not take: it is told
                 apply(sys.modules["torch"])
                 return
-        except Exception:  # noqa: BLE001, S110 - a value that torch does not take; it is told
-            pass
         if name not in self._told:
             self._told.add(name)
-            self._tell(name, reader)
+            self._tell(name, readers[0])
 
-    def _reader_in_c(self, name: str) -> str:
-        for package, names in _READ_BY_C.items():
-            if package in self._packages and any(
-                name == each or (each.endswith("_") and name.startswith(each)) for each in names
-            ):
-                return package
-        return ""
+    def _readers_in_c(self, name: str) -> list[str]:
+        return [
+            package
+            for package in self._packages
+            if any(
+                name == each or (each.endswith("_") and name.startswith(each))
+                for each in _READ_BY_C[package]
+            )
+        ]
 
     def _held(self, frame: Any) -> set[str]:
         """Return the packages that the worker's own code has imported by now."""
-        own = [sys.modules[name] for name in sys.modules.keys() - self._modules]
-        places: list[Mapping[str, Any]] = [vars(module) for module in own if module is not None]
+        own = sys.modules.keys() - self._modules
+        places = [namespace(sys.modules[name]) for name in own]
         while frame is not None:
             if frame.f_globals.get("__name__") not in self._modules:
                 places.append(frame.f_locals)
@@ -129,7 +140,7 @@ class LateSettings:
                 package
                 for name in [*sys.modules]
                 if name.partition(".")[0] in found and name in self._modules
-                for package in _packages(vars(sys.modules[name]))
+                for package in _packages(namespace(sys.modules[name]))
             }
             - found
         ):
@@ -141,8 +152,9 @@ def _packages(place: Mapping[str, Any]) -> set[str]:
     """Return the packages that a module has imported something from, as its globals show."""
     names = set()
     for name, value in [*place.items()]:
-        if isinstance(value, ModuleType):
-            names.add(value.__name__)
-        elif isinstance(value, type | FunctionType) and not name.startswith("__"):
-            names.add(str(value.__dict__.get("__module__", value.__module__)))
-    return {name.partition(".")[0] for name in names}
+        kind = type(value)  # `isinstance` would ask objects that load what they stand for
+        if issubclass(kind, ModuleType):
+            names.add(namespace(value).get("__name__"))
+        elif issubclass(kind, type | FunctionType) and not str(name).startswith("__"):
+            names.add(value.__module__)
+    return {str(name).partition(".")[0] for name in names}
