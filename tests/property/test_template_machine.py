@@ -22,6 +22,7 @@ WORKERS = (WorkerStart(local_rank=0, env={}),)
 NEWS = st.sampled_from(
     [
         tk.Loaded(seconds=0.1, modules=1),
+        tk.LeftOut(modules=("m",), instead=(), why="a variable"),
         tk.Unfit(why="a thread"),
         tk.Changed(path="a.py"),
         tk.Ended(how="ended"),

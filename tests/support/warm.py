@@ -32,6 +32,7 @@ class Job:
     worker_env: dict[str, str] = field(default_factory=dict)
     own: tuple[str, ...] = ("RANK", "ROUND")
     is_refreshed: bool = False
+    is_bound: bool = True  # each worker to one CPU
     timeout_s: float = 60.0
 
     def write(self, package: dict[str, str] | None = None, **texts: str) -> Job:
@@ -75,7 +76,7 @@ class Job:
                 env={"RANK": str(rank), "ROUND": str(round_id), **self.worker_env},
                 stdout=str(self.output(rank, kind)),
                 stderr=str(self.output(rank, kind, "err")),
-                cpus=(min(os.sched_getaffinity(0)),),
+                cpus=(min(os.sched_getaffinity(0)),) if self.is_bound else (),
             )
             for rank in range(count)
         )

@@ -7,6 +7,7 @@ import pytest
 from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig, Program
 from agent.workers.manager import (
+    OWN_VARIABLES,
     common_environment,
     worker_environments,
 )
@@ -67,3 +68,10 @@ def test_the_agents_own_options_are_not_inherited(monkeypatch: pytest.MonkeyPatc
     given = {"DRUMBEAT_COORDINATOR": "h:1", "DRUMBEATS": "x", "A": "b"}
     monkeypatch.setattr("os.environ", given)
     assert inherited_environment() == {"DRUMBEATS": "x", "A": "b"}
+
+
+def test_every_variable_of_a_worker_is_known_to_preloading_as_its_own() -> None:
+    """Else a module that reads one makes a first round cold before it is left out."""
+    [names, *others] = map(set, worker_environments(CONFIG, ASSIGNMENT).values())
+    assert others == [names]
+    assert names < set(OWN_VARIABLES)

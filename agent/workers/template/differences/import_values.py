@@ -168,7 +168,7 @@ class ImportValues:
             if number not in kept and module.partition(".")[0] not in _INTERNAL
         }
         return [
-            f"{each} drew a UUID while it was imported, the same for all workers" for each in by
+            f"{each} drew a UUID when it was imported: it is the same in all workers" for each in by
         ]
 
     def _renewal(self, number: int, form: Callable[[Any], Any]) -> Callable[[], Any]:

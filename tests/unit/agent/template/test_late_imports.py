@@ -22,6 +22,20 @@ def test_what_was_noted_is_read_in_order() -> None:
     assert found == [("torch", 1.5), ("a.b", 0.0002)]
 
 
+def test_variables_that_were_set_too_late_are_told_apart_from_imports() -> None:
+    memory = noted("1.5000 torch")
+    late_imports.note_setting(memoryview(memory), "HF_HOME", "hub.constants")
+    assert late_imports.read(memory) == [("torch", 1.5)]
+    assert late_imports.read_settings(memory) == [("HF_HOME", "hub.constants")]
+
+
+def test_what_does_not_fit_is_not_noted() -> None:
+    memory = mmap.mmap(-1, late_imports.MEMORY_BYTES)
+    for number in range(5):
+        late_imports.note_setting(memoryview(memory), f"{number}" * 20_000, "m")
+    assert len(late_imports.read_settings(memory)) == 3
+
+
 def test_memory_is_empty_at_first_and_when_it_was_emptied() -> None:
     assert late_imports.read(mmap.mmap(-1, late_imports.MEMORY_BYTES)) == []
     memory = noted("1.0 torch")

@@ -198,3 +198,71 @@ def test_messages_of_a_template_are_read(
     message: dict[str, object], expected: tk.Event | None
 ) -> None:
     assert tk.news_of(message) == expected
+
+
+def left_out(*modules: str, why: str = "lib.rank read RANK") -> tk.LeftOut:
+    return tk.LeftOut(modules=modules, instead=("heavy",), why=why)
+
+
+def test_a_module_is_left_out_by_another_template_while_starts_wait() -> None:
+    kept = Kept(PRELOAD, start())
+    again = tk.Launch(preload=PRELOAD, left_out=("lib", "lib.rank"), instead=("heavy",))
+    assert kept(left_out("lib", "lib.rank")) == [tk.End(), again]
+    assert kept.keeper.deadline == 10.0
+    more = tk.Launch(preload=PRELOAD, left_out=("lib", "lib.rank", "user"), instead=("heavy",))
+    assert kept(left_out("lib", "lib.rank", "user", why="")) == [tk.End(), more]
+    [told, ready, carried] = kept(LOADED)
+    text = "lib and 2 modules beside not preloaded, but imported by each worker: lib.rank read RANK"
+    assert told == TemplateReported(news=TemplateNews.LEFT_OUT, text=text)
+    assert isinstance(ready, TemplateReported)
+    assert carried == Carry(command=start(), is_warm=True)
+
+
+def test_what_is_left_out_stays_so_and_is_told_once_until_a_file_changes() -> None:
+    kept = Kept(PRELOAD, left_out("lib"), LOADED, tk.Forked())
+    again = tk.Launch(preload=PRELOAD, left_out=("lib",), instead=("heavy",))
+    assert kept(tk.Ended(how="ended"))[-1] == again
+    assert [kind for kind, _ in kept.said(LOADED)] == [TemplateNews.READY]
+    assert kept(tk.Changed(path="lib.py"))[-1] == LAUNCH
+
+
+def test_a_module_may_turn_out_at_a_start_to_be_one_that_is_left_out() -> None:
+    kept = ready()
+    effects = kept(left_out("lib"))
+    assert [type(each) for each in effects] == [tk.End, tk.Launch]
+    assert kept(start()) == []
+
+
+def test_leaving_out_comes_to_an_end() -> None:
+    kept = Kept(PRELOAD, start())
+    for number in range(tk.PASSES_MAX - 1):
+        assert isinstance(kept(left_out(f"m{number}", why=""))[-1], tk.Launch)
+    assert kept(left_out("last"))[-1] == Carry(command=start())
+    assert kept.keeper.warmth is Warmth.COLD
+
+
+def test_no_advice_names_what_is_left_out() -> None:
+    kept = Kept(PRELOAD, left_out("lib"), LOADED, tk.Forked())
+    assert kept.said(tk.LateImports(modules=(("lib", 9.0), ("lib.data", 1.0)))) == []
+    [(_, text)] = kept.said(tk.LateImports(modules=(("lib", 9.0), ("sk", 1.0))))
+    assert "lib" not in text
+
+
+def test_a_variable_that_is_set_too_late_is_named_once() -> None:
+    kept = ready()
+    event = tk.LateImports(modules=(), settings=(("HF_HOME", "hub"), ("A", "b.c")))
+    [(kind, text)] = kept.said(event)
+    assert kind is TemplateNews.LATE_SETTINGS
+    assert text == (
+        "the program sets HF_HOME (read by hub), A (read by b.c) after that was preloaded, so it "
+        "may have no effect: set it where the agent is started"
+    )
+    assert kept.said(event) == []
+
+
+def test_what_workers_share_is_told_once() -> None:
+    kept = Kept(PRELOAD)
+    loaded = tk.Loaded(seconds=1.5, modules=7, notes=("a drew a UUID", "a drew a UUID"))
+    assert [kind for kind, _ in kept.said(loaded)] == [TemplateNews.SHARED, TemplateNews.READY]
+    assert kept.said(tk.Noted(text="slow")) == [(TemplateNews.SHARED, "slow")]
+    assert kept.said(tk.Noted(text="slow")) == []
