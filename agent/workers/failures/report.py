@@ -161,6 +161,8 @@ def _causes(causes: tuple[FailedWorker, ...], hang: HangDiagnosis | None = None)
         pid = f" (pid {worker.pid})" if worker.pid else ""
         if worker.is_survived:
             yield f"  process   : lived on{pid}"
+        elif worker.is_stopped_by_agent and not worker.exit_code:
+            yield f"  ended by  : its agent, with the round{pid}"
         else:
             yield f"  ended by  : {describe_exit(worker.exit_code)}{pid}"
         for title, text in (

@@ -44,6 +44,8 @@ RANKS_CHARACTERS_MAX = 120  # of the ranks of one group
 STACK_CHARACTERS_MAX = 4_000  # of each stack that is kept
 NOTES_CHARACTERS_MAX = 300
 
+_LOST = "on a host that was lost"
+
 LIMITS_BROKEN = {
     HangKind.TIMER: "timer {name} not released {limit}",
     HangKind.SECTION: "section {name} not left {limit}",
@@ -137,6 +139,29 @@ def diagnose(
         causes_count=len(causes),
         groups=tuple(groups[:GROUPS_MAX]),
         groups_count=len(groups),
+    )
+
+
+def diagnose_lost(
+    round_id: int,
+    lost: Sequence[HungRank],
+    limits: Mapping[int, ExpiredLimit],
+    *,
+    now: float,
+) -> HangDiagnosis:
+    """Judge a hang whose round loses a host: all other ranks wait for the ranks that were on it."""
+    first = max(limits.values(), key=lambda each: each.elapsed_s - each.limit_s)
+    elapsed_s = max(each.elapsed_s for each in limits.values())
+    verb, who = are(len(lost)), listed(map(str, lost), CAUSES_MAX)
+    return HangDiagnosis(
+        round_id=round_id,
+        summary=f"{who} {verb} {_LOST}, other ranks wait ({describe_limit(first)})",
+        limit=first,
+        at_s=now,
+        since_s=now - elapsed_s,
+        is_held=any(each.is_held for each in limits.values()),
+        causes=tuple(lost[:CAUSES_MAX]),
+        causes_count=len(lost),
     )
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinator.core.effects import EndHeld, TakeEvidence
-from coordinator.core.failures.hang_diagnosis import RankEvidence, diagnose
-from coordinator.core.model import ExpiredLimit, HangDiagnosis, HangKind, Round
+from coordinator.core.failures.hang_diagnosis import RankEvidence, diagnose, diagnose_lost
+from coordinator.core.model import (
+    ExpiredLimit,
+    HangDiagnosis,
+    HangKind,
+    HungRank,
+    Round,
+    WorkerRanks,
+)
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.progress.goodput import Cause, Found, nanoseconds
 from coordinator.core.run.records import HangJudged, HangOver
@@ -42,10 +49,33 @@ class Hangs:
         else:
             self._expired.pop(incarnation, None)
 
-    def lost(self, incarnation: str) -> None:
-        """Forget a participant that is gone."""
+    def lost(self, incarnation: str, *, now: float) -> None:
+        """Take in that a participant is lost: if others exceed limits, they wait for its ranks."""
         self._expired.pop(incarnation, None)
         self._untold.discard(incarnation)
+        if not self._expired or self._run.state.current_hang is not None:
+            return
+        seat = self._round.seats[incarnation]
+        agent = seat.agent
+        ranks = [
+            HungRank(
+                worker=WorkerRanks(
+                    rank=seat.rank_first + i,
+                    local_rank=i,
+                    group_rank=seat.group_rank,
+                    role_rank=seat.role_rank_first + i,
+                    role=agent.role,
+                ),
+                incarnation=incarnation,
+                agent=agent.name,
+                host=agent.host,
+                place="on a host that was lost",
+            )
+            for i in range(agent.local_world_size)
+        ]
+        found = diagnose_lost(self._round.round_id, ranks, self._limits(), now=now)
+        self._asked = None
+        self._judge(found, agent.name, now)
 
     def review(self, *, now: float) -> None:
         """Ask for evidence if a limit is news, and journal the end of a hang."""
@@ -83,14 +113,7 @@ class Hangs:
         found = diagnose(self._round.round_id, ranks, limits, now=now)
         host = found.causes[0].agent if found.causes else ""
         first = min(self._expired, key=lambda i: seats[i].group_rank)
-        since = self._run.members.meter.progress
-        cause = Found(
-            cause=Cause.HANG,
-            host=host or seats[first].agent.name,
-            since=nanoseconds(found.since_s) if since is None else since,
-        )
-        self._run.close_stretch(cause, now=now)
-        self._run.decide(HangJudged(hang=found, at_s=now))
+        self._judge(found, host or seats[first].agent.name, now)
 
     def effects(self) -> list[EndHeld]:
         """Return which agents may end the workers they hold; repeated until they have."""
@@ -110,6 +133,12 @@ class Hangs:
                 )
             self._untold.discard(incarnation)
         return told
+
+    def _judge(self, found: HangDiagnosis, host: str, now: float) -> None:
+        since = self._run.members.meter.progress
+        since = nanoseconds(found.since_s) if since is None else since
+        self._run.close_stretch(Found(cause=Cause.HANG, host=host, since=since), now=now)
+        self._run.decide(HangJudged(hang=found, at_s=now))
 
     def _is_over(self, hang: HangDiagnosis) -> bool:
         """Return whether the workers went on: they exceed nothing any more, and have not ended."""

@@ -98,10 +98,10 @@ class Running(RunPhase):
         self._waiting.pop(incarnation, None)
         self.released.pop(incarnation, None)
         self._notices.lost(incarnation)
-        self._hangs.lost(incarnation)
         is_excused = self._inprocess.lost(incarnation, reason)
         if self.state.is_awaited(incarnation) and not is_excused:
             self._lost.add(incarnation)
+            self._hangs.lost(incarnation, now=now)
         return is_excused
 
     def found(self, transition: Transition) -> Found | None:
