@@ -276,10 +276,8 @@ def _who(cause: Document) -> str:
 
 
 def _how(cause: Document) -> str:
-    if cause["hang"] and cause["exit_code"]:
-        return f"hung ({cause['hang']}) and was ended after {format_duration(cause['hang_s'])}"
     if cause["hang"]:
-        return f"held up the other ranks ({cause['hang']}), and was ended with the round"
+        return f"hung ({cause['hang']}) and was ended after {format_duration(cause['hang_s'])}"
     if cause["signal_name"]:
         return f"was ended by {cause['signal_name']}"
     return f"exited with {cause['exit_code']}"
