@@ -231,7 +231,7 @@ async def test_a_module_that_reads_a_worker_s_own_variable_is_left_out_alone(job
                 assert warmth == "True True False False False"
                 assert ranks == f"{rank} True"
     [text] = said(harness, TemplateNews.LEFT_OUT)
-    assert text.startswith("package, user and 3 modules beside not preloaded")
+    assert text.startswith("package, user and 1 module beside not preloaded")
     assert "package.rank_zero read RANK when it was imported, and each worker has its own" in text
     assert not said(harness, TemplateNews.COLD)
 

@@ -272,8 +272,8 @@ class TemplateKeeper:
         assert self._left_out is not None, "nothing is left out"
         modules = self._left_out.modules
         wanted = (*self._preload.modules, *filter(None, [self._preload.script]))
-        named = [each for each in wanted if each in modules] or [modules[0]]
-        more = len(modules) - len(named)
+        named = [each for each in wanted if self._is_left_out(each)] or [modules[0]]
+        more = len({*modules} - {*named})
         also = f" and {more} module{'s' if more > 1 else ''} beside" if more else ""
         return (
             f"{', '.join(named)}{also} not preloaded, but imported by each worker: "

@@ -16,7 +16,7 @@ class ImportTree:
 
     def __init__(self, left_out: Iterable[str] = ()) -> None:
         self._left_out = {*left_out}
-        self._left_out_before = frozenset(self._left_out)
+        self._left_out_before = self.left_out
         self._loading: list[str] = []
         self._importers: dict[str, str] = {}  # in the order in which imports ended
         self._reasons: dict[str, str] = {}  # by the module that is the cause
@@ -50,18 +50,18 @@ class ImportTree:
 
     @property
     def left_out(self) -> list[str]:
-        """The modules that are left out, in alphabetical order."""
-        return sorted(self._left_out)
+        """The modules that are left out, in alphabetical order; of a package, the package."""
+        names = self._left_out
+        return sorted(name for name in names if _packages_of(name).isdisjoint(names))
 
     @property
     def has_grown(self) -> bool:
         """Whether this process has imported what is to be left out."""
-        return self._left_out != self._left_out_before
+        return self.left_out != self._left_out_before
 
     def is_left_out(self, name: str) -> bool:
         """Whether a module is left out; a module is if one of its packages is."""
-        parts = name.split(".")
-        return any(".".join(parts[: n + 1]) in self._left_out for n in range(len(parts)))
+        return not self._left_out.isdisjoint({name, *_packages_of(name)})
 
     def roots(self) -> list[str]:
         """Return which modules to import in order to import all that are not left out.
@@ -76,3 +76,8 @@ class ImportTree:
                     break
                 roots.append(name)
         return roots
+
+
+def _packages_of(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}

@@ -86,8 +86,9 @@ class ImportValues:
     def _watch_open(self, function: Any) -> Any:
         def open(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:  # noqa: A001
             if isinstance(file, str | bytes | os.PathLike):
-                path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100
-                self._sources.note_data(path, is_written=not _WRITES.isdisjoint(mode))
+                with suppress(Exception):  # of what `open` itself will refuse
+                    path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100
+                    self._sources.note_data(path, is_written=not _WRITES.isdisjoint(mode))
             return function(file, mode, *more, **named)
 
         return open

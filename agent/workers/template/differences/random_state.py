@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 _REGENERATIONS_MAX = 1_000  # of 624 numbers each; who draws more while importing counts as seeding
@@ -42,7 +43,8 @@ class RandomStates:
     def note_import(self, module: str) -> None:
         """Note how a generator begins, right after the import that makes it."""
         if module in _READERS and module in sys.modules and module not in self._first:
-            self._first[module] = _READERS[module]()
+            with suppress(Exception):  # another module of that name, or another version
+                self._first[module] = _READERS[module]()
 
     def keep_seeded(self) -> None:
         """Note which generators were seeded, after all imports."""
