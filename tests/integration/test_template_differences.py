@@ -281,3 +281,26 @@ async def test_a_bad_script_leaves_the_modules_preloaded(job: Job) -> None:
     found, harness = await outputs(job)
     assert found == ["True\n"] * 2
     assert f"{script} not preloaded" in said(harness, TemplateNews.LEFT_OUT)[0]
+
+
+SLOW_FILES = """
+import os, time
+for number in range(800):
+    try: open(f"/missing/{number}")
+    except OSError: pass
+def stat(*given, real=os.stat, **named):
+    time.sleep(0.001)
+    return real(*given, **named)
+os.stat = stat
+"""
+
+
+async def test_it_is_told_once_that_not_all_files_are_looked_at_before_a_start(job: Job) -> None:
+    job.write(shared=SLOW_FILES, work="pass")
+    async with running() as harness:
+        harness.client.send(job.preload())
+        for round_id in range(2):
+            await job.run(harness, round_id=round_id)
+        text = await news(harness, TemplateNews.SHARED)
+        assert text.endswith("may be noticed up to 20 starts late: use --preload-refresh")
+    assert len(said(harness, TemplateNews.SHARED)) == 1
