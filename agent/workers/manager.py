@@ -22,6 +22,7 @@ from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
+from agent.watchdog.stacks import describe_process
 from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
 from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
@@ -59,6 +60,7 @@ OWN_VARIABLES = (
 )
 """Variables that each worker gets for itself; a module that reads one can't be preloaded."""
 
+UNKILLED_SHOWN_MAX = 8  # of processes that do not die of SIGKILL; more are counted
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
 
@@ -253,6 +255,9 @@ class Workers:
                 case messages.TemplateReported():
                     tell_of_template(news)
                     return
+                case messages.WorkersUnkilled():
+                    tell_of_unkilled(news)
+                    return
                 case messages.WorkerExited():
                     news = await self._examine(news)
                 case messages.WorkersStarted():
@@ -316,6 +321,19 @@ def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload 
         own=OWN_VARIABLES,
         is_refreshed=config.preload_refresh,
         timeout_s=config.preload_timeout,
+    )
+
+
+def tell_of_unkilled(unkilled: messages.WorkersUnkilled) -> None:
+    """Say on the console which processes do not die of SIGKILL, and in what they wait."""
+    states = [describe_process(pid) for pid in unkilled.pids[:UNKILLED_SHOWN_MAX]]
+    more = len(unkilled.pids) - len(states)
+    told = [*states, *([f"and {more} more"] if more else [])]
+    why = f"they got SIGKILL {unkilled.after_s:.0f} s ago and are still there"
+    log.warning(
+        "processes can't be killed",
+        reason=f"{why}; {'; '.join(told)}",
+        **{"run.round": unkilled.round_id},
     )
 
 

@@ -144,6 +144,14 @@ class WorkersStopped(Struct, frozen=True, kw_only=True):
     stuck_pids: tuple[int, ...] = ()  # not dead of SIGKILL within `worker_group.KILL_WAIT_S`
 
 
+class WorkersUnkilled(Struct, frozen=True, kw_only=True):
+    """Processes of a round are still there, so long after SIGKILL; every `UNKILLED_EVERY_S`."""
+
+    round_id: int
+    pids: tuple[int, ...]
+    after_s: float
+
+
 class Preload(Struct, frozen=True, kw_only=True):
     """Keep a template of the workers to come, of which each is a fork; repeating it is harmless.
 
@@ -182,5 +190,7 @@ class TemplateReported(Struct, frozen=True, kw_only=True):
 
 GroupCommand: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
 Command: TypeAlias = GroupCommand | Preload
-GroupEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
+GroupEvent: TypeAlias = (
+    WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped | WorkersUnkilled
+)
 SupervisorEvent: TypeAlias = GroupEvent | TemplateReported

@@ -12,7 +12,7 @@
      │                              │     kill     │  │ deadline, kill, or only
      │ nothing left                 │              ▼  ▼ orphans left
     STUCK ◄──────────────────────── KILLING ◄──────┴──┘
-           still there after KILL_WAIT_S
+           still there after KILL_WAIT_S; told of every UNKILLED_EVERY_S
 
 "Nothing left" is what the system says when asked to wait for any child: the supervisor adopts
 every orphan below it, so without a child there is no descendant either.
@@ -30,6 +30,7 @@ from msgspec import Struct
 from agent.workers.supervisor import messages
 
 KILL_WAIT_S = 5.0  # to die of SIGKILL: normally milliseconds, in D state never
+UNKILLED_EVERY_S = 10.0  # how often it is told of processes that did not
 NO_ROUND = -1  # of an answer to a kill that comes before any round was started
 HISTORY_MAX = 32  # inputs remembered for an error message
 _SIGKILL = 9
@@ -84,7 +85,7 @@ class State(Enum):
     RUNNING = "running"  # processes of the round may be alive: waits for exits and for a stop
     STOPPING = "stopping"  # the workers got a signal: waits for them to end, or for the deadline
     KILLING = "killing"  # everything got SIGKILL: waits until nothing is left, or for the deadline
-    STUCK = "stuck"  # some processes outlived SIGKILL, which was told: waits for them to go
+    STUCK = "stuck"  # some processes outlived SIGKILL: waits for them to go, and tells of them
 
 
 class InvalidTransition(Exception):
@@ -107,6 +108,7 @@ class WorkerGroup:
         self._spawned = SpawnFinished(pids={})
         self._ranks_alive: dict[int, int] = {}
         self._signal: int | None = None
+        self._killed_at = 0.0
         # When `DeadlineReached` is due, in monotonic seconds.
         self.deadline: float | None = None
         self._history: deque[str] = deque(maxlen=HISTORY_MAX)
@@ -134,7 +136,7 @@ class WorkerGroup:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        is_timed = self.state in (State.STOPPING, State.KILLING)
+        is_timed = self.state in (State.STOPPING, State.KILLING, State.STUCK)
         assert self.deadline is None or is_timed, f"a deadline in {self.state}"
         if self.state is State.STOPPING:
             assert self.deadline is not None, "a stop without a deadline"
@@ -179,6 +181,8 @@ class WorkerGroup:
         return [SendSignal(pids=pids, signum=event.signum, is_for_group=True)]
 
     def _on_kill(self, _event: Event, now: float) -> list[Effect]:
+        if self.state is not State.STUCK:
+            self._killed_at = now
         self.state = State.KILLING
         self.deadline = now + KILL_WAIT_S
         return [messages.KillWorkers()]
@@ -224,8 +228,12 @@ class WorkerGroup:
             return []
         if self.state is State.STOPPING:
             return self._on_kill(event, now)
-        self.state, self.deadline = State.STUCK, None
-        return [messages.WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
+        is_known = self.state is State.STUCK
+        self.state, self.deadline = State.STUCK, now + UNKILLED_EVERY_S
+        if not is_known:
+            return [messages.WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
+        after_s = now - self._killed_at
+        return [messages.WorkersUnkilled(round_id=self._round_id, pids=event.pids, after_s=after_s)]
 
     def _answer(self, _event: Event, _now: float) -> list[Effect]:
         return [messages.WorkersStopped(round_id=self._round_id)]
@@ -242,7 +250,7 @@ class WorkerGroup:
             State.RUNNING: (_report_start, _on_stop, _on_kill, _on_signal, _on_reaped, None),
             State.STOPPING: (_ignore, _on_stop, _on_kill, _on_signal, _on_reaped, _on_deadline),
             State.KILLING: (_ignore, _ignore, _ignore, _ignore, _on_reaped, _on_deadline),
-            State.STUCK: (_on_kill, _on_kill, _on_kill, _ignore, _on_reaped, None),
+            State.STUCK: (_on_kill, _on_kill, _on_kill, _ignore, _on_reaped, _on_deadline),
         }.items()
         for kind, handler in zip(_COLUMNS, handlers, strict=True)
         if handler is not None

@@ -308,4 +308,6 @@ class Agent:
                 self._desk.gone(event.round_id, event.local_rank)
             case messages.WorkersStarted(round_id=round_id):
                 self._desk.started(round_id)
+            case messages.WorkersUnkilled():
+                return  # only logged
         self.submit(event)

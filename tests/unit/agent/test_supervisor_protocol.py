@@ -16,6 +16,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
     WorkerStartFailed,
+    WorkersUnkilled,
 )
 from agent.workers.supervisor.protocol import LINE_BYTES_MAX, Decoder, ProtocolError, encode
 
@@ -44,6 +45,7 @@ EVENTS: list[SupervisorEvent] = [
     WorkerStartFailed(round_id=1, local_rank=1, errno=2, message=f"cannot start {UNDECODABLE}"),
     WorkerExited(round_id=1, local_rank=1, pid=11, exit_code=-9, is_stopped=True, ended_at=1.5),
     WorkersStopped(round_id=1, stuck_pids=(10,)),
+    WorkersUnkilled(round_id=1, pids=(10,), after_s=15.0),
 ]
 
 

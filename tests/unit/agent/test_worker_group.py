@@ -17,11 +17,13 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
     WorkerStartFailed,
+    WorkersUnkilled,
 )
 from agent.workers.supervisor.worker_group import (
     HISTORY_MAX,
     KILL_WAIT_S,
     NO_ROUND,
+    UNKILLED_EVERY_S,
     ChildrenReaped,
     DeadlineReached,
     Event,
@@ -231,6 +233,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.STUCK, ONE, [], State.STUCK),
     (State.STUCK, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STUCK),
     (State.STUCK, ALL_GONE, both_exited(is_stopped=True), State.IDLE),
+    (State.STUCK, DUE, [], State.STUCK),
 ]
 
 
@@ -310,6 +313,19 @@ def test_survivors_of_the_kill_are_told_at_its_deadline_and_not_before() -> None
     assert machine(DUE, after=KILL_WAIT_S - 0.5) == []
     assert machine(ORPHAN_GONE) == [KillWorkers()]
     assert machine(DUE, after=0.5) == [WorkersStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))]
+    assert machine.deadline == UNKILLED_EVERY_S
+
+
+def test_it_is_told_every_10_s_which_processes_do_not_die_of_sigkill() -> None:
+    machine = machine_in(State.STUCK)
+    assert machine(DUE, after=9.5) == []
+    (first,) = machine(DUE, after=0.5)
+    assert first == WorkersUnkilled(round_id=ROUND, pids=(101, ORPHAN), after_s=15.0)
+    machine(KillWorkers(), after=2.0)  # a second kill does not begin the count anew
+    machine(DUE, after=KILL_WAIT_S)
+    (second,) = machine(DUE, after=UNKILLED_EVERY_S)
+    assert second == WorkersUnkilled(round_id=ROUND, pids=(101, ORPHAN), after_s=32.0)
+    machine(ALL_GONE)
     assert machine.deadline is None
 
 

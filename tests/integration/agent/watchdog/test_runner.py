@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
+import psutil
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from agent.runtime.private_directory import PrivateDirectory
@@ -24,7 +26,7 @@ from agent.watchdog.core.model import (
 )
 from agent.watchdog.hang import Evidence
 from agent.watchdog.runner import Watchdog
-from tests.support.waiting import MS
+from tests.support.waiting import MS, wait_until
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 
 KEY = WorkerKey(3, 0)
@@ -122,6 +124,49 @@ async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
     assert (found.stacks, found.problem, taken) == ("stacks 1", "", 2)
     assert scene.signals == [10]
     assert [entry["event"] for entry in logs] == ["worker hangs"]
+
+
+D_STATE = """
+# Who has called vfork waits in D state until the child ends.
+import ctypes
+code = ctypes.CDLL(None)
+print("up", flush=True)
+if code.vfork() == 0:
+    code.sleep(600)
+    code._exit(0)
+"""
+
+
+async def test_a_worker_that_does_not_die_of_sigkill_is_named_with_its_state() -> None:
+    def send(_worker: WorkerKey, _signum: int) -> None:
+        """As if the kernel held the worker: it gets nothing."""
+
+    directory = PrivateDirectory()
+    policy = WatchdogPolicy(kill_grace_s=0.01, unkilled_every_s=0.05)
+    watchdog = Watchdog(policy, directory, send, lambda _: None, {})
+    watchdog.prepare(KEY.round_id, [KEY.local_rank])
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", D_STATE), stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert worker.stdout is not None
+        assert await worker.stdout.readline() == b"up\n"
+        await wait_until(lambda: psutil.Process(worker.pid).status() == "disk-sleep", DEADLINE_S)
+        watchdog.started(KEY.round_id, {KEY.local_rank: worker.pid})
+        with capture_logs() as logs:
+            watchdog.submit(replace(ACQUIRED, signal=None))
+
+            def unkilled() -> list[str]:
+                return [e["reason"] for e in logs if e["event"] == "worker can't be killed"]
+
+            await wait_until(lambda: len(unkilled()) > 1, DEADLINE_S)
+        assert "it got SIGKILL 0 s ago and is still there" in unkilled()[0]
+        assert f"process {worker.pid}: in the kernel, not to be interrupted" in unkilled()[0]
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        await worker.wait()
+        await watchdog.close()
+        directory.close()
 
 
 async def test_a_mistake_in_a_task_is_told_at_once(scene: Scene) -> None:
