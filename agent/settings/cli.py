@@ -15,7 +15,7 @@ from msgspec import Struct
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NNODES
-from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
+from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, unsupported, with_variables
 from drumbeat.access import arguments
 from drumbeat.command import loading, options
 from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
@@ -82,7 +82,7 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
         loading.load_structlog_alone()
         from agent.runtime import preflight  # noqa: PLC0415
 
-    notes = translate(ctx, params)
+    notes = (*translate(ctx, params), *unsupported(os.environ))
     arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
     params["min_nodes"], params["max_nodes"] = params["nnodes"]
     params["run_id"] = _run_id_of(ctx, params)

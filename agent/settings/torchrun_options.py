@@ -4,6 +4,7 @@ A command line of torchrun shall run as it is. What has no meaning here is ignor
 that does no harm, and said in a line.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -30,6 +31,9 @@ _UNNEEDED = {
     "run_path": "each script is run by an interpreter of its own",
 }
 """By parameter: why its value decides nothing."""
+
+# Seconds in uninterruptible sleep after which torchrun restarts a worker group.
+D_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
 _OF_CONF = {"join_timeout": "join_timeout", "last_call_timeout": "last_call"}
 """Keys of ``--rdzv-conf`` that mean something here: the setting that each stands for."""
@@ -72,6 +76,23 @@ def translate(ctx: click.Context, params: dict[str, Any]) -> tuple[str, ...]:
             params[name] = type(params[name])()
     params["coordinator"] = _coordinator_of(ctx, params, notes)
     return tuple(notes)
+
+
+def unsupported(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notes for the user on variables of torchrun that are set and have no effect here."""
+    given = environment.get(D_STATE_TIMEOUT, "")
+    try:
+        is_on = float(given) > 0
+    except ValueError:
+        return ()  # torchrun takes it for unset, too
+    if not is_on:
+        return ()
+    note = (
+        f"{D_STATE_TIMEOUT}={given} is not supported: no limit counts the time of a worker in "
+        "uninterruptible sleep (D state) alone; --progress-timeout kills a worker that makes no "
+        "progress, whatever its state"
+    )
+    return (note,)
 
 
 def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]) -> str | None:

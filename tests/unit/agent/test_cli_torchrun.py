@@ -13,6 +13,7 @@ import structlog
 
 from agent.settings import cli
 from agent.settings.config import AgentConfig
+from agent.settings.torchrun_options import D_STATE_TIMEOUT
 from drumbeat.command.options import CommandOption
 
 
@@ -70,6 +71,35 @@ def test_what_is_not_needed_is_taken_and_said_once(
     assert config.is_standalone
     assert config.command == (sys.executable, "-u", "train.py")
     assert capsys.readouterr().err.count(note) == 1
+
+
+@pytest.mark.parametrize("given", ["60", "0.5"])
+def test_the_limit_on_uninterruptible_sleep_is_refused_with_a_line(
+    given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", given)
+    join()
+    said = capsys.readouterr().err
+    assert said.count(f"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT={given} is not supported") == 1
+    assert "--progress-timeout" in said
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "soon", "nan"])
+def test_a_limit_on_uninterruptible_sleep_that_torchrun_takes_for_none_is_not_told_of(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", given)
+    assert join().notes == ()
+
+
+@pytest.mark.torch
+def test_torch_knows_the_variable_by_this_name() -> None:
+    from torch.distributed.elastic.agent.server import local_elastic_agent
+
+    name = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+    if not hasattr(local_elastic_agent, name):
+        pytest.skip("this version of torch has no such limit")
+    assert getattr(local_elastic_agent, name) == D_STATE_TIMEOUT
 
 
 def test_the_endpoint_is_where_the_coordinator_is_expected() -> None:
