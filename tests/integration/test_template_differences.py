@@ -303,3 +303,19 @@ async def test_it_is_told_once_that_not_all_files_are_looked_at_before_a_start(j
         text = await news(harness, TemplateNews.SHARED)
         assert text.endswith("may be noticed up to 20 starts late: use --preload-refresh")
     assert len(said(harness, TemplateNews.SHARED)) == 1
+
+
+CALLBACK = "import atexit\natexit.register(print, {!r})\n"
+
+
+async def test_exit_callbacks_are_those_of_a_new_process(job: Job, tmp_path: Path) -> None:
+    """Those of modules run in workers; those of the script for preloading run nowhere."""
+    script = tmp_path / "before.py"
+    script.write_text(CALLBACK.format("of the script"))
+    job.write(shared=CALLBACK.format("of the module"), work="import shared\n")
+    cold, _ = await outputs(job, warm=False)
+    assert cold == ["of the module\n"] * 2
+    job.script = str(script)
+    warm, harness = await outputs(job)
+    assert warm == cold
+    assert said(harness, TemplateNews.READY)

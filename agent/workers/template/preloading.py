@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Self
 
 from . import traces
+from .differences.exit_callbacks import callbacks_dropped
 from .differences.import_tree import ImportTree
 from .differences.import_values import MAPPINGS, ImportValues
 from .differences.random_state import RandomStates
@@ -99,7 +100,8 @@ class Preloading:
             self.sources.note(os.path.abspath(script))  # noqa: PTH100
             self.tree.begin(script)
             try:
-                run_path(script, run_name=SCRIPT_NAME)
+                with callbacks_dropped(SCRIPT_NAME):
+                    run_path(script, run_name=SCRIPT_NAME)
             except BaseException as error:  # noqa: BLE001 - SystemExit is none of ours either
                 self.tree.leave_out([script], f"running {script} failed: {describe(error)}")
             finally:

@@ -1,0 +1,30 @@
+"""Shell. Drops `atexit` callbacks of the script for preloading: no new process would run them."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def callbacks_dropped(script_name: str) -> Iterator[None]:
+    """Forget what the script whose ``__name__`` this is registers itself within the context.
+
+    Callbacks of the modules that it imports stay: a program that imports them has them as well.
+    """
+    register = atexit.register
+
+    def note(callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        if sys._getframe(1).f_globals.get("__name__") == script_name:  # noqa: SLF001 - no other way
+            return callback
+        return register(callback, *args, **kwargs)
+
+    atexit.register = note  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if atexit.register is note:  # else somebody else has put a function of theirs there
+            atexit.register = register
