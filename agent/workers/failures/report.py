@@ -139,16 +139,16 @@ def _hang_groups(hang: HangDiagnosis) -> Iterator[str]:
         yield f"  {count(rest, 'other place')}"
 
 
+def _heading(causes: int, hang: HangDiagnosis | None) -> str:
+    if not causes:
+        why = "unknown, no record of it arrived" if hang is None else _line(hang.summary)
+        return f"Root cause: {why}"
+    why = "" if hang is not None else ", too close in time to be told apart"
+    return "Root cause:" if causes == 1 else f"Root cause: one of {causes}{why}:"
+
+
 def _causes(causes: tuple[FailedWorker, ...], hang: HangDiagnosis | None = None) -> Iterator[str]:
-    if not causes and hang is not None:
-        yield _line(f"Root cause: {hang.summary}")
-    elif not causes:
-        yield "Root cause: unknown, no record of it arrived"
-    elif len(causes) == 1:
-        yield "Root cause:"
-    else:
-        why = "" if hang is not None else ", too close in time to be told apart"
-        yield f"Root cause: one of {len(causes)}{why}:"
+    yield _heading(len(causes), hang)
     for worker in causes:
         name = f" (agent {worker.agent})" if worker.agent not in ("", worker.host) else ""
         yield _line(f"  host      : {worker.host}{name}")

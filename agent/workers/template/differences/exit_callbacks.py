@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_ATEXIT: Any = atexit
+
 
 @contextmanager
 def callbacks_dropped(script_name: str) -> Iterator[None]:
@@ -15,16 +17,15 @@ def callbacks_dropped(script_name: str) -> Iterator[None]:
 
     Callbacks of the modules that it imports stay: a program that imports them has them as well.
     """
-    register = atexit.register
+    register = _ATEXIT.register
 
-    def note(callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        if sys._getframe(1).f_globals.get("__name__") == script_name:  # noqa: SLF001 - no other way
-            return callback
-        return register(callback, *args, **kwargs)
+    def note(callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        is_own = sys._getframe(1).f_globals.get("__name__") == script_name  # noqa: SLF001
+        return callback if is_own else register(callback, *args, **kwargs)
 
-    atexit.register = note  # type: ignore[assignment]
+    _ATEXIT.register = note
     try:
         yield
     finally:
-        if atexit.register is note:  # else somebody else has put a function of theirs there
-            atexit.register = register
+        if _ATEXIT.register is note:  # else somebody else has put a function of theirs there
+            _ATEXIT.register = register

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.core.events import NoticeAnswered
+from agent.core.events import LimitsExceeded, NoticeAnswered
 from agent.core.model import WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.core.model import Report, Signal, WatchdogPolicy, WorkerKey
@@ -54,7 +54,9 @@ class Bench:
         self.signals.append((key, signum))
         self.signalled.set()
 
-    def on_event(self, event: Report | Signal | WorkerStep | NoticeAnswered) -> None:
+    def on_event(
+        self, event: Report | Signal | WorkerStep | NoticeAnswered | LimitsExceeded
+    ) -> None:
         if isinstance(event, WorkerStep):
             self.steps.put_nowait(event)
 
