@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.v1 import query_pb2
+from tests.support.processes import DEADLINE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +79,8 @@ for step, batch in enumerate(torch.utils.data.DataLoader(Data())):
     worker_sdk.heartbeat(step=step)
 dist.destroy_process_group()
 """
+HANGS = int(os.environ.get("DRUMBEAT_HANGS", "12"))
+SHAPES = [(1, 2), (2, 1), (2, 2), (1, 4), (3, 2), (2, 3)]
 GUILTY = [("asleep", 3), ("lock", 0), ("native code", 2), ("stopped", 1)]
 
 
@@ -85,15 +90,19 @@ def start(
     way: str,
     guilty: int,
     *options: str,
-    agents: int = 2,
+    shape: tuple[int, int] = (2, 2),
+    run_id: str = "",
 ) -> tuple[Coordinator, list[Agent]]:
+    """Start so many agents with so many workers each."""
     script = directory / "train.py"
     script.write_text(TRAIN)
     coordinator = cluster.coordinator()
-    size = ("--nnodes", str(agents), "--nproc-per-node", "2", "--preload", "torch")
+    agents, workers = map(str, shape)
+    size = ("--nnodes", agents, "--nproc-per-node", workers, "--preload", "torch")
+    argv = (*size, *options, str(script), way, str(guilty))
+    run = run_id or cluster.run_id
     return coordinator, [
-        cluster.agent(*size, *options, str(script), way, str(guilty), coordinator=coordinator)
-        for _ in range(agents)
+        cluster.agent(*argv, coordinator=coordinator, run_id=run) for _ in range(shape[0])
     ]
 
 
@@ -170,3 +179,25 @@ def test_a_hang_is_reported_without_any_option_and_nothing_is_killed(
         part["part"]: part["time_s"] for part in document(cluster, coordinator, "goodput")["parts"]
     }
     assert parts["hanging"] >= 5.0
+
+
+@pytest.mark.soak
+def test_the_cause_is_right_in_every_hang(cluster: Cluster, tmp_path: Path) -> None:
+    """Each way to hang, on one to three hosts with two to six ranks, as often as is asked for."""
+    chosen, wrong = random.Random(1), []
+    for number in range(HANGS):
+        way, shape = GUILTY[number % len(GUILTY)][0], chosen.choice(SHAPES)
+        guilty, run_id = chosen.randrange(shape[0] * shape[1]), f"hang-{number}"
+        options = ("--progress-timeout", "3s")
+        coordinator, agents = start(
+            cluster, tmp_path, way, guilty, *options, shape=shape, run_id=run_id
+        )
+        for agent in agents:
+            assert agent.wait(DEADLINE_S * 4) == 1
+        report = coordinator.run(run_id).verdict.report
+        where = "stopped" if way == "stopped" else "in hold (train.py:"
+        found = [(cause.rank, cause.place.startswith(where)) for cause in report.hang.causes]
+        print(f"{number}: {way}, {shape}, rank {guilty}: {report.hang.summary}")
+        if found != [(guilty, True)]:
+            wrong.append((number, way, shape, guilty, report.hang.summary))
+    assert not wrong, f"{len(wrong)} of {HANGS}: {wrong}"
