@@ -46,6 +46,14 @@ STACKS = "\n".join(
     for number in (1, 2)
 )
 
+# The thread that trains, of a rank that waits for others and of one that does not.
+WAITS = (
+    "Thread (most recent call first):\n"
+    '  File "/lib/torch/distributed/distributed_c10d.py", line 9 in all_reduce\n'
+    + "".join(f'  File "/home/user/train/model_{i}.py", line {i} in forward\n' for i in range(40))
+)
+LOADS = WAITS.replace("/lib/torch/distributed/distributed_c10d.py", "/home/user/train/data.py")
+
 # gRPC keeps waking each loop that ever served it, so that fleets share one.
 _RUNNER = asyncio.Runner()
 
@@ -107,11 +115,27 @@ class FakeAgent:
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
         self._next_round: asyncio.Future[float] | None = None
+        self._released_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def next_round(self) -> asyncio.Future[float]:
         """Return what is done with the monotonic second at which the next assignment comes."""
         self._next_round = asyncio.get_running_loop().create_future()
         return self._next_round
+
+    def hang(self) -> asyncio.Future[float]:
+        """Say at once that a worker hangs and is held.
+
+        Returns what is done with the monotonic second at which it may be killed.
+        """
+        self._beat.expired.add(
+            number=1,
+            kind=failure_pb2.HANG_KIND_PROGRESS,
+            limit=Duration(seconds=8),
+            elapsed=Duration(seconds=8),
+            is_held=True,
+        )
+        self._has_news.set()
+        return self._released_at
 
     def fail(self) -> None:
         """Say at once that a worker has failed."""
@@ -170,6 +194,8 @@ class FakeAgent:
             while isinstance(response := await call.read(), session_pb2.Directive):
                 if response.HasField("pace"):
                     self._keep(response.pace)
+                if response.HasField("end_held") and not self._released_at.done():
+                    self._released_at.set_result(time.monotonic())
                 if response.desired.HasField("run"):
                     self._run(response.desired.run)
                 for asked in response.collect.stacks:
@@ -223,6 +249,8 @@ class FakeAgent:
                 assigned.set_result(time.monotonic())
 
     def _stacks(self, asked: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
+        if asked.is_evidence:
+            return self._evidence(asked)
         return session_pb2.ReportStacksRequest(
             fence=self._fence,
             incarnation_key=self._key,
@@ -232,6 +260,23 @@ class FakeAgent:
                 for i in asked.local_ranks
             ),
         )
+
+    def _evidence(self, asked: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
+        """Say that all workers wait in one place, but the last one of the first agent."""
+        message = session_pb2.ReportStacksRequest(
+            fence=self._fence, incarnation_key=self._key, request_id=asked.request_id
+        )
+        last = asked.local_ranks[-1]
+        for i in asked.local_ranks:
+            worker = message.workers.add(local_rank=i, pid=1_000 + i, progress=self._progress[i])
+            worker.progress.heartbeat_age.FromSeconds(8)
+            if i == last and self._index == 0:
+                worker.stacks = LOADS
+            elif i:
+                worker.same_as = 0
+            else:
+                worker.stacks = WAITS
+        return message
 
 
 def progress(local_rank: int) -> failure_pb2.WorkerProgress:
@@ -310,6 +355,10 @@ class Fleet:
         if self._channel_credentials is None:
             return grpc.aio.insecure_channel(address, self._options)
         return grpc.aio.secure_channel(address, self._channel_credentials, self._options)
+
+    def hang(self) -> asyncio.Future[float]:
+        """Have a worker of the last agent hang; as ``FakeAgent.hang``."""
+        return self._agents[-1].hang()
 
     @property
     def beats(self) -> int:

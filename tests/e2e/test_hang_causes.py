@@ -182,6 +182,7 @@ def test_a_hang_is_reported_without_any_option_and_nothing_is_killed(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_the_cause_is_right_in_every_hang(cluster: Cluster, tmp_path: Path) -> None:
     """Each way to hang, on one to three hosts with two to six ranks, as often as is asked for."""
     chosen, wrong = random.Random(1), []

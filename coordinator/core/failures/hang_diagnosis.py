@@ -80,20 +80,28 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
         return self.worker.rank
 
 
+class _Stack(NamedTuple):
+    """The calls of the thread that trains; ``number`` tells different ones apart."""
+
+    number: int
+    frames: tuple[Frame, ...]
+    place: str
+
+
 class _Seen(NamedTuple):
     """One rank with what follows from its evidence alone."""
 
     evidence: RankEvidence
     activity: Activity
-    frames: tuple[Frame, ...]
+    stack: _Stack
     limit: ExpiredLimit | None
     is_moving: bool
     is_stalled: bool  # known to be: it exceeds a limit, or has told no heartbeat for long
 
     @property
-    def where(self) -> tuple[Activity, tuple[Frame, ...]]:
+    def where(self) -> tuple[Activity, int]:
         """What ranks of one group have in common."""
-        return self.activity, self.frames
+        return self.activity, self.stack.number
 
     @property
     def has_runtime(self) -> bool:
@@ -168,20 +176,23 @@ def diagnose_lost(
 def _look(
     ranks: Iterable[RankEvidence], limits: Mapping[int, ExpiredLimit], elapsed_s: float
 ) -> list[_Seen]:
-    parsed: dict[str, tuple[Frame, ...]] = {}
+    stacks: dict[str, _Stack] = {}  # most ranks have one in common
+    numbers: dict[tuple[Frame, ...], int] = {}
     seen = []
     for evidence in sorted(ranks, key=lambda each: each.rank):
-        frames = parsed.get(evidence.stacks)
-        if frames is None:
-            frames = parsed[evidence.stacks] = telling_frames(evidence.stacks)
+        stack = stacks.get(evidence.stacks)
+        if stack is None:
+            frames = telling_frames(evidence.stacks)
+            number = numbers.setdefault(frames, len(numbers))
+            stack = stacks[evidence.stacks] = _Stack(number, frames, place(frames))
         limit, progress = limits.get(evidence.rank), evidence.progress
         age_s = progress.heartbeat_age_s if progress is not None else None
         is_fresh = age_s is not None and age_s < FRESH_SHARE * elapsed_s
         seen.append(
             _Seen(
                 evidence=evidence,
-                activity=_activity(evidence, frames, limit),
-                frames=frames,
+                activity=_activity(evidence, stack.frames, limit),
+                stack=stack,
                 limit=limit,
                 is_moving=limit is None and is_fresh and not evidence.is_stopped,
                 is_stalled=limit is not None or (age_s is not None and not is_fresh),
@@ -309,7 +320,7 @@ def _place(seen: _Seen) -> str:
             return "on a host that does not answer"
         case Activity.SILENT:
             return "silent"
-    return f"in {place(seen.frames)}" if seen.frames else "in code that is not Python"
+    return f"in {seen.stack.place}" if seen.stack.frames else "in code that is not Python"
 
 
 def _groups(seen: Sequence[_Seen], causes: Collection[int]) -> list[HangGroup]:
