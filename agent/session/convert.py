@@ -265,6 +265,7 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
         scope=decode_name(encode_name(standing.scope)),
         scope_age=age(standing.scope_since),
         scopes_open=standing.scopes_open,
+        is_stopped=standing.is_stopped,
     )
     if standing.steps_timed:
         message.steps_timed = min(standing.steps_timed, INT64_MAX)

@@ -41,6 +41,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     steps_timed: int = 0  # whose time is known, and what they took together
     steps_s: float = 0.0
     is_busy_time: bool = False  # it is that of the worker's own work
+    is_stopped: bool = False  # its process, by a signal or a debugger
 
 
 class Evidence(Struct, frozen=True, kw_only=True):

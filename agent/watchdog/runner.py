@@ -29,7 +29,7 @@ from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
 from agent.watchdog.listener import Listener
-from agent.watchdog.stack_taking import Look, StacksTaken, StackTaker
+from agent.watchdog.stack_taking import Look, StacksTaken, StackTaker, with_state
 from agent.watchdog.stacks import describe_process, is_below, signal_below
 from drumbeat.command.console import write_text
 from worker_sdk import context
@@ -86,7 +86,7 @@ class Watchdog:
         self._timers_max = policy.timers_max
         # A runtime shows that it lives each second, and 4 times within the longest time without.
         longest_s = math.inf if policy.runtime_timeout_s is None else policy.runtime_timeout_s
-        self._beat_interval_s = min(1.0, longest_s / 4)
+        self._beat_s = min(1.0, longest_s / 4)
         self._directory = directory
         self._send_signal = send_signal
         self._on_event = on_event
@@ -125,7 +125,7 @@ class Watchdog:
                 self._listener = None
             listener = self._listener = self._listener or Listener(directory, self)
             for key in (WorkerKey(round_id, local_rank) for local_rank in env):
-                board = Board(directory, key, beat_interval_s=self._beat_interval_s)
+                board = Board(directory, key, beat_interval_s=self._beat_s)
                 self._workers[key] = _Worker(key=key, board=board, stacks=StackTaker(key, board))
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
@@ -184,12 +184,14 @@ class Watchdog:
         for worker in self._workers.values():
             if worker.is_watched and worker.key.round_id == round_id:
                 self._read_board(worker)
-        found = (known.standing() for known in self._known_of(round_id))
-        return [
-            replace(each, scope=self._redact(each.scope)) if each.scope else each
-            for each in found
-            if each != Standing(local_rank=each.local_rank)
-        ]
+        now, found = time.monotonic(), []
+        for known in self._known_of(round_id):
+            standing, worker = known.standing(), self._workers[known.key]
+            if worker.is_watched:
+                standing = with_state(standing, worker.pid, self._beat_s, now)
+            if standing != Standing(local_rank=standing.local_rank):
+                found.append(replace(standing, scope=self._redact(standing.scope)))
+        return found
 
     def pids(self, round_id: int | None) -> dict[int, int]:
         """Return the processes of a round's workers by local rank, of those that were started."""

@@ -6,11 +6,12 @@ import asyncio
 from typing import NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from agent.watchdog.board_reader import Board
 from agent.watchdog.core.model import Snapshot, WorkerKey
 from agent.watchdog.hang import Evidence, Standing
-from agent.watchdog.stacks import StackSource, take_evidence
+from agent.watchdog.stacks import StackSource, is_stopped, take_evidence
 from drumbeat.format import describe
 
 log = structlog.get_logger()
@@ -18,6 +19,17 @@ log = structlog.get_logger()
 _SIGNAL_HINT = (
     "; `coordinator stacks --signal` asks with a signal that can end a system call early (EINTR)"
 )
+
+
+SILENT_BEATS = 2.0  # a worker that has missed so many signs of life may be stopped
+
+
+def with_state(standing: Standing, pid: int, beat_interval_s: float, now: float) -> Standing:
+    """Add whether the process is stopped; it is not while it gives signs of life."""
+    beat_at = standing.beat_at
+    if beat_at is not None and now - beat_at < SILENT_BEATS * beat_interval_s:
+        return standing
+    return replace(standing, is_stopped=is_stopped(pid))
 
 
 class StacksTaken(NamedTuple):

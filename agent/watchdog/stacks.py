@@ -234,6 +234,12 @@ def _why_not_ours(pid: int, worker_pid: int) -> str:
     return "" if is_same else f"process {pid} is in another pid namespace"
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by a signal or by a debugger."""
+    status = _status(pid)
+    return status is not None and status.state in "Tt"
+
+
 def describe_process(pid: int) -> str:
     """Return what the kernel says of a process: its state, and in what it waits."""
     status = _status(pid)

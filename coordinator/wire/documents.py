@@ -310,6 +310,7 @@ def _worker(
         "heartbeat_age_s": _seconds(worker, "heartbeat_age"),
         "scope": worker.scope or None,
         "scope_age_s": _seconds(worker, "scope_age"),
+        "is_stopped": worker.is_stopped,
     }
 
 

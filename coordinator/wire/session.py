@@ -256,6 +256,7 @@ def _workers(
                 scope=worker.scope.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore"),
                 scope_age_s=_age(worker.scope_age) if is_told("scope_age") else None,
                 scopes_open=worker.scopes_open,
+                is_stopped=worker.is_stopped,
             )
             if worker.steps_timed:
                 found[rank] = _with_step_sums(found[rank], worker)

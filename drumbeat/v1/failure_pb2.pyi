@@ -290,6 +290,7 @@ class WorkerProgress(google.protobuf.message.Message):
     STEPS_TIMED_FIELD_NUMBER: builtins.int
     STEPS_SECONDS_FIELD_NUMBER: builtins.int
     IS_BUSY_TIME_FIELD_NUMBER: builtins.int
+    IS_STOPPED_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """Which of its host."""
     step: builtins.int
@@ -309,6 +310,10 @@ class WorkerProgress(google.protobuf.message.Message):
     """The same, in seconds."""
     is_busy_time: builtins.bool
     """Whether that is the time of its own work."""
+    is_stopped: builtins.bool
+    """Whether its process is stopped, by SIGSTOP, a similar signal or a debugger. Looked at where the
+    runtime gives no sign of life.
+    """
     @property
     def step_time(self) -> google.protobuf.duration_pb2.Duration:
         """Time of a step, from the latest two heartbeats; unset: not known."""
@@ -341,9 +346,10 @@ class WorkerProgress(google.protobuf.message.Message):
         steps_timed: builtins.int = ...,
         steps_seconds: builtins.float = ...,
         is_busy_time: builtins.bool = ...,
+        is_stopped: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "runtime_age", b"runtime_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "local_rank", b"local_rank", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
 
 Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress

@@ -49,14 +49,14 @@ def explanation(
     """Return what is to be said of a run; each part is a list of sentences.
 
     ``status`` has all events that are known, ``verdict`` is that of a run that has ended, and
-    ``workers`` are those that tell most.
+    ``workers`` are those that tell most, with the names of their agents.
     """
     causes = verdict["root_causes"] if verdict else []
     hang = verdict["hang"] if verdict else _latest_hang(status)
     return {
         "run_id": status["run_id"],
         "phase": status["phase"],
-        "what": list(_what(status)),
+        "what": [*_what(status), *_stopped(workers)],
         "root_cause": [*_root_cause(status, causes), *_hang(hang)],
         "done": list(_done(status["events"])),
         "cost": list(_cost(status, verdict)),
@@ -97,6 +97,18 @@ def _what(status: Document) -> Iterator[str]:
         who = f"Rank {each['rank']} on {each['name']}"
         yield f"{who} takes {took} for a step, the median of its peers is {median}."
     yield from _absent(status)
+
+
+def _stopped(workers: Iterable[Document]) -> Iterator[str]:
+    """Name workers that a signal or a debugger has stopped."""
+    stopped = [
+        f"rank {worker['rank']} on {worker['name']}, pid {worker['pid']}"
+        for worker in workers
+        if worker.get("is_stopped")
+    ]
+    if stopped:
+        what = "SIGSTOP, a similar signal or a debugger; SIGCONT continues a process"
+        yield f"Stopped ({what}): {listed(stopped)}."
 
 
 def _latest_hang(status: Document) -> Document | None:

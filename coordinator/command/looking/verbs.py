@@ -122,7 +122,8 @@ def _why(asked: ExplainRun) -> None:
     run = overview.run
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
     shown = overview_document(overview)["agents"]
-    found = explanation(status, verdict, [each for agent in shown for each in agent["workers"]])
+    workers = [{**each, "name": agent["name"]} for agent in shown for each in agent["workers"]]
+    found = explanation(status, verdict, workers)
     if asked.output == "json":
         write_json(found)
         return

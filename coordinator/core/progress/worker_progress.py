@@ -36,6 +36,7 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     steps_timed: int = 0
     steps_s: float = 0.0
     is_busy_time: bool = False
+    is_stopped: bool = False  # its process, by a signal or a debugger
 
     def aged(self, seconds: float) -> WorkerProgress:
         """Return the same, told ``seconds`` later."""

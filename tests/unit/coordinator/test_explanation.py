@@ -194,6 +194,21 @@ def test_where_workers_make_no_step_stacks_are_advised(
     assert advice == ["`coordinator stacks r` shows where all ranks are now"] * is_told
 
 
+def test_workers_that_are_stopped_are_named() -> None:
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING)
+    status = status_document(pb.GetOverviewResponse(run=run), (), ())
+    worker = {
+        "rank": 3, "name": "gpu1", "pid": 77, "heartbeat_age_s": 1.0, "step_time_s": 1.0,
+    }  # fmt: skip
+    stopped = worker | {"is_stopped": True}
+    told = explanation(status, None, [worker | {"rank": 2, "is_stopped": False}, stopped])["what"]
+    assert told[-1] == (
+        "Stopped (SIGSTOP, a similar signal or a debugger; SIGCONT continues a process): "
+        "rank 3 on gpu1, pid 77."
+    )
+    assert explanation(status, None, [worker])["what"] == told[:-1]
+
+
 def test_who_is_slow_is_told_beside_its_peers() -> None:
     run = pb.Run(run_id="mt5", phase=pb.RUN_PHASE_RUNNING, reason="2 of 2 agents are there")
     slow = pb.Straggler(
