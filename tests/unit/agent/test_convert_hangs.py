@@ -97,11 +97,14 @@ def test_a_beat_says_where_workers_stand_and_how_long_things_took() -> None:
     )
     message = convert.beat_message(
         beat,
-        standings=[Standing(local_rank=3)],
+        standings=[Standing(local_rank=3), Standing(local_rank=4, is_stopped=True)],
         observations={"": (2**70, 1.5), "save": (1, 2.0)},
         now=1.0,
     )
-    assert list(message.workers) == [failure_pb2.WorkerProgress(local_rank=3)]
+    assert list(message.workers) == [
+        failure_pb2.WorkerProgress(local_rank=3),
+        failure_pb2.WorkerProgress(local_rank=4, is_stopped=True),
+    ]
     assert list(message.observations) == [
         session_pb2.Observation(samples=2**63 - 1, longest=duration(1.5)),
         session_pb2.Observation(section="save", samples=1, longest=duration(2.0)),

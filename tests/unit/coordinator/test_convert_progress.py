@@ -29,6 +29,7 @@ FULL = WorkerProgress(
     scope="all-reduce",
     scope_age_s=60.0,
     scopes_open=3,
+    is_stopped=True,
 )
 BARE = WorkerProgress(local_rank=0)
 FENCE = common_pb2.Fence(incarnation="i", round_id=0)

@@ -24,8 +24,9 @@ from agent.watchdog.core.model import (
     WorkerIsGone,
     WorkerKey,
 )
-from agent.watchdog.hang import Evidence
+from agent.watchdog.hang import Evidence, Standing
 from agent.watchdog.runner import Watchdog
+from agent.watchdog.stack_taking import with_state
 from tests.support.waiting import MS, wait_until
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 
@@ -167,6 +168,28 @@ async def test_a_worker_that_does_not_die_of_sigkill_is_named_with_its_state() -
         await worker.wait()
         await watchdog.close()
         directory.close()
+
+
+async def test_a_worker_that_is_stopped_is_said_to_be(scene: Scene) -> None:
+    worker = await asyncio.create_subprocess_exec("sleep", "600")
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: worker.pid})
+    try:
+        assert scene.watchdog.standings(KEY.round_id) == []
+        worker.send_signal(signal.SIGSTOP)
+        await wait_until(lambda: psutil.Process(worker.pid).status() == "stopped", DEADLINE_S)
+        assert scene.watchdog.standings(KEY.round_id) == [Standing(local_rank=0, is_stopped=True)]
+        worker.send_signal(signal.SIGCONT)
+        await wait_until(lambda: not scene.watchdog.standings(KEY.round_id), DEADLINE_S)
+    finally:
+        worker.kill()
+        await worker.wait()
+
+
+def test_a_worker_that_gives_signs_of_life_is_not_looked_at() -> None:
+    """It cannot be stopped, and a beat of many workers reads nothing."""
+    living = Standing(local_rank=0, beat_at=100.0)
+    assert with_state(living, os.getpid(), 1.0, 101.9) is living
+    assert with_state(living, os.getpid(), 1.0, 102.0) is not living
 
 
 async def test_a_mistake_in_a_task_is_told_at_once(scene: Scene) -> None:
