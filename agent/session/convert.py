@@ -261,6 +261,7 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
         step=standing.step,
         step_time=None if step_time_s is None else duration(min(step_time_s, AGE_MAX_S)),
         heartbeat_age=age(standing.heartbeat_at),
+        progress_age=age(standing.progress_since),
         runtime_age=age(standing.beat_at),
         scope=decode_name(encode_name(standing.scope)),
         scope_age=age(standing.scope_since),

@@ -33,6 +33,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     step: int | None = None
     step_time_s: float | None = None
     heartbeat_at: float | None = None
+    progress_since: float | None = None  # since when the next heartbeat is expected; None: it isn't
     beat_at: float | None = None
     scope: str = ""
     scope_since: float | None = None

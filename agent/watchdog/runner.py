@@ -99,9 +99,8 @@ class Watchdog:
         self._answered: tuple[bool, bool, bool] | None = None
         self._listener: Listener | None = None
         self._file_timers: FileTimers | None = None
-        self._events: deque[msg.Event] = deque()
         self._exceeded: tuple[msg.Exceeded, ...] = ()
-        self._is_busy = False
+        self._events, self._is_busy = deque[msg.Event](), False
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -189,6 +188,8 @@ class Watchdog:
             standing, worker = known.standing(), self._workers[known.key]
             if worker.is_watched:
                 standing = with_state(standing, worker.pid, self._beat_s, now)
+            else:  # it has ended, or is being stopped: no step is expected
+                standing = replace(standing, progress_since=None)
             if standing != Standing(local_rank=standing.local_rank):
                 found.append(replace(standing, scope=self._redact(standing.scope)))
         return found

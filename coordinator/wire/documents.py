@@ -52,6 +52,7 @@ def status_document(
         "hang": hang_document(run.hang) if run.HasField("hang") else None,
         "restarts_in_process": run.iterations_restarted,
         "behind": overview.behind or None,
+        "heartbeat_age_s": _seconds(overview, "heartbeat_age"),
         "stragglers": [straggler_document(each) for each in overview.stragglers],
         "stragglers_count": overview.stragglers_count,
         "steps_repeated": overview.steps_repeated,

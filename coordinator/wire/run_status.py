@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import AgentIdentity, GroupState, Round, Seat, Standby
+from coordinator.core.progress.behind import Laggard, Peers, laggards, peers_of
+from coordinator.core.progress.goodput import SECOND
 from coordinator.core.progress.overview import Glimpse, Overview
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
@@ -180,6 +182,7 @@ def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
     current, has_ended = state.round, state.phase is Phase.ENDED
     seats = current.seats if current is not None else {}
     standbys = sorted(i for i in state.members if i not in seats)
+    peers = behind_peers(state, run)
     for incarnation in [*seats, *standbys]:
         if (who := state.members.get(incarnation)) is None:
             continue
@@ -188,8 +191,12 @@ def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
         if not has_ended and incarnation not in state.given_up:
             seat = seats.get(incarnation)
         workers: Sequence[WorkerProgress] = ()
+        behind: Mapping[int, Laggard] = {}
         if seat is not None and current is not None and presence is not None:
-            workers = presence.whereabouts.latest(current.round_id)
+            host, round_id = presence.whereabouts, current.round_id
+            workers = [worker for worker, _ in host.told(round_id).values()]
+            if who.role in peers:
+                behind = laggards(peers[who.role], host, round_id, seat)
         yield Glimpse(
             incarnation,
             who.name,
@@ -199,7 +206,15 @@ def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
             seat.rank_first if seat is not None else None,
             who.local_world_size,
             workers,
+            behind,
         )
+
+
+def behind_peers(state: RunState, run: AnyRun | None) -> Mapping[str, Peers]:
+    """Return with which ranks those of each role are compared; none unless a round runs."""
+    if run is None or state.round is None or state.phase is not Phase.RUNNING:
+        return {}
+    return peers_of(state.round, run.members.presences)
 
 
 def overview_message(
@@ -210,7 +225,7 @@ def overview_message(
     latest = query_pb2.ListEventsRequest(after_sequence=after)
     response = query_pb2.GetOverviewResponse(
         run=run_message(state, run, query_pb2.VIEW_FULL, now=now),
-        behind=str(overview.laggards),
+        behind=overview.behind(),
         rows_count=overview.rows_count,
         events=events_page(latest, state, now=now).events,
     )
@@ -227,6 +242,9 @@ def overview_message(
     presences = run.members.presences.values() if run is not None else ()
     repeated = (presence.whereabouts.steps_repeated for presence in presences)
     response.steps_repeated = max(repeated, default=0)
+    progress = None if run is None else run.members.meter.progress
+    if progress is not None:
+        response.heartbeat_age.CopyFrom(_age(progress / SECOND, now))
     outside = run.outside() if run is not None else []
     response.rows_count += len(outside)
     response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])

@@ -252,6 +252,7 @@ def _workers(
                 step=worker.step if is_told("step") else None,
                 step_time_s=_age(worker.step_time) if is_told("step_time") else None,
                 heartbeat_age_s=_age(worker.heartbeat_age) if is_told("heartbeat_age") else None,
+                progress_age_s=_age(worker.progress_age) if is_told("progress_age") else None,
                 runtime_age_s=_age(worker.runtime_age) if is_told("runtime_age") else None,
                 scope=worker.scope.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore"),
                 scope_age_s=_age(worker.scope_age) if is_told("scope_age") else None,

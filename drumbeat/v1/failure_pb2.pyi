@@ -291,6 +291,7 @@ class WorkerProgress(google.protobuf.message.Message):
     STEPS_SECONDS_FIELD_NUMBER: builtins.int
     IS_BUSY_TIME_FIELD_NUMBER: builtins.int
     IS_STOPPED_FIELD_NUMBER: builtins.int
+    PROGRESS_AGE_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """Which of its host."""
     step: builtins.int
@@ -332,6 +333,13 @@ class WorkerProgress(google.protobuf.message.Message):
     def scope_age(self) -> google.protobuf.duration_pb2.Duration:
         """How long that has been open, when this was sent."""
 
+    @property
+    def progress_age(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long its next heartbeat has been expected, when this was sent: since the latest, or
+        the end of a section after it. Unset: none is expected, before the first heartbeat, in a
+        section and while the interpreter ends; or an agent of an earlier version.
+        """
+
     def __init__(
         self,
         *,
@@ -347,9 +355,10 @@ class WorkerProgress(google.protobuf.message.Message):
         steps_seconds: builtins.float = ...,
         is_busy_time: builtins.bool = ...,
         is_stopped: builtins.bool = ...,
+        progress_age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "runtime_age", b"runtime_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
 
 Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress

@@ -1064,8 +1064,11 @@ class GetOverviewResponse(google.protobuf.message.Message):
     STEPS_REPEATED_FIELD_NUMBER: builtins.int
     STRAGGLERS_FIELD_NUMBER: builtins.int
     STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
+    HEARTBEAT_AGE_FIELD_NUMBER: builtins.int
     behind: builtins.str
-    """Who seems to hold the others up, in words; empty: no worker in particular."""
+    """Which ranks stay behind the others, in words, e.g. "rank 3 on b at step 40"; empty: none does, or
+    too little is known.
+    """
     rows_count: builtins.int
     """From how many workers, standbys and drained agents these were chosen."""
     steps_repeated: builtins.int
@@ -1100,6 +1103,10 @@ class GetOverviewResponse(google.protobuf.message.Message):
         Only with a `straggler_factor` in the spec.
         """
 
+    @property
+    def heartbeat_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago the latest heartbeat of a worker of the round was. Unset: none has told one."""
+
     def __init__(
         self,
         *,
@@ -1112,9 +1119,10 @@ class GetOverviewResponse(google.protobuf.message.Message):
         steps_repeated: builtins.int = ...,
         stragglers: collections.abc.Iterable[Global___Straggler] | None = ...,
         stragglers_count: builtins.int = ...,
+        heartbeat_age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
 

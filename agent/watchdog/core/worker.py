@@ -232,6 +232,7 @@ class Worker:
             step=self._step if is_by_call else board.step,
             step_time_s=board.step_time_s,
             heartbeat_at=called if is_by_call else heartbeat_at,
+            progress_since=self._progress_since(),
             beat_at=board.beat_at,
             scope=_short(latest.name) if latest else "",
             scope_since=latest.since if latest else None,
@@ -267,14 +268,14 @@ class Worker:
     def _follow_runtime(self) -> None:
         """Let the limits run of which a worker has one each."""
         board, policy = self.snapshot, self._policy
-        progress_since = board.progress_since if board.heartbeats else self._called_at
-        if progress_since is not None and self._called_at is not None:
-            progress_since = max(progress_since, self._called_at)
         has_beaten = self._called_at is not None or board.heartbeats > 0
         runtime: dict[HangKind, tuple[float | None, float | None]] = {
             HangKind.STARTUP: (None if has_beaten else self._started_at, self._startup_limit()),
             HangKind.RUNTIME: (board.beat_at, policy.runtime_timeout_s),
-            HangKind.PROGRESS: (progress_since, self._learned_or(policy.progress_timeout_s, "")),
+            HangKind.PROGRESS: (
+                self._progress_since(),
+                self._learned_or(policy.progress_timeout_s, ""),
+            ),
         }
         if board.exiting_at is not None:  # nothing but its end is expected
             runtime = {HangKind.EXIT: (board.exiting_at, policy.exit_timeout_s)}
@@ -306,6 +307,14 @@ class Worker:
     def _note_start(self, heartbeat_at: float | None) -> None:
         if self.start_s is None and heartbeat_at is not None:
             self.start_s = max(0.0, heartbeat_at - self._started_at)
+
+    def _progress_since(self) -> float | None:
+        """Return since when the next heartbeat is expected; ``None``: none is."""
+        board, called_at = self.snapshot, self._called_at
+        since = board.progress_since if board.heartbeats else called_at
+        if since is None or board.exiting_at is not None:
+            return None
+        return since if called_at is None else max(since, called_at)
 
     def _learned_or(self, limit: msg.Limit, name: str) -> float | None:
         return self._learned.get(name) if isinstance(limit, str) else limit

@@ -182,7 +182,8 @@ class Membership:
         if not is_hello:
             presence.missed_until = 0.0
         if beat.workers:
-            presence.whereabouts.take(beat.round_id, beat.workers, now=now)
+            told_at = now if sent_at is None else sent_at
+            presence.whereabouts.take(beat.round_id, beat.workers, now=told_at)
             if self.step_times is not None:
                 self.step_times.heard(incarnation, beat, now=now)
         if beat.pids:

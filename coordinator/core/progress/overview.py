@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
-from coordinator.core.progress.worker_progress import Laggards, WorkerProgress
+from coordinator.core.progress.behind import BEHIND_KEPT_MAX, Laggard, named
+from coordinator.core.progress.worker_progress import WorkerProgress
 
 # Workers shown of a run: more than one sees at a glance anyway.
 ROWS_MAX = 64
@@ -24,6 +26,7 @@ class Glimpse(NamedTuple):
     rank_first: int | None  # None: it stands by
     local_world_size: int
     workers: Sequence[WorkerProgress]
+    behind: Mapping[int, Laggard] = {}  # those of them that are behind, by local rank
 
 
 # What tells most comes first: who is away, has failed, is behind, was silent for longest; then
@@ -37,7 +40,8 @@ class Overview:
 
     rows_max: int = ROWS_MAX
     rows_count: int = 0
-    laggards: Laggards = field(default_factory=Laggards)
+    _behind: list[Laggard] = field(default_factory=list)
+    _behind_count: int = 0
     _chosen: list[tuple[_Key, str, int]] = field(default_factory=list)
     _last: _Key | None = None  # what comes behind it is not shown
 
@@ -46,7 +50,9 @@ class Overview:
         rows, least = 1, math.inf
         if agent.rank_first is not None:
             rows = agent.local_world_size
-            least = self.laggards.take(agent.name, agent.rank_first, agent.workers)
+            least = min((worker.steps for worker in agent.workers), default=math.inf)
+            self._behind_count += len(agent.behind)
+            self._behind += islice(agent.behind.values(), BEHIND_KEPT_MAX - len(self._behind))
         heard_at = math.inf if agent.heard_at is None else agent.heard_at
         if self._last is None or self._key(agent, least, heard_at, 0) < self._last:
             steps = {worker.local_rank: worker.steps for worker in agent.workers}
@@ -56,6 +62,10 @@ class Overview:
                 self._chosen.append((key, agent.incarnation, local_rank))
             self._drop_surplus(2 * self.rows_max)
         self.rows_count += rows
+
+    def behind(self) -> str:
+        """Name the ranks that are behind; empty if none is."""
+        return named(self._behind, self._behind_count)
 
     def chosen(self) -> dict[str, list[int]]:
         """Return the local ranks to show by agent, as they are listed; of a standby it is 0."""

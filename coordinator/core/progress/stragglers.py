@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -244,7 +244,7 @@ class Stragglers:
         return median
 
 
-def spread(ranks: Sequence[int]) -> Sequence[int]:
+def spread(ranks: Sequence[Any]) -> Sequence[Any]:
     """Return as many of them as a median needs, at an odd distance: of all places on a host."""
     return ranks[:: math.ceil(len(ranks) / PEERS_MAX) | 1]
 

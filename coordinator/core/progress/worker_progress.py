@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,6 +18,11 @@ from msgspec.structs import replace
 SCOPE_BYTES_MAX = 128
 # Ranks named in one line; if more are behind, none in particular is.
 BEHIND_SHOWN_MAX = 4
+# For how long, and up to twice that, the longest time between two steps counts; the first words of
+# a round that tell of other steps do not: there is much to be made ready in these.
+LATELY_S, FIRST_MOVES = 300.0, 3
+# Step times that are kept of each host: of each word that tells of other steps the longest.
+STEP_TIMES_KEPT = 15
 
 
 class WorkerProgress(Struct, frozen=True, kw_only=True):
@@ -37,10 +42,12 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     steps_s: float = 0.0
     is_busy_time: bool = False
     is_stopped: bool = False  # its process, by a signal or a debugger
+    # For how long its next heartbeat has been expected; None: none is, e.g. in a section.
+    progress_age_s: float | None = None
 
     def aged(self, seconds: float) -> WorkerProgress:
         """Return the same, told ``seconds`` later."""
-        ages = ("heartbeat_age_s", "runtime_age_s", "scope_age_s")
+        ages = ("heartbeat_age_s", "runtime_age_s", "scope_age_s", "progress_age_s")
         known = {name: age for name in ages if (age := getattr(self, name)) is not None}
         return replace(self, **{name: age + seconds for name, age in known.items()})
 
@@ -88,18 +95,52 @@ class Whereabouts:
     _pids: tuple[int | None, tuple[int, ...]] = (None, ())  # by local rank, with their round
     _reached: int | None = None  # the highest step before this round, until one of it is told
     steps_repeated: int = 0  # at least so many were computed again after restarts
+    is_restarted: bool = False  # a step of this round was lower than one before it
+    _step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES_KEPT))
+    # The longest time between two steps, of late and before that, and since when that is "of late";
+    # of this round, without its first steps. How many words told of other steps.
+    _longest_s: tuple[float, float] = (0.0, 0.0)
+    _longest_since: float = 0.0
+    _moves: int = 0
 
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
         if round_id != self._round_id:
-            before = (told.step for told, _ in self._latest.values() if told.step is not None)
-            self._reached = max(before, default=self._reached)
+            steps = (told.step for told, _ in self._latest.values() if told.step is not None)
+            self._reached = max(steps, default=self._reached)
             self._round_id, self._latest = round_id, {}
+            self.is_restarted, self._moves, self._longest_s = False, 0, (0.0, 0.0)
+            self._step_times_s.clear()
+        latest, step_s, longest_s = self._latest, 0.0, 0.0
         for worker in workers:
-            self._latest[worker.local_rank] = (worker, now)
-            if self._reached is not None and worker.step is not None:
-                self.steps_repeated += max(0, self._reached - worker.step)
+            before, step = latest.get(worker.local_rank), worker.step
+            latest[worker.local_rank] = (worker, now)
+            if step is None:
+                continue
+            if self._reached is not None:
+                self.steps_repeated += max(0, self._reached - step)
                 self._reached = None
+            took_s = worker.step_time_s or 0.0
+            if before is not None:
+                if (step_before := before[0].step) == step:
+                    continue  # it has made no step since
+                waited_s = before[0].progress_age_s  # at least so long did the step before it take
+                if waited_s is not None and waited_s > longest_s:
+                    longest_s = waited_s
+                if step_before is not None and step < step_before:
+                    self.is_restarted = True
+            step_s = max(step_s, took_s)
+        if step_s:
+            self._step_times_s.append(step_s)
+            self._note_longest(max(step_s, longest_s), now)
+
+    def step_times_s(self, round_id: int) -> Sequence[float]:
+        """Return what steps took in the latest words that told of any, one of each."""
+        return self._step_times_s if round_id == self._round_id else ()
+
+    def longest_step_s(self, round_id: int) -> float:
+        """Return the longest time between two steps of a worker lately; 0: not known."""
+        return max(self._longest_s) if round_id == self._round_id else 0.0
 
     def take_pids(self, round_id: int | None, pids: tuple[int, ...]) -> None:
         """Take in which processes the workers of a round are, by local rank."""
@@ -108,10 +149,6 @@ class Whereabouts:
     def pids_in(self, round_id: int) -> tuple[int, ...]:
         """Return the processes of this round by local rank, 0 if unknown; none if none is known."""
         return self._pids[1] if self._pids[0] == round_id else ()
-
-    def latest(self, round_id: int) -> list[WorkerProgress]:
-        """Return where they stood in this round as they said it, in no order."""
-        return [] if round_id != self._round_id else [told for told, _ in self._latest.values()]
 
     def told(self, round_id: int) -> Mapping[int, tuple[WorkerProgress, float]]:
         """Return the same by local rank, each with the instant at which it was told."""
@@ -123,6 +160,15 @@ class Whereabouts:
             return []
         known = sorted(self._latest.items())
         return [worker.aged(max(0.0, now - since)) for _, (worker, since) in known]
+
+    def _note_longest(self, seconds: float, now: float) -> None:
+        self._moves += 1
+        if self._moves <= FIRST_MOVES:
+            return
+        latest, before = self._longest_s
+        if now - self._longest_since > LATELY_S:
+            self._longest_since, latest, before = now, 0.0, latest
+        self._longest_s = max(latest, seconds), before
 
 
 def most_telling(found: Sequence[Standing], shown_max: int) -> Standings:

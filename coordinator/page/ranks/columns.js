@@ -19,12 +19,9 @@ export const STATES = {
 const SEVERITY = Object.fromEntries(Object.keys(STATES).map((name, at) => [name, 10 - at]));
 
 // From which value each class begins; the first is that of those who are as all others are.
-export const LAGS = [0, 3, 10, 100, 1_000];
+export const LAGS = [0, 1, 10, 100, 1_000];
 export const SILENCES_S = [0, 10, 30, 120, 600];
 const NOT_KNOWN = 5; // the class of what is not known
-// A beat that is this much late tells nothing of where its workers are by now.
-const INTERVALS_MAX = 1.5;
-const SAMPLE = 4_000;
 
 /** The bytes of a column. */
 function bytes(text) {
@@ -52,11 +49,9 @@ export class Ranks {
       for (const name of ["states", "names", "hosts", "counts", "first", "countMost"]) this[name] = before[name];
     }
     this.furthest = document.furthest_step;
-    this.intervalS = document.interval_s ?? 5;
-    this.stepS = document.step_s ?? 0;
     this.hostState = bytes(document.host_state);
     this.hostSilence = new Uint16Array(bytes(document.host_silence).buffer);
-    this.hostStepTimeS = new Float32Array(bytes(document.host_step_time_s).buffer);
+    this.behind = new Map(document.behind); // rank to steps
     this.toldLag = new Uint16Array(bytes(document.lag).buffer);
     this.silence = new Uint16Array(bytes(document.silence).buffer);
     this.scopeIndex = bytes(document.scope_index);
@@ -127,44 +122,19 @@ export class Ranks {
         continue;
       }
       for (let rank = this.first[host]; rank < this.first[host + 1]; rank += 1) {
-        const behind = lag[rank] % NOT_KNOWN;
+        const behind = this.behind.has(rank) ? Math.max(1, lag[rank] % NOT_KNOWN) : 0;
         const quiet = silence[rank] % NOT_KNOWN;
         const isSlow = stragglers.has(rank);
-        if (behind >= 2 || quiet >= 2 || isSlow) take(severity * 1_000 + behind * 100 + quiet * 10 + isSlow, rank, 1);
+        if (behind || quiet >= 2 || isSlow) take(severity * 1_000 + behind * 100 + quiet * 10 + isSlow, rank, 1);
       }
     }
     return { rows: found, rowsCount, ranksCount };
   }
 
-  /**
-   * How far each is behind by now. Hosts say where their workers are at different instants:
-   * what a host is likely to have done since is added, but no more than until its next beat.
-   */
+  /** By how many steps each is behind, as the coordinator judged it: 0 unless it is. */
   #lags() {
-    const found = new Uint16Array(this.toldLag.length).fill(UNKNOWN);
-    const longest = INTERVALS_MAX * this.intervalS;
-    const sinceStep = new Float32Array(this.names.length);
-    for (let host = 0; host < sinceStep.length; host += 1) {
-      // What a host tells leaves sections out, so a step may take longer than that.
-      const stepS = Math.max(this.hostStepTimeS[host], this.stepS);
-      const age = this.hostSilence[host] / 10;
-      if (this.stateOf(host) === "running" && stepS > 0) sinceStep[host] = Math.min(age, longest) / stepS;
-    }
-    const at = (host, rank) => sinceStep[host] - this.toldLag[rank];
-    const sample = [];
-    const stride = Math.max(1, Math.floor(found.length / SAMPLE));
-    for (let rank = 0; rank < found.length; rank += stride) {
-      if (this.toldLag[rank] !== UNKNOWN) sample.push(at(this.hostOf(rank), rank));
-    }
-    sample.sort((one, other) => one - other);
-    // One that is too far ahead, because it was fast of late, shall not make all others late.
-    const front = sample[Math.floor(0.9 * (sample.length - 1))] ?? 0;
-    for (let host = 0; host < this.names.length; host += 1) {
-      for (let rank = this.first[host]; rank < this.first[host + 1]; rank += 1) {
-        if (this.toldLag[rank] === UNKNOWN) continue;
-        found[rank] = Math.min(MOST, Math.max(0, Math.floor(front - at(host, rank))));
-      }
-    }
+    const found = this.toldLag.map((told) => (told === UNKNOWN ? UNKNOWN : 0));
+    for (const [rank, steps] of this.behind) found[rank] = Math.min(MOST, steps);
     return found;
   }
 

@@ -11,6 +11,8 @@ const WORST_MAX = 10;
 const MODES = [["state", "State"], ["lag", "Step lag"], ["silence", "Silence"]];
 const HELP = "Arrow keys move from rank to rank, Enter shows one, n goes to the next that stands out.";
 
+function lags(low, high) { return low === high ? number(low) : `${number(low)} – ${number(high)}`; }
+
 /** How each class of a mode looks: a colour, a sign, and the colour of what is written on it. */
 function look(mode, states) {
   if (mode === "state") {
@@ -22,7 +24,7 @@ function look(mode, states) {
   const from = mode === "lag" ? LAGS : SILENCES_S;
   const say = mode === "lag" ? number : duration;
   const found = from.map((low, at) => ({
-    title: at + 1 === from.length ? `${say(low)} or more` : mode === "lag" ? `${say(low)} – ${say(from[at + 1] - 1)}` : `${at ? say(low) : 0} – ${say(from[at + 1])}`,
+    title: at + 1 === from.length ? `${say(low)} or more` : mode === "lag" ? lags(low, from[at + 1] - 1) : `${at ? say(low) : 0} – ${say(from[at + 1])}`,
     sign: at ? `${at}` : "",
     colour: color(`--rank-scale-${at}`), ink: color(at > 2 ? "--rank-ink-bad" : "--rank-ink"),
   }));

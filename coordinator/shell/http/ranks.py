@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,10 +20,11 @@ from typing import Any
 from msgspec import json
 
 from coordinator.core.model import GroupState, Round
+from coordinator.core.progress.behind import Laggard, laggards
 from coordinator.core.progress.goodput import SECOND, Marks
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.state import Phase, RunState
-from coordinator.wire.run_status import AnyRun
+from coordinator.wire.run_status import AnyRun, behind_peers
 
 # Ranks passed between two turns of the others: some 2 ms.
 ROWS_PER_TURN = 2_000
@@ -41,6 +42,7 @@ KEPT_S = 60.0
 # Of different scopes, without the empty one; ranks in others share one more.
 SCOPES_MAX = 254
 OTHER_SCOPES = "(others)"
+BEHIND_MAX = 1_000  # ranks that are named as behind, the first
 # Tenths of a second, and steps, as 16 bits hold them; more is as much.
 MOST, UNKNOWN = 2**16 - 2, 2**16 - 1
 _NO_STEP = -(2**63)
@@ -169,6 +171,7 @@ class _Columns:
     silence: array[int] = field(default_factory=lambda: array("H"))
     scope: bytearray = field(default_factory=bytearray)
     scopes: dict[str, int] = field(default_factory=lambda: {"": 0})
+    behind: list[tuple[int, int]] = field(default_factory=list)
 
     def take(
         self,
@@ -200,8 +203,13 @@ class _Columns:
         self.host_silence.append(age)
         self.host_step_time_s.append(step_time_s)
 
+    def take_behind(self, found: Iterable[Laggard]) -> None:
+        """Name ranks of a host that are behind, with by how many steps."""
+        ranks = sorted((each.standing.rank, each.lag.steps) for each in found)
+        self.behind += ranks[: BEHIND_MAX - len(self.behind)]
+
     def take_lags(self, furthest: int, begin: int, end: int) -> None:
-        """Write how many steps these ranks are behind that one."""
+        """Write how many steps below that one these ranks were, as it was told last."""
         steps = self.steps[begin:end]
         self.lag.extend(
             [UNKNOWN if step == _NO_STEP else min(furthest - step, MOST) for step in steps]
@@ -226,7 +234,7 @@ def _passed(
     rows_per_turn: int,
 ) -> Iterator[None]:
     """Fill the columns with a round; yield whenever the others are to have their turn."""
-    rows, due = 0, rows_per_turn
+    rows, due, peers = 0, rows_per_turn, behind_peers(state, run)
     for incarnation, seat in current.seats.items() if current is not None else ():
         presence = run.members.presences.get(incarnation) if run is not None else None
         told: Mapping[int, tuple[WorkerProgress, float]] = {}
@@ -235,6 +243,10 @@ def _passed(
         heard_at = None if presence is None else presence.heard_at
         workers_count = seat.agent.local_world_size
         columns.take(_host_state(state, run, current, incarnation), heard_at, told, workers_count)
+        if told and presence and current and incarnation not in state.given_up:
+            of_role, where = peers.get(seat.agent.role), presence.whereabouts
+            if of_role is not None:
+                columns.take_behind(laggards(of_role, where, current.round_id, seat).values())
         rows += workers_count
         if rows >= due:
             due = rows + rows_per_turn
@@ -288,6 +300,7 @@ def _changing(
         "host_state": columns.host_state,
         "host_silence": _bytes(columns.host_silence),
         "host_step_time_s": _bytes(columns.host_step_time_s),
+        "behind": columns.behind,
         "lag": _bytes(columns.lag),
         "silence": _bytes(columns.silence),
         "scope_index": columns.scope,

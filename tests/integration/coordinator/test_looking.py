@@ -61,7 +61,8 @@ async def two_hosts(client: Client) -> list[FakeAgent]:
                 local_rank=local_rank,
                 step=step,
                 step_time=Duration(nanos=250_000_000),
-                heartbeat_age=Duration(seconds=1),
+                heartbeat_age=Duration(seconds=10),
+                progress_age=Duration(seconds=10),
             )
         agent.beat.pids.extend([100, 0])
         await agent.say(RUNNING)

@@ -30,6 +30,7 @@ FULL = WorkerProgress(
     scope_age_s=60.0,
     scopes_open=3,
     is_stopped=True,
+    progress_age_s=0.75,
 )
 BARE = WorkerProgress(local_rank=0)
 FENCE = common_pb2.Fence(incarnation="i", round_id=0)

@@ -11,9 +11,21 @@ def at(local_rank: int = 0, **fields: float | str | None) -> WorkerProgress:
 
 
 def test_ages_grow_and_what_is_not_known_stays_so() -> None:
-    worker = at(step=3, step_time_s=0.5, heartbeat_age_s=1.0, scope="save", scope_age_s=2.0)
+    worker = at(
+        step=3,
+        step_time_s=0.5,
+        heartbeat_age_s=1.0,
+        progress_age_s=0.5,
+        scope="save",
+        scope_age_s=2.0,
+    )
     assert worker.aged(10.0) == at(
-        step=3, step_time_s=0.5, heartbeat_age_s=11.0, scope="save", scope_age_s=12.0
+        step=3,
+        step_time_s=0.5,
+        heartbeat_age_s=11.0,
+        progress_age_s=10.5,
+        scope="save",
+        scope_age_s=12.0,
     )
 
 

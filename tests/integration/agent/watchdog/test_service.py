@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from agent.core.events import LimitsExceeded, NoticeAnswered
 from agent.core.model import WorkerOrder, WorkerStep
@@ -174,9 +175,10 @@ async def test_a_heartbeat_is_where_the_worker_stands(bench: Bench) -> None:
     await bench.stub.Heartbeat(worker_pb2.HeartbeatRequest(step=41), metadata=bench.token)
     [standing] = bench.watchdog.standings(ROUND)
     assert (standing.local_rank, standing.step) == (0, 41)
+    assert standing.progress_since == standing.heartbeat_at
     assert bench.watchdog.standings(ROUND + 1) == []
     bench.watchdog.gone(ROUND, 0, 1)
-    assert bench.watchdog.standings(ROUND) == [standing]
+    assert bench.watchdog.standings(ROUND) == [replace(standing, progress_since=None)]
 
 
 @pytest.mark.parametrize(

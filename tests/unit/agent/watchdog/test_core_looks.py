@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agent.watchdog.core import model as fx
@@ -241,6 +243,23 @@ def test_the_latest_heartbeat_says_the_step() -> None:
     story.kick(a_board(step=6, heartbeats=2, heartbeat_at=NOW + 2))
     standing = story.core.workers[WORKER].standing()
     assert (standing.step, standing.heartbeat_at) == (6, NOW + 2)
+
+
+def test_a_heartbeat_is_expected_since_the_latest_or_the_end_of_a_section_after_it() -> None:
+    story = WatchStory()
+
+    def expected(**board: Any) -> float | None:
+        story.kick(a_board(**board))
+        return story.core.workers[WORKER].standing().progress_since
+
+    assert expected(progress_since=NOW) is None, "there was none yet"
+    assert expected(heartbeats=1, heartbeat_at=NOW, progress_since=NOW) == NOW
+    assert expected(heartbeats=1, heartbeat_at=NOW, progress_since=None) is None, "in a section"
+    assert expected(heartbeats=1, heartbeat_at=NOW, progress_since=NOW + 5) == NOW + 5
+    assert expected(heartbeats=1, progress_since=NOW, exiting_at=NOW + 6) is None
+    story.now = NOW + 7
+    story.feed(HeartbeatReceived(worker=WORKER, step=5))
+    assert expected(heartbeats=1, progress_since=NOW) == NOW + 7
 
 
 def test_observations_are_merged_over_workers() -> None:
