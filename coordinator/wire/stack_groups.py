@@ -6,28 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
 from drumbeat.format import count, one_line, printable
 
 RANKS_NAMED_MAX = 4  # of a group are named with their hosts; more are shown as ranges
-_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-# What is between a user's line and what it called, and tells nothing.
-_WRAPPERS = re.compile(r"wrapper|inner|_.*|<.*>|decorate_.*")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen ")
-_NAME_CHARACTERS_MAX = 80
+_RANKS_CHARACTERS_MAX = 400  # of a line that names ranks as ranges
+_NO_STACKS = "; no stacks: "  # between the state of a process and the reason, as agents write it
 _RANK_OR_RANGE = re.compile(r" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", re.ASCII)
-
-
-class Frame(NamedTuple):
-    """One call."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def is_of_library(self) -> bool:
-        """Whether it is not the user's own code."""
-        return _LIBRARY.search(self.file) is not None
 
 
 class Worker(NamedTuple):
@@ -59,36 +44,19 @@ def grouped(workers: Iterable[Worker]) -> list[Group]:
     return sorted(groups, key=lambda group: (-len(group.workers), group.workers[0].rank))
 
 
-def frames_of(stacks: str) -> tuple[Frame, ...]:
-    """Return the calls of the first thread; none if there is no Python in it."""
-    first = stacks.strip("\n").partition("\n\n")[0]
-    found = map(_FRAME.fullmatch, first.splitlines())
-    return tuple(Frame(each[1], int(each[2]), each[3]) for each in found if each)
-
-
-def place(frames: Sequence[Frame]) -> str:
-    """Return where that is in short: what the user's own code called last, and from which line."""
-    if not frames:
-        return "no Python code"
-    at = next((i for i, frame in enumerate(frames) if not frame.is_of_library), 0)
-    own, inner = frames[at], reversed(frames[:at])
-    called = next((each for each in inner if not _WRAPPERS.fullmatch(each.function)), own)
-    file = own.file.rpartition("/")[2]
-    return one_line(f"{called.function} ({file}:{own.line})", _NAME_CHARACTERS_MAX)
-
-
 def text(workers: Sequence[Worker]) -> str:
-    """Return it all to be read: a line for each group, the silent workers, then the stacks."""
+    """Return it all to be read: a line for each group, their stacks, then who gave none."""
     if not workers:
         return "no worker has one of these ranks\n"
     groups = grouped(workers)
     lines = [_line(group) for group in groups]
-    for why, silent in _silent(workers).items():
-        lines.append(f"{_who(silent)} gave no stacks: {one_line(why)}")
     for group in groups:
         first = group.workers[0]
         thread = printable(first.stacks).strip("\n").partition("\n\n")[0]
         lines += ["", _line(group), *thread.splitlines()[1:]]
+    silent = _silent(workers)
+    lines += [""] * bool(groups and silent)
+    lines += [f"{_who(members)} gave no stacks: {one_line(why)}" for why, members in silent.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -107,7 +75,7 @@ def document(run_id: str, workers: Sequence[Worker]) -> dict[str, Any]:
             for group in grouped(workers)
         ],
         "unanswered": [
-            {**_told(worker), "reason": worker.problem} for worker in workers if not worker.stacks
+            {**_told(worker), "reason": _reason(worker)} for worker in workers if not worker.stacks
         ],
     }
 
@@ -126,17 +94,6 @@ def parse_ranks(given: str, most: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def ranges(ranks: Iterable[int]) -> str:
-    """Return whole numbers in short: "0-3,7"."""
-    found: list[list[int]] = []
-    for rank in sorted(ranks):
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
-
-
 def _told(worker: Worker) -> dict[str, Any]:
     return {name: getattr(worker, name) for name in ("rank", "local_rank", "name", "host", "pid")}
 
@@ -146,18 +103,24 @@ def _silent(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
     found: dict[str, list[Worker]] = {}
     for worker in workers:
         if not worker.stacks:
-            why = re.sub(r"\bprocess \d+\b", "its process", worker.problem)
+            why = re.sub(r"\bprocess \d+\b", "its process", _reason(worker))
             found.setdefault(why, []).append(worker)
     return found
 
 
+def _reason(worker: Worker) -> str:
+    """Return why a worker gave no stacks, and then what its process does."""
+    state, _, why = worker.problem.rpartition(_NO_STACKS)
+    return f"{why} ({state})" if state else why
+
+
 def _line(group: Group) -> str:
-    return f"{_who(group.workers)} in {place(group.frames)}"
+    return f"in {place(group.frames)}: {_who(group.workers)}"
 
 
 def _who(workers: Sequence[Worker]) -> str:
     if len(workers) > RANKS_NAMED_MAX:
-        named = ranges(worker.rank for worker in workers)
+        named = one_line(ranges(worker.rank for worker in workers), _RANKS_CHARACTERS_MAX)
     else:
         named = ", ".join(f"{each.rank} on {one_line(each.name, 64)}" for each in workers)
     return f"{count(len(workers), 'rank')} ({named})"

@@ -72,7 +72,7 @@ def test_the_rank_that_sleeps_in_its_data_loader_is_named(cluster: Cluster) -> N
 
     shown = coordinator.operate("stacks", "run", "--rank", "2").stdout
     name = places["next_batch"]["workers"][0]["name"]
-    assert shown.startswith(f"1 rank (2 on {name}) in next_batch (train.py:6)\n"), shown
+    assert shown.startswith(f"in next_batch (train.py:6): 1 rank (2 on {name})\n"), shown
 
     status = json.loads(coordinator.operate("status", "run", "-o", "json").stdout)
     workers = [worker for agent in status["agents"] for worker in agent["workers"]]

@@ -53,18 +53,19 @@ def explanation(
     """
     causes = verdict["root_causes"] if verdict else []
     hang = verdict["hang"] if verdict else _latest_hang(status)
+    is_mute, is_stuck = _tells_nothing(status, workers), _is_stuck(workers)
     return {
         "run_id": status["run_id"],
         "phase": status["phase"],
-        "what": [*_what(status), *_stopped(workers)],
+        "what": [*_what(status, is_mute=is_mute), *_stopped(workers)],
         "root_cause": [*_root_cause(status, causes), *_hang(hang)],
         "done": list(_done(status["events"])),
         "cost": list(_cost(status, verdict)),
-        "advice": list(dict.fromkeys(_advice(status, causes, is_stuck=_is_stuck(workers)))),
+        "advice": list(dict.fromkeys(_advice(status, causes, is_mute=is_mute, is_stuck=is_stuck))),
     }
 
 
-def _what(status: Document) -> Iterator[str]:
+def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
     name, reason = status["run_id"], status["reason"]
     match status["phase"]:
         case "ended":
@@ -92,6 +93,13 @@ def _what(status: Document) -> Iterator[str]:
     yield from _planned(status["events"])
     if status["behind"]:
         yield f"Behind the others: {status['behind']}."
+    if is_mute:
+        began = [each["age_s"] for each in status["events"] if each["kind"] == _STARTED]
+        since = f" for {format_duration(began[-1] or 0.001)}" if began else ""
+        agents = sum(agent["group_rank"] is not None for agent in status["agents"])
+        workers = count(status["world_size"] or 0, "worker")
+        yield f"The round has run{since} with {workers} on {count(agents, 'agent')}."
+        yield "No worker tells its progress: none has called worker_sdk.heartbeat() in this round."
     for each in status["stragglers"][:_STRAGGLERS_SHOWN]:
         took, median = format_duration(each["step_time_s"]), format_duration(each["median_s"])
         who = f"Rank {each['rank']} on {each['name']}"
@@ -139,6 +147,14 @@ def _hang(hang: Document | None) -> Iterator[str]:
         yield f"{who} {are} {group['place']}: {what}"
         for line in group["stack"].splitlines():
             yield f"at {line.strip()}"
+
+
+def _tells_nothing(status: Document, workers: Iterable[Document]) -> bool:
+    """Return whether a round runs of which no worker has told a heartbeat."""
+    if status["phase"] != "running" or status["heartbeat_age_s"] is not None:
+        return False
+    # A coordinator of an earlier version does not tell the age.
+    return all(worker["heartbeat_age_s"] is None for worker in workers)
 
 
 def _waits_since_s(events: Sequence[Document]) -> float:
@@ -254,7 +270,9 @@ def _is_stuck(workers: Iterable[Document]) -> bool:
     )
 
 
-def _advice(status: Document, causes: Sequence[Document], *, is_stuck: bool) -> Iterator[str]:
+def _advice(
+    status: Document, causes: Sequence[Document], *, is_mute: bool, is_stuck: bool
+) -> Iterator[str]:
     name = status["run_id"]
     if status["cause"] in _ADVICE:
         yield _ADVICE[status["cause"]]
@@ -270,16 +288,29 @@ def _advice(status: Document, causes: Sequence[Document], *, is_stuck: bool) -> 
         yield "correct the cause and start again; --max-restarts gives a run more tries"
     if any(event["kind"] == "access_refused" for event in status["events"]):
         yield f"callers were refused: `coordinator events {name}` names them"
-    if _hangs(status) and status["hang"]["causes"]:
-        cause = status["hang"]["causes"][0]
-        pid = f", pid {cause['pid']}" if cause["pid"] else ""
-        yield f"look at rank {cause['rank']} on {cause['name']}{pid}"
-    if status["behind"] and status["phase"] == "running":
-        yield f"look at {status['behind'].partition(' at step')[0]} first"
-    if status["phase"] == "running" and (status["behind"] or is_stuck):
-        yield f"`coordinator stacks {name}` shows where all ranks are now"
+    yield from _where_to_look(status, is_mute=is_mute, is_stuck=is_stuck)
     if status["phase"] == "gathering":
         yield "see on the hosts that are missing whether `agent join` runs and what it logs"
+
+
+def _where_to_look(status: Document, *, is_mute: bool, is_stuck: bool) -> Iterator[str]:
+    name = status["run_id"]
+    if _hangs(status):
+        yield from map(_look_at, status["hang"]["causes"])
+    elif status["behind"] and status["phase"] == "running":
+        yield f"look at {status['behind'].partition(' at step')[0]} first"
+    if is_mute or (status["phase"] == "running" and (status["behind"] or is_stuck)):
+        yield f"`coordinator stacks {name}` shows where all ranks are now"
+    if is_mute:
+        yield (
+            "call worker_sdk.heartbeat(step=…) after each step: steps, their times and the ranks "
+            "that are behind are then shown here"
+        )
+
+
+def _look_at(cause: Document) -> str:
+    pid = f", pid {cause['pid']}" if cause["pid"] else ""
+    return f"look at rank {cause['rank']} on {cause['name']}{pid}"
 
 
 def _who(cause: Document) -> str:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from drumbeat.format import one_line
 
-PLACE_CHARACTERS_MAX = 80
+# Of a place, which is shown in front of all else, so that it fits into 80 columns with the ranks.
+_FUNCTION_CHARACTERS_MAX, _FILE_CHARACTERS_MAX = 32, 28
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 # What is between a user's line and what it called, and tells nothing.
 _WRAPPERS = re.compile(r"wrapper|inner|_.*|<.*>|decorate_.*")
@@ -90,8 +91,9 @@ def place(frames: Sequence[Frame]) -> str:
     at = next((i for i, frame in enumerate(frames) if not frame.is_of_library), 0)
     own, inner = frames[at], reversed(frames[:at])
     called = next((each for each in inner if not _WRAPPERS.fullmatch(each.function)), own)
-    file = own.file.rpartition("/")[2]
-    return one_line(f"{called.function} ({file}:{own.line})", PLACE_CHARACTERS_MAX)
+    function = one_line(called.function, _FUNCTION_CHARACTERS_MAX)
+    file = one_line(own.file.rpartition("/")[2], _FILE_CHARACTERS_MAX)
+    return f"{function} ({file}:{own.line})"
 
 
 def ranges(ranks: Iterable[int]) -> str:

@@ -25,7 +25,7 @@ def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "")
 
 def explain(run: pb.Run, *agents: pb.Agent, events: Any = (), behind: str = "") -> dict[str, Any]:
     verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
-    overview = pb.GetOverviewResponse(run=run, behind=behind)
+    overview = pb.GetOverviewResponse(run=run, behind=behind, heartbeat_age=duration(0.1))
     return explanation(status_document(overview, agents, events), verdict)
 
 
@@ -188,7 +188,8 @@ def test_where_workers_make_no_step_stacks_are_advised(
     beat_s: float, step_s: float, is_told: bool
 ) -> None:
     run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING)
-    status = status_document(pb.GetOverviewResponse(run=run), (), ())
+    overview = pb.GetOverviewResponse(run=run, heartbeat_age=duration(beat_s))
+    status = status_document(overview, (), ())
     worker = {"heartbeat_age_s": beat_s, "step_time_s": step_s}
     advice = explanation(status, None, [worker])["advice"]
     assert advice == ["`coordinator stacks r` shows where all ranks are now"] * is_told
@@ -214,6 +215,32 @@ def test_who_is_slow_is_told_beside_its_peers() -> None:
     slow = pb.Straggler(
         rank=7, name="gpu3", host="gpu3", step_time=duration(1.8), median=duration(1)
     )
-    overview = pb.GetOverviewResponse(run=run, stragglers=[slow], stragglers_count=30)
+    overview = pb.GetOverviewResponse(
+        run=run, stragglers=[slow], stragglers_count=30, heartbeat_age=duration(1)
+    )
     told = explanation(status_document(overview, (), ()), None)["what"]
     assert told[-1] == "Rank 7 on gpu3 takes 1.8 s for a step, the median of its peers is 1 s."
+
+
+def test_without_heartbeats_what_is_known_is_told_and_how_to_learn_more() -> None:
+    seated = pb.Agent(name="a", is_connected=True, seat=pb.Seat(), local_world_size=4)
+    standby = pb.Agent(name="s", is_connected=True)
+    run = pb.Run(
+        run_id="r", phase=pb.RUN_PHASE_RUNNING, reason="1 agent", round=pb.Round(world_size=4)
+    )
+    events = [event(1, 300, "ROUND_STARTED", "1 agent")]
+    status = status_document(pb.GetOverviewResponse(run=run), [seated, standby], events)
+    found = explanation(status, None, [{"heartbeat_age_s": None, "step_time_s": None}])
+    assert found["what"][1:] == [
+        "The round has run for 5 min with 4 workers on 1 agent.",
+        "No worker tells its progress: none has called worker_sdk.heartbeat() in this round.",
+    ]
+    assert found["advice"] == [
+        "`coordinator stacks r` shows where all ranks are now",
+        (
+            "call worker_sdk.heartbeat(step=…) after each step: steps, their times and the ranks "
+            "that are behind are then shown here"
+        ),
+    ]
+    beating = [{"heartbeat_age_s": 0.1, "step_time_s": 0.1}]
+    assert len(explanation(status, None, beating)["what"]) == 1, "an earlier coordinator tells less"

@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.command.requests import ShowStacks, settings_of
-from coordinator.wire.stack_groups import (
-    Frame,
-    Worker,
-    document,
-    frames_of,
-    grouped,
-    place,
-    ranges,
-    text,
-)
+from coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
+from coordinator.wire.stack_groups import Worker, document, grouped, text
 
 REDUCING = """Thread 0x00007f11 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -40,8 +32,8 @@ def test_one_rank_that_stands_elsewhere_is_seen_in_one_look() -> None:
     ranks = [worker(rank, REDUCING.replace("7f11", f"7f{rank:02}")) for rank in range(64)]
     ranks[17] = worker(17, LOADING, name="gpu3")
     first, second, *rest = text(ranks).splitlines()
-    assert first == "63 ranks (0-16,18-63) in all_reduce (train.py:81)"
-    assert second == "1 rank (17 on gpu3) in next_batch (data.py:40)"
+    assert first == "in all_reduce (train.py:81): 63 ranks (0-16,18-63)"
+    assert second == "in next_batch (data.py:40): 1 rank (17 on gpu3)"
     assert rest[0] == ""
     assert '  File "/home/u/data.py", line 40 in next_batch' in rest
 
@@ -51,6 +43,31 @@ def test_those_without_stacks_are_named_with_the_reason() -> None:
     shown = text([worker(0, LOADING), *silent, worker(9, problem="its agent is not connected")])
     assert "2 ranks (3 on gpu0, 4 on gpu0) gave no stacks: its process is gone" in shown
     assert "1 rank (9 on gpu1) gave no stacks: its agent is not connected" in shown
+    head, *_, last = shown.splitlines()
+    assert head == "in next_batch (data.py:40): 1 rank (0 on gpu0)"
+    assert last.startswith("1 rank (9 on gpu1) gave no stacks"), "groups and stacks come first"
+
+
+def test_the_place_is_in_the_first_80_columns_however_long_names_are() -> None:
+    function, file = f"__getitem__{'x' * 200}", f"/home/u/{'long_' * 50}data.py"
+    stacks = f'Thread 0x1 (most recent call first):\n  File "{file}", line 1234567 in {function}\n'
+    scattered = [worker(rank, stacks, name="n" * 60) for rank in range(0, 9_000, 2)]
+    for ranks in (scattered[:3], scattered):
+        line = text(ranks).splitlines()[0]
+        assert line.startswith("in __getitem__xxx")
+        assert ":1234567): " in line[:80]
+        assert len(line) < 600
+
+
+def test_the_reason_stands_before_what_the_process_does() -> None:
+    state = f"process 7: sleeping, kernel stack: {'nanosleep < ' * 40}"
+    silent = worker(3, problem=f"{state}; no stacks: the worker does not use the SDK")
+    line = text([silent]).splitlines()[0]
+    assert line.startswith(
+        "1 rank (3 on gpu0) gave no stacks: the worker does not use the SDK (its process: sleeping"
+    )
+    (told,) = document("exp", [silent])["unanswered"]
+    assert told["reason"] == f"the worker does not use the SDK ({state})"
 
 
 def test_equal_calls_at_other_lines_are_other_groups() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.command.looking.logs import documents as log_documents
+from coordinator.core.failures.stack_frames import Frame, frames_of
 from coordinator.errors import InvalidRequest
 from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.calls import Call, event
@@ -68,14 +69,14 @@ class StackAnswers:
 
     def __init__(self) -> None:
         self.workers: list[stack_groups.Worker] = []
-        self._texts: dict[tuple[stack_groups.Frame, ...], str] = {}
+        self._texts: dict[tuple[Frame, ...], str] = {}
 
     async def write(self, answer: pb.GetStacksResponse) -> None:
         """Take in the answer of one agent."""
         for each in answer.workers:
             stacks = each.stacks
             if stacks:
-                stacks = self._texts.setdefault(stack_groups.frames_of(stacks), stacks)
+                stacks = self._texts.setdefault(frames_of(stacks), stacks)
             self.workers.append(
                 stack_groups.Worker(
                     rank=each.rank,
