@@ -218,21 +218,25 @@ def _causes(still: Sequence[_Seen]) -> tuple[list[_Seen], str]:
     by: dict[Activity, list[_Seen]] = {activity: [] for activity in Activity}
     for each in still:
         by[each.activity].append(each)
-    if all(each.activity is Activity.SILENT for each in still):
-        expired = [each for each in still if each.limit is not None]
-        alone = expired if len(expired) == 1 and len(still) == 1 else []
-        return alone, "no rank gave a stack"
     if len(still) == 1:
         return list(still), ""  # no other rank hangs
+    if len(by[Activity.SILENT]) == len(still):
+        return [], "no rank gave a stack"
     waiting = by[Activity.WAITS] + by[Activity.MAY_WAIT]
     if stopped := by[Activity.STOPPED]:
         return (stopped, "") if len(stopped) < len(still) else ([], "all ranks are stopped")
     busy = [each for each in by[Activity.BUSY] if each.is_stalled]
     if not waiting:
         return _among_busy(busy, by, still)
-    if busy := busy or by[Activity.BUSY]:
+    if busy := busy or _of_same_role(by[Activity.BUSY], still):
         return _earliest(busy), ""
     return _among_silent(_silent(by[Activity.SILENT]), waiting)
+
+
+def _of_same_role(busy: Sequence[_Seen], still: Sequence[_Seen]) -> list[_Seen]:
+    """Return those that do the work of a rank that exceeds a limit: others may wait for them."""
+    roles = {each.evidence.worker.role for each in still if each.limit is not None}
+    return [each for each in busy if each.evidence.worker.role in roles]
 
 
 def _silent(silent: Sequence[_Seen]) -> list[_Seen]:
@@ -267,9 +271,8 @@ def _among_busy(
 def _earliest(found: list[_Seen]) -> list[_Seen]:
     """Return those at the lowest step if all name one, else all of them."""
     steps = [each.step for each in found if each.step is not None]
-    if len(steps) < len(found):
-        return found
-    return [each for each in found if each.step == min(steps)]
+    least = min(steps, default=None)
+    return [each for each in found if each.step == least] if len(steps) == len(found) else found
 
 
 def _elsewhere(found: Sequence[_Seen]) -> tuple[list[_Seen], str]:
@@ -280,7 +283,8 @@ def _elsewhere(found: Sequence[_Seen]) -> tuple[list[_Seen], str]:
     largest = max(groups.values(), key=len, default=[])
     odd = [each for each in found if each.where != largest[0].where]
     steps = [each.step for each in found if each.step is not None]
-    behind = [each for each in found if each.step is not None and each.step < max(steps)]
+    most = max(steps, default=0)
+    behind = [each for each in found if each.step is not None and each.step < most]
     is_behind_few = bool(behind) and len(steps) == len(found) and 2 * len(behind) <= len(found)
     if odd and 2 * len(odd) < len(found):
         if is_behind_few and not {*map(_rank, behind)} & {*map(_rank, odd)}:
@@ -289,7 +293,7 @@ def _elsewhere(found: Sequence[_Seen]) -> tuple[list[_Seen], str]:
     if is_behind_few:
         return _earliest(behind), ""
     where = f"at {count(len(groups), 'place')}, none with most ranks" if odd else "at one place"
-    return [], f"all ranks are {where} and at one step"
+    return [], f"all ranks are {where}{', and at one step' if len({*steps}) == 1 else ''}"
 
 
 def _rank(seen: _Seen) -> int:
@@ -355,8 +359,10 @@ def _summary(causes: Sequence[_Seen], why: str, still: Sequence[_Seen], first: E
     if not causes:
         return f"cannot tell which rank causes the hang: {why} ({limit})"
     clauses = []
-    for where, members in _by_place(causes).items():
-        who = listed((str(_hung(each)) for each in members), CAUSES_MAX)
+    for where, members in list(_by_place(causes).items())[:CAUSES_MAX]:
+        names = [f"rank {_rank(each)} on {each.evidence.agent}" for each in members[:CAUSES_MAX]]
+        more = [f"{len(members) - CAUSES_MAX} more"] * (len(members) > CAUSES_MAX)
+        who = listed([*names, *more], CAUSES_MAX + 1)
         clauses.append(f"{who} {are(len(members))} {where}{_behind(members, still)}")
     blamed = {_rank(each) for each in causes}
     waiting = [
@@ -372,8 +378,8 @@ def _summary(causes: Sequence[_Seen], why: str, still: Sequence[_Seen], first: E
 
 def _behind(causes: Sequence[_Seen], still: Sequence[_Seen]) -> str:
     """Say at which step the cause is, if all other ranks are at later ones."""
-    mine = {each.step for each in causes}
-    theirs = [each.step for each in still if each.step is not None and each not in causes]
+    mine, blamed = {each.step for each in causes}, {_rank(each) for each in causes}
+    theirs = [each.step for each in still if each.step is not None and _rank(each) not in blamed]
     step = next(iter(mine))
     if len(mine) > 1 or step is None or not theirs or min(theirs) <= step:
         return ""
