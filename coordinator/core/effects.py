@@ -41,9 +41,10 @@ class KeepDrain(Struct, frozen=True, kw_only=True):
 
 
 class KeepForgets(Struct, frozen=True, kw_only=True):
-    """Journal the ids of the latest calls that made runs forgotten; all that are known."""
+    """Journal what is known of runs that were forgotten."""
 
-    calls: tuple[str, ...]
+    calls: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
+    generation: int = 0  # the highest of them: no new run has this or a lower one
 
 
 class Welcome(Struct, frozen=True, kw_only=True):

@@ -204,9 +204,16 @@ class RunRead(Struct, frozen=True, kw_only=True):
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 Steering = StopAsked | RestartAsked | CheckpointAsked
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
-FromOutside = ToRun | TokenCreated | TokenRevoked
 OtherEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded
 CoreEvent = OtherEvent | EvidenceTaken
 Event = (
-    FromOutside | EvidenceTaken | ForgetAsked | DrainAsked | DeadlineReached | OutageEnded | RunRead
+    ToRun
+    | TokenCreated
+    | TokenRevoked
+    | EvidenceTaken
+    | ForgetAsked
+    | DrainAsked
+    | DeadlineReached
+    | OutageEnded
+    | RunRead
 )

@@ -13,8 +13,9 @@ from coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.state import Phase, RunState
 from coordinator.journal.changes import Change, Compact
+from coordinator.journal.etcd.contents import Problem
 
-ARCHIVE_VERSION = 1
+ARCHIVE_VERSION = 2
 
 
 class Archive(Struct, kw_only=True):
@@ -26,8 +27,9 @@ class Archive(Struct, kw_only=True):
     authority: str = ""  # as in the file ``ca.key``; empty: there is none
     tokens: list[KeptToken] = msgspec.field(default_factory=list)
     drains: list[KeptDrain] = msgspec.field(default_factory=list)
-    forgets: tuple[str, ...] = ()
+    forgets: KeepForgets = KeepForgets()
     runs: list[RunState] = msgspec.field(default_factory=list)
+    left_out: list[Problem] = msgspec.field(default_factory=list)  # what could not be read
 
     def clock_at(self, wall: float) -> float:
         """Return the coordinator's clock at a later time of day; it never goes back."""
@@ -35,12 +37,11 @@ class Archive(Struct, kw_only=True):
 
     def changes(self) -> list[Change]:
         """Return what to write to a journal that is empty."""
-        forgets = [KeepForgets(calls=self.forgets)] if self.forgets else []
         return [
             *map(Compact, self.runs),
             *(KeepToken(token_id=token.token_id, token=token) for token in self.tokens),
             *(KeepDrain(drain=drain) for drain in self.drains),
-            *forgets,
+            self.forgets,
         ]
 
 
@@ -64,7 +65,7 @@ class _Drain(Struct, frozen=True, tag="drain"):
 
 
 class _Forgets(Struct, frozen=True, tag="forgets"):
-    calls: tuple[str, ...]
+    known: KeepForgets
 
 
 class _Run(Struct, frozen=True, tag="run"):
@@ -84,7 +85,7 @@ def lines_of(archive: Archive) -> Iterator[bytes]:
     lines += [_Authority(archive.authority)] if archive.authority else []
     lines += map(_Token, archive.tokens)
     lines += map(_Drain, archive.drains)
-    lines += [_Forgets(archive.forgets)] if archive.forgets else []
+    lines.append(_Forgets(archive.forgets))
     lines += map(_Run, archive.runs)
     lines.append(_End(len(lines)))
     for line in lines:
@@ -128,8 +129,8 @@ def _take(archive: Archive | None, line: _Line) -> None:
             archive.tokens.append(token)
         case _Drain(drain):
             archive.drains.append(drain)
-        case _Forgets(calls):
-            archive.forgets = calls
+        case _Forgets(known):
+            archive.forgets = known
         case _Run(state):
             archive.runs.append(state)
 

@@ -6,7 +6,7 @@ would undo, so records are folded a second time once they are durable; snapshots
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -14,13 +14,14 @@ from coordinator.access.token_table import TokenTable
 from coordinator.core import effects as fx
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import FailuresCounted, Record, RunCreated, RunEnded, weight
-from coordinator.core.run.state import RunState, key_of
+from coordinator.core.run.state import Phase, RunState, key_of
 from coordinator.journal.changes import Change, Compact
+from coordinator.journal.etcd.contents import Problem
 from coordinator.journal.watches import Watches
 
 # A run's records are replaced by one snapshot when this many have come since the
 # last one: replaying stays fast and the file stays small, however long a run lives.
-RECORDS_PER_SNAPSHOT = 5_000
+RECORDS_PER_SNAPSHOT = 1_000
 
 
 class JournaledRuns:
@@ -54,7 +55,30 @@ class JournaledRuns:
             kept.insert(next(ends, len(kept)), together)
         changed = dict.fromkeys(change.run_id for change in kept)
         due = [key for key in changed if self._sizes.get(key, 0) >= self.records_per_snapshot]
-        return [*(Compact(self.states[key]) for key in due), *kept]
+        snapshots = [Compact(self.states[key]) for key in due]
+        return [*snapshots, *kept, *self._of_ended(kept)]
+
+    def _of_ended(self, kept: Iterable[fx.Persist | fx.Forget]) -> Iterator[Compact]:
+        """Return a snapshot of each run that has ended: all that is kept of it."""
+        records: dict[str, list[Record]] = {}
+        for change in kept:
+            if isinstance(change, fx.Forget):
+                records.pop(change.run_id, None)
+            else:
+                records.setdefault(change.run_id, []).append(change.record)
+        for key, of_run in records.items():
+            state = self.states.get(key)
+            has_ended = state is not None and state.phase is Phase.ENDED
+            if has_ended or any(isinstance(record, RunEnded) for record in of_run):
+                state = self.copy(key)
+                for record in of_run:
+                    if state is None:
+                        assert isinstance(record, RunCreated), "a run begins with it"
+                        state = RunState.created(record)
+                    else:
+                        state.apply(record)
+                assert state is not None, "it has records"
+                yield Compact(state)
 
     def take(self, changes: Sequence[Change]) -> None:
         """Let readers see what is durable now."""
@@ -71,6 +95,8 @@ class JournaledRuns:
                     self._sizes[key] += weight(record)
                     self.watches.changed(key)
                 case fx.Forget(run_id=key):
+                    if key not in self.states:
+                        continue  # it was set aside
                     state = self.states.pop(key)
                     del self._sizes[key]
                     if self._latest[state.run_id] == state.generation:
@@ -79,10 +105,10 @@ class JournaledRuns:
                 case Compact(state):
                     self._sizes[state.key] = 0
 
-    def put(self, state: RunState) -> None:
-        """Take in a new run, or one read from a snapshot; it belongs to this object now."""
+    def put(self, state: RunState, size: int = 0) -> None:
+        """Take in a run, with so many records since its snapshot; it belongs to this object now."""
         self.states[state.key] = state
-        self._sizes[state.key] = 0
+        self._sizes[state.key] = size
         self._latest[state.run_id] = max(self._latest.get(state.run_id, 0), state.generation)
 
     def find(self, run_id: str, generation: int = 0) -> RunState | None:
@@ -114,7 +140,9 @@ class Journal:
         self.runs = JournaledRuns()
         self.tokens = TokenTable()
         self.drains: dict[tuple[str, str], KeptDrain] = {}
-        self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
+        self.forgets = fx.KeepForgets()
+        self.set_aside: dict[str, str] = {}  # why a run cannot be read, by ``RunState.key``
+        self.problems: list[Problem] = []  # all that could not be read
 
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         """Return what to write for these effects, all or none."""
@@ -133,7 +161,9 @@ class Journal:
                 if change.is_kept:
                     self.drains[change.drain.key] = change.drain
             elif isinstance(change, fx.KeepForgets):
-                self.forgets = change.calls
+                self.forgets = change
+            elif isinstance(change, fx.Forget):
+                self.set_aside.pop(change.run_id, None)
 
     async def load(self) -> float:
         """Read everything; return what to add to the monotonic clock so that it never goes back."""

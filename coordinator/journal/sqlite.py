@@ -1,4 +1,7 @@
-"""Shell. A journal in one SQLite file: records of each run in order or their snapshot; tokens."""
+"""Shell. A journal in one SQLite file, with the keys and values of a journal on etcd.
+
+One wrong bit must not make it hold less without a word: what is not whole is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,40 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
-from math import isfinite
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import psutil
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinator import errors
-from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.core.effects import Effect, Forget, KeepDrain, KeepForgets, KeepToken, Persist
-from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import Record
-from coordinator.core.run.state import InvalidTransition, RunState
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.journal import Journal, JournaledRuns
+from coordinator.core.effects import Effect
+from coordinator.journal.changes import Change
+from coordinator.journal.etcd import layout
+from coordinator.journal.etcd.batches import Operation, plan
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import Head, Home, Unreadable
+from coordinator.journal.etcd.model import KeyValue, Put
+from coordinator.journal.stored import RELEASE, Loaded, StoredJournal, load, unreadable
+from drumbeat.format import count, one_line
 
 log = structlog.get_logger()
 
 FILE = "journal.sqlite3"
-SCHEMA_VERSION = 1
+# What the coordinator has confirmed last, beside the journal: so a journal that lost its end, be
+# it by one wrong bit in the write-ahead log, is told from one that was never written further.
+LAST_WRITE = "journal.last-write"
+# The certificate authority is made after the journal: without a journal it shows that one is lost.
+_AUTHORITY = "ca.key"
 
-# A snapshot is as large as its run; in rows of this size it passes no limit of SQLite.
-SNAPSHOT_PART_BYTES = 1024 * 1024
 # How long a write waits for another program that reads or copies the file.
 BUSY_TIMEOUT_S = 5.0
 # How long the end of the process waits for a disk that does not answer.
@@ -64,31 +73,126 @@ _PROBE_BYTES = 256 * 1024
 
 Result = TypeVar("Result")
 
-_SNAPSHOT = "Snapshot"
-_SNAPSHOT_PART = "SnapshotPart"  # the snapshot goes on in the run's next row
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Record)}
+KEYS = Keys("journal")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT,
-    run_id TEXT NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS by_run ON records (run_id);
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-PRAGMA user_version={SCHEMA_VERSION};
-"""
-# Not in the schema above: files of before have none, and coordinators of before pass it over.
-_TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token_id TEXT PRIMARY KEY, body BLOB NOT NULL)"
-_KEEP = "INSERT INTO tokens VALUES (?, ?) ON CONFLICT DO UPDATE SET body = excluded.body"
-_DROP = "DELETE FROM tokens WHERE token_id = ?"
-# As above.
-_DRAINS = """CREATE TABLE IF NOT EXISTS drains (run_id TEXT NOT NULL, name TEXT NOT NULL,
-    body BLOB NOT NULL, PRIMARY KEY (run_id, name))"""
-_KEEP_DRAIN = "INSERT OR REPLACE INTO drains VALUES (?, ?, ?)"
-_DROP_DRAIN = "DELETE FROM drains WHERE run_id = ? AND name = ?"
-# The number None stands for the next one.
-_INSERT = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
-_ERASE = "DELETE FROM records WHERE run_id = ?"
-_FORGETS = "forgets"  # the fact that has the ids of calls
-_REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+
+# Values by key as on etcd, with the numbers of the writes that made and changed them.
+_SCHEMA = """CREATE TABLE IF NOT EXISTS journal (key TEXT PRIMARY KEY, value BLOB NOT NULL,
+    created INTEGER NOT NULL, changed INTEGER NOT NULL) WITHOUT ROWID"""
+# Casts: one wrong bit can make a value of another type.
+_READ = """SELECT key, CAST(value AS BLOB), CAST(created AS INTEGER), CAST(changed AS INTEGER)
+    FROM journal ORDER BY key"""
+_GET = "SELECT value FROM journal WHERE key = ?"
+_PUT = """INSERT INTO journal VALUES (?1, ?2, ?3, ?3)
+    ON CONFLICT DO UPDATE SET value = excluded.value, changed = excluded.changed"""
+_DELETE = "DELETE FROM journal WHERE key = ?1 OR (key > ?1 AND key < ?2)"
+_LAST_WRITE_BYTES = 512
+_HINT = (
+    "restore the whole directory from a backup, or save what can be read with `coordinator journal "
+    "export` and import it into a new directory; then check the tokens: one that was revoked may "
+    "be valid again"
+)
+
+
+class LastWrite(Struct, frozen=True):
+    """The latest write that was confirmed."""
+
+    sequence: int
+    wall: float
+
+
+class Look(NamedTuple):
+    """A journal as its files were found."""
+
+    pairs: list[KeyValue]
+    problem: Unreadable | None  # why no coordinator may go on from it
+
+
+def look(directory: Path, *, may_be_new: bool = False) -> Look:
+    """Read a journal, however damaged, and change nothing.
+
+    ``may_be_new``: whether it may be missing although there was one. Raises ``JournalOutage``.
+    """
+    path, pairs = directory / FILE, list[KeyValue]()
+    try:
+        if path.exists() and path.stat().st_size:
+            # A connection that may write copies the log into the file when it is closed.
+            mode = "ro" if path.with_name(f"{FILE}-wal").exists() else "rw"
+            database = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+            with closing(database):
+                _read_rows(database, pairs)
+    except Unreadable as problem:
+        return Look(pairs, problem)
+    except (sqlite3.Error, OSError) as error:
+        known = journal_error(error, path)
+        if not isinstance(known, errors.JournalCorrupt):
+            raise known from error
+        return Look(pairs, Unreadable(str(error)))
+    if not pairs and may_be_new:
+        return Look(pairs, None)
+    return Look(pairs, _lost_end(directory, pairs))
+
+
+def _read_rows(database: sqlite3.Connection, pairs: list[KeyValue]) -> None:
+    """Read what there is, and only then raise ``Unreadable`` or ``sqlite3.Error`` for the rest."""
+    database.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
+    database.text_factory = lambda text: text.decode(errors="backslashreplace")
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    if tables and "journal" not in tables:
+        before = f"it is of a format before {layout.FORMAT}, which this release does not read"
+        raise Unreadable(before if "records" in tables else "it has no table named journal")
+    if tables:
+        for row in database.execute(_READ):
+            pairs.append(KeyValue(*row))  # noqa: PERF401 - those before an error count
+        (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise Unreadable(f"its structure is damaged: {one_line(found)}")
+
+
+def _lost_end(directory: Path, pairs: list[KeyValue]) -> Unreadable | None:
+    """Return what shows that a journal is not all that was confirmed to be in it."""
+    head, last = Head.none(), _read_last_write(directory)
+    for pair in pairs:
+        if pair.key == KEYS.head:
+            try:
+                head = layout.decode_head(KEYS, pair.value)
+            except Unreadable as problem:
+                return problem
+    if pairs and not head.sequence:
+        return Unreadable(layout.HEAD_MISSING)
+    if last is not None and head.sequence < last.sequence:
+        lost = count(last.sequence - head.sequence, "write")
+        when, until = (time_of(wall) for wall in (last.wall, head.wall))
+        found = f"and its own is number {head.sequence} of {until}" if pairs else "and it is empty"
+        what = f"number {last.sequence} of {when} was the last write, {found}"
+        return Unreadable(f"{lost} lost: {what}; {_LOST}")
+    if not pairs and (directory / _AUTHORITY).exists():
+        return Unreadable(f"it is missing or empty, though {_AUTHORITY} was made after it; {_LOST}")
+    return None
+
+
+_LOST = "runs, rounds, tokens and revocations since then are not in it"
+
+
+def _read_last_write(directory: Path) -> LastWrite | None:
+    """Return the last write; nothing if none was noted, or that cannot be read."""
+    path = directory / LAST_WRITE
+    try:
+        value = path.read_bytes().rstrip()
+        found: LastWrite = layout.opened(layout.unseal(value).check(LAST_WRITE), LastWrite)
+    except FileNotFoundError:
+        return None
+    except (OSError, Unreadable) as error:
+        lost = "whether the journal has lost its end cannot be told this time"
+        why = str(error)
+        log.warning("a file of the journal is damaged", path=str(path), reason=why, lost=lost)
+        return None
+    return found
+
+
+def time_of(wall: float) -> str:
+    """Return a time of day for people."""
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class SqliteFile:
@@ -100,16 +204,23 @@ class SqliteFile:
     on another host has taken the file over, whatever the file system's locks are worth.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, may_be_new: bool = False) -> None:
+        """Open a journal, or make one. Raises ``CommandFailed`` if it is not whole."""
         self._directory = directory
         self._path = directory / FILE
-        self._owner = uuid.uuid4().hex
+        self._owner = uuid.uuid4().hex.encode()
+        self._homes: dict[str, Home] | None = None  # read when they are needed
         with ExitStack() as opened:
             opened.callback(os.close, lock_directory(directory))
             # Whether a write-ahead log is safe there.
             self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
+            if (problem := look(directory, may_be_new=may_be_new).problem) is not None:
+                raise unreadable(str(self._path), problem, _HINT)
             with self._errors():
                 self._path.touch(mode=0o600)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._last_write = os.open(directory / LAST_WRITE, flags, 0o600)
+                opened.callback(os.close, self._last_write)
                 # One thread at a time uses it, though not always the same one.
                 self._database = sqlite3.connect(
                     self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False
@@ -118,68 +229,13 @@ class SqliteFile:
                 self._prepare()
             self._opened = opened.pop_all()
 
-    def load(self) -> JournaledRuns:
-        """Return every run, in order of creation. Raises ``CommandFailed``."""
-        runs = JournaledRuns()
-        order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
-        parts: dict[str, list[bytes]] = {}
-        query = "SELECT number, run_id, kind, body FROM records ORDER BY number"
-        where = ""
-        try:
-            with self._errors():
-                for number, key, kind, body in self._database.execute(query):
-                    where = f"record {number}, of run {key}: "
-                    order.setdefault(key)
-                    if kind == _SNAPSHOT_PART:
-                        parts.setdefault(key, []).append(body)
-                    elif kind == _SNAPSHOT:
-                        whole = b"".join([*parts.pop(key, ()), body])
-                        runs.put(msgspec.json.decode(whole, type=RunState))
-                    else:
-                        record: Record = msgspec.json.decode(body, type=_KINDS[kind])
-                        runs.take([Persist(run_id=key, record=record)])
-        # What comes of reading and folding rows that this coordinator did not write.
-        except (ValueError, KeyError, TypeError, msgspec.MsgspecError, InvalidTransition) as error:
-            raise self._corrupt(f"{where}{type(error).__name__}: {error}") from error
-        if parts:
-            raise self._corrupt(f"snapshots without their end: {sorted(parts)}")
-        runs.states = {key: runs.states[key] for key in order}
-        return runs
-
-    def load_tokens(self) -> TokenTable:
-        """Return every token, in order of creation. Raises ``CommandFailed``."""
-        table = TokenTable()
-        query = "SELECT token_id, body FROM tokens ORDER BY rowid"
-        try:
-            with self._errors():
-                for token_id, body in self._database.execute(query):
-                    table.put(token_id, msgspec.json.decode(body, type=KeptToken))
-        except (ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise self._corrupt(f"{type(error).__name__}: {error}") from error
-        if strays := [key for key, token in table.tokens.items() if token.token_id != key]:
-            raise self._corrupt(f"tokens under the ids of others: {strays}")
-        return table
-
-    def load_drains(self) -> dict[tuple[str, str], KeptDrain]:
-        """Return every drain, in the order of their last changes. Raises ``CommandFailed``."""
-        query = "SELECT body FROM drains ORDER BY rowid"
-        try:
-            with self._errors():
-                rows = self._database.execute(query)
-                drains = [msgspec.json.decode(body, type=KeptDrain) for (body,) in rows]
-        except (ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise self._corrupt(f"{type(error).__name__}: {error}") from error
-        return {drain.key: drain for drain in drains}
-
-    def load_forgets(self) -> tuple[str, ...]:
-        """Return the ids of the calls that made runs forgotten. Raises ``CommandFailed``."""
-        query = "SELECT value FROM facts WHERE name = ?"
-        try:
-            with self._errors():
-                rows = self._database.execute(query, (_FORGETS,)).fetchall()
-                return msgspec.json.decode(rows[0][0], type=tuple[str, ...]) if rows else ()
-        except (ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise self._corrupt(f"{type(error).__name__}: {error}") from error
+    def load(self) -> Loaded:
+        """Return all that is kept. Raises ``CommandFailed``."""
+        with self._errors():
+            rows = self._database.execute(_READ)
+            loaded = load(KEYS, [KeyValue(*row) for row in rows])
+        self._homes = {run.key: run.home for run in loaded.contents.runs}
+        return loaded
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:
         """Make the changes durable, all or none; ``now`` is the coordinator's clock.
@@ -187,85 +243,32 @@ class SqliteFile:
         Raises ``JournalOutage`` if that is impossible now and may be possible later, and
         ``JournalCorrupt`` or ``LostLeadership`` if it never will be.
         """
-        with self._transaction():
-            for change in changes:
-                match change:
-                    case Persist(run_id=key, record=record):
-                        row = (None, key, type(record).__name__, msgspec.json.encode(record))
-                        self._database.execute(_INSERT, row)
-                    case Forget(run_id=key):
-                        self._database.execute(_ERASE, (key,))
-                    case KeepToken(token_id=token_id, token=None):
-                        self._database.execute(_DROP, (token_id,))
-                    case KeepToken(token_id=token_id, token=token):
-                        body = msgspec.json.encode(token)
-                        self._database.execute(_KEEP, (token_id, body))
-                    case KeepDrain(drain=drain, is_kept=True):
-                        body = msgspec.json.encode(drain)
-                        self._database.execute(_KEEP_DRAIN, (*drain.key, body))
-                    case KeepDrain(drain=drain):
-                        self._database.execute(_DROP_DRAIN, drain.key)
-                    case KeepForgets(calls=calls):
-                        listed = msgspec.json.encode(calls).decode()
-                        self._database.execute(_REMEMBER, (_FORGETS, listed))
-                    case Compact(state):
-                        self._compact(state)
-            self._database.execute(_REMEMBER, ("clock", str(now)))
+        if self._homes is None:
+            self.load()
+        assert self._homes is not None, "just read"
+        number = self._head.batch + 1
+        batch = plan(changes, number=number, keys=KEYS, homes=self._homes, release=RELEASE)
+        operations = [each for transaction in batch.transactions for each in transaction]
+        self._commit(replace(self._head, batch=number, clock=now, wall=time.time()), operations)
+        self._homes = batch.homes
 
     def clock_offset(self) -> float:
         """Return what to add to the monotonic clock so that it never runs backwards.
 
         The monotonic clock goes on across a restart of the process, but starts
-        anew at a reboot; then time goes on from the last write. Raises ``CommandFailed``.
+        anew at a reboot; then time goes on from the last write.
         """
-        boot_id = _boot_id()
-        try:
-            with self._errors():
-                known = dict(self._database.execute("SELECT name, value FROM facts"))
-            offset, clock = (float(known.get(name, 0.0)) for name in ("clock_offset", "clock"))
-        except ValueError as error:
-            raise self._corrupt(str(error)) from error
-        if not (isfinite(offset) and isfinite(clock)):
-            raise self._corrupt(f"its clock is {offset} and {clock}")
-        if boot_id != known.get("boot_id", boot_id):
-            offset = max(0.0, clock - time.monotonic())
-        with self._transaction():
-            facts = (("boot_id", boot_id), ("clock_offset", str(offset)))
-            self._database.executemany(_REMEMBER, facts)
-        return offset
+        return self._head.offset
 
-    def load_term(self) -> int:
-        """Return the term of all coordinators that use this journal. Raises ``CommandFailed``."""
-        query = "SELECT value FROM facts WHERE name = 'term'"
-        try:
-            with self._errors():
-                rows = self._database.execute(query).fetchall()
-            return int(rows[0][0]) if rows else Journal.term
-        except ValueError as error:
-            raise self._corrupt(f"its term is none: {error}") from error
+    @property
+    def term(self) -> int:
+        """The term of all coordinators that use this journal."""
+        return self._head.term
 
     def go_on(self, *, clock: float, term: int) -> None:
         """Let the coordinator's clock show this now, in this term. Raises ``CommandFailed``."""
-        facts = {
-            "boot_id": _boot_id(),
-            "clock_offset": str(clock - time.monotonic()),
-            "clock": str(clock),
-            "term": str(term),
-        }
-        with self._transaction():
-            self._database.executemany(_REMEMBER, facts.items())
-
-    def count_records(self) -> int:
-        """Return how many records and parts of snapshots there are. Raises ``CommandFailed``."""
-        with self._errors():
-            count: int = self._database.execute("SELECT COUNT(*) FROM records").fetchone()[0]
-        return count
-
-    def size_bytes(self) -> int:
-        """Return the size of its files. Raises ``CommandFailed``."""
-        with self._errors():
-            log_file = self._path.with_name(f"{FILE}-wal")
-            return sum(each.stat().st_size for each in (self._path, log_file) if each.exists())
+        offset = clock - time.monotonic()
+        self._commit(replace(self._head, clock=clock, offset=offset, term=term))
 
     def close(self) -> None:
         """Close the file and let another coordinator have the directory."""
@@ -277,19 +280,16 @@ class SqliteFile:
         database.execute(f"PRAGMA journal_mode={'WAL' if self.is_local else 'DELETE'}")
         database.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
         database.execute("PRAGMA synchronous=EXTRA")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            database.executescript(_SCHEMA)
-        elif version != SCHEMA_VERSION:
-            why = f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
-            raise self._corrupt(why)
+        database.execute(_SCHEMA)
+        row = database.execute(_GET, (KEYS.head,)).fetchone()
+        boot, monotonic = boot_id(), time.monotonic()
+        new = replace(Head.none(), boot_id=boot)
+        before = new if row is None else layout.decode_head(KEYS, row[0])
+        offset = before.offset_at(boot_id=boot, monotonic=monotonic, wall=before.wall)
+        self._head = replace(before, boot_id=boot, offset=offset)
         with database:
-            database.execute(_TOKENS)
-            database.execute(_DRAINS)
-            database.execute(_REMEMBER, ("owner", self._owner))
-
-    def _corrupt(self, why: str) -> errors.JournalCorrupt:
-        return errors.JournalCorrupt(str(self._path), why)
+            database.execute(_PUT, (KEYS.leader, self._owner, self._head.sequence))
+        self._commit(self._head)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -299,49 +299,42 @@ class SqliteFile:
         except (sqlite3.Error, OSError) as error:
             raise journal_error(error, self._path) from error
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Make what is done within durable, all or none, unless another coordinator came."""
-        with self._errors(), self._database:
-            self._database.execute("BEGIN IMMEDIATE")
-            query = "SELECT value FROM facts WHERE name = 'owner'"
-            if self._database.execute(query).fetchone() != (self._owner,):
+    def _commit(self, head: Head, operations: Iterable[Operation] = ()) -> None:
+        """Do the next write, all or nothing, unless another coordinator came."""
+        head = replace(head, sequence=self._head.sequence + 1)
+        value = layout.encode_head(KEYS, head, release=RELEASE)
+        with self._errors(), self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            if database.execute(_GET, (KEYS.leader,)).fetchone() != (self._owner,):
                 raise errors.LostLeadership(str(self._directory))
-            yield
-
-    def _compact(self, state: RunState) -> None:
-        """Put a snapshot in the place of a run's first record: runs keep their order.
-
-        Further parts come last: only the order within a run counts then.
-        """
-        query = "SELECT MIN(number) FROM records WHERE run_id = ?"
-        number = self._database.execute(query, (state.key,)).fetchone()[0]
-        self._database.execute(_ERASE, (state.key,))
-        body = memoryview(msgspec.json.encode(state))
-        while body:
-            part, body = body[:SNAPSHOT_PART_BYTES], body[SNAPSHOT_PART_BYTES:]
-            kind = _SNAPSHOT_PART if body else _SNAPSHOT
-            self._database.execute(_INSERT, (number, state.key, kind, part))
-            number = None
+            for operation in (*operations, Put(KEYS.head, value)):
+                if isinstance(operation, Put):
+                    row = (operation.key, operation.value, head.sequence)
+                    database.execute(_PUT, row)
+                else:
+                    database.execute(_DELETE, (operation.key, operation.end))
+        self._head = head
+        last = msgspec.json.encode(LastWrite(head.sequence, head.wall))
+        sealed, _ = layout.seal(LAST_WRITE, last, release=RELEASE)
+        # Not synchronized: it may be behind after a power loss, and never ahead of the journal.
+        with suppress(OSError):
+            os.pwrite(self._last_write, sealed.ljust(_LAST_WRITE_BYTES), 0)
 
 
-class SqliteJournal(Journal):
+class SqliteJournal(StoredJournal):
     """A ``SqliteFile`` behind a thread: SQLite waits for the disk, the event loop does not."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
+        super().__init__(KEYS)
         self._file = SqliteFile(directory)
         self.is_local = self._file.is_local
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def load(self) -> float:
         """Read everything; return the offset of the clock."""
-        self.runs = await self._call(self._file.load)
-        self.tokens = await self._call(self._file.load_tokens)
-        self.drains = await self._call(self._file.load_drains)
-        self.forgets = await self._call(self._file.load_forgets)
-        self.term = await self._call(self._file.load_term)
-        return await self._call(self._file.clock_offset)
+        self._adopt(await self._call(self._file.load))
+        self.term = self._file.term
+        return self._file.clock_offset()
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:
         """Make durable what is to be kept. A write that is given up may still succeed."""
@@ -366,7 +359,8 @@ class SqliteJournal(Journal):
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return what tells this boot of the host from all others."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return "unknown"

@@ -29,7 +29,7 @@ from coordinator.core.progress import stragglers
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
-from coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, RunState
+from coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, Phase, RunState
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
 from coordinator.journal.outage import Outage
@@ -43,6 +43,8 @@ log = structlog.get_logger()
 
 # A write that takes longer than this counts as an outage before it returns.
 PATIENCE_S = 5.0
+
+_ON_DAMAGE = 'restore a backup, or see "Damaged journals" in docs/operating.md'
 
 _ORDER: tuple[type[fx.Push], ...] = get_args(fx.Push)
 
@@ -190,12 +192,16 @@ class Driver:
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
         self.registry.forgets = self.journal.forgets
+        self.registry.set_aside = dict(self.journal.set_aside)
+        for problem in self.journal.problems:
+            log.error("the journal is damaged", **problem._asdict(), advice=_ON_DAMAGE)
         effects: list[fx.Effect] = []
         for key in self.journal.runs.states:
             if (state := self._read_run(key)) is not None:
                 effects += self.registry.take_over(state, now=self.now())
-                text = f"{state.run_id}: restored from the journal, {state.phase}"
-                log.info("run restored", message=text, **{"run.id": state.run_id})
+                if state.phase is not Phase.ENDED:
+                    text = f"{state.run_id}: restored from the journal, {state.phase}"
+                    log.info("run restored", message=text, **{"run.id": state.run_id})
             await asyncio.sleep(0)  # a lease is kept alive meanwhile, however much there is
         effects += self.registry.taken_over()
         await self.journal.write(effects, now=self.now())

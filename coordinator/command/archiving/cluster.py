@@ -11,15 +11,14 @@ import msgspec
 
 from coordinator.access.authority import Issuer
 from coordinator.command.archiving.requests import Findings
-from coordinator.core.run.state import InvalidTransition
 from coordinator.errors import CallFailed, CommandFailed
 from coordinator.journal.archive import Archive, is_live
-from coordinator.journal.etcd import layout
-from coordinator.journal.etcd.contents import Contents, read_contents
-from coordinator.journal.etcd.journal import EtcdJournal, fold, folded, this_host
+from coordinator.journal.etcd.contents import Contents
+from coordinator.journal.etcd.journal import EtcdJournal, this_host
 from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import Head
 from coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Put, Transaction
-from coordinator.journal.journal import JournaledRuns
+from coordinator.journal.stored import Loaded, archive_of, load
 from coordinator.leadership import requests as leadership
 from coordinator.leadership.model import Member
 
@@ -39,31 +38,23 @@ class Cluster:
 
     async def read(self) -> Archive:
         """Return what is in it, as it was at one revision at which none led."""
-        contents = await self._contents()
+        loaded = await self._loaded()
+        contents = loaded.contents
         if contents.leader is not None:
             raise self._led(contents)
-        runs = folded(self._keys, contents)
-        if contents.head is None:
+        if contents.head is None and not contents.problems:
             problem = f"there is no journal at {self.name}"
             raise CallFailed(problem, 2, "the prefix after the hosts is part of the address")
         host = this_host()
         monotonic, wall = host.monotonic(), host.wall()
-        offset = contents.head.offset_at(boot_id=host.boot_id, monotonic=monotonic, wall=wall)
-        return Archive(
-            clock=monotonic + offset,
-            wall=wall,
-            term=contents.head.term,
-            authority=(contents.authority or b"").decode(),
-            tokens=list(contents.tokens.tokens.values()),
-            drains=list(contents.drains.values()),
-            forgets=contents.forgets,
-            runs=list(runs.states.values()),
-        )
+        head = contents.head or Head.none()
+        offset = head.offset_at(boot_id=host.boot_id, monotonic=monotonic, wall=wall)
+        return archive_of(loaded, clock=monotonic + offset, wall=wall)
 
     async def write(self, archive: Archive) -> None:
         """Have in it what is in an archive. Raises ``CallFailed`` if there is something."""
         async with self._leading() as term:
-            contents = await self._contents()
+            contents = (await self._loaded()).contents
             if not contents.is_empty or contents.authority or contents.problems:
                 hint = (
                     f"give another prefix, or remove it: etcdctl del --prefix {self._keys.prefix}"
@@ -83,26 +74,10 @@ class Cluster:
 
     async def check(self) -> Findings:
         """Say what is in it, and what cannot be read; a coordinator may lead meanwhile."""
-        contents = await self._contents()
-        found = Findings(
-            place=self.name,
-            runs=len(contents.runs),
-            records=sum(len(run.entries) for run in contents.runs),
-            tokens=len(contents.tokens.tokens),
-            drains=len(contents.drains),
-            size_bytes=contents.size_bytes,
-            has_authority=contents.authority is not None,
-            leader="" if contents.leader is None else self._leader(contents),
-            problems=list(contents.problems),
-        )
-        for run in contents.runs:
-            runs = JournaledRuns()
-            try:
-                fold(runs, run)
-                found.runs_live += is_live(runs.states[run.key])
-            except (ValueError, KeyError, TypeError, InvalidTransition) as error:
-                where = layout.home_range(self._keys, run.home)[0]
-                found.problems.append((where, f"{type(error).__name__}: {error}"))
+        loaded = await self._loaded()
+        contents = loaded.contents
+        found = Findings.of(self.name, contents, loaded.runs.states.values())
+        found.leader = "" if contents.leader is None else self._leader(contents)
         if contents.authority is not None:
             try:
                 Issuer.parse(contents.authority)
@@ -110,8 +85,8 @@ class Cluster:
                 found.problems.append((self._keys.authority, str(error)))
         return found
 
-    async def _contents(self) -> Contents:
-        return read_contents(self._keys, (await self._etcd.read(*self._keys.all)).found)
+    async def _loaded(self) -> Loaded:
+        return load(self._keys, (await self._etcd.read(*self._keys.all)).found)
 
     async def _write(self, archive: Archive, term: int) -> None:
         journal = EtcdJournal(self._etcd, self._keys, term=term)
@@ -144,7 +119,7 @@ class Cluster:
             asked = leadership.campaign(self._keys, member, lease.lease_id)
             outcome = await self._etcd.commit(asked)
             if not outcome.is_done:
-                raise self._led(await self._contents())
+                raise self._led((await self._loaded()).contents)
             yield outcome.revision
         finally:
             with suppress(CommandFailed):  # it ends by itself

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec import Struct
 
+from coordinator.core.run.state import RunState
+from coordinator.journal.archive import is_live
 from coordinator.journal.etcd import address as etcd
 from coordinator.journal.etcd.address import EtcdAddress
+from coordinator.journal.etcd.contents import Contents
 from drumbeat.command.settings import declare, one_of, setting, text
 from drumbeat.violation import Violation
 
@@ -95,3 +99,20 @@ class Findings(Struct, kw_only=True):
     has_authority: bool = False
     leader: str = ""  # the address of who leads on it now
     problems: list[tuple[str, str]] = []
+
+    @staticmethod
+    def of(place: str, contents: Contents, states: Collection[RunState]) -> Findings:
+        """Return what was read of a journal; ``states`` are the runs that can be read."""
+        return Findings(
+            place=place,
+            runs=len(states),
+            runs_live=sum(map(is_live, states)),
+            records=sum(len(run.entries) for run in contents.runs),
+            tokens=len(contents.tokens.tokens),
+            drains=len(contents.drains),
+            size_bytes=contents.size_bytes,
+            has_authority=contents.authority is not None,
+            problems=[
+                (each.key, f"{each.reason}; lost: {each.lost}") for each in contents.problems
+            ],
+        )

@@ -10,9 +10,20 @@ from pathlib import Path
 
 from coordinator.access.authority import Issuer, read_issuer, write_issuer
 from coordinator.command.archiving.requests import Findings
-from coordinator.errors import AuthorityUnusable, CallFailed, JournalCorrupt, StateDirectoryInUse
-from coordinator.journal.archive import Archive, is_live
-from coordinator.journal.sqlite import FILE, SqliteFile
+from coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
+from coordinator.journal.archive import Archive
+from coordinator.journal.etcd.contents import Problem
+from coordinator.journal.etcd.layout import Head
+from coordinator.journal.sqlite import (
+    FILE,
+    KEYS,
+    LAST_WRITE,
+    SqliteFile,
+    boot_id,
+    lock_directory,
+    look,
+)
+from coordinator.journal.stored import Loaded, archive_of, load
 
 
 class StateDirectory:
@@ -23,26 +34,20 @@ class StateDirectory:
         self._directory = directory
 
     async def read(self) -> Archive:
-        """Return what is in it."""
-        with self._opened(must_exist=True) as file:
-            clock = time.monotonic() + file.clock_offset()
+        """Return what is in it, as far as it can be read."""
+        with self._locked():
+            loaded = self._loaded()
+            head = loaded.contents.head or Head.none()
+            offset = head.offset_at(boot_id=boot_id(), monotonic=time.monotonic(), wall=head.wall)
+            archive = archive_of(loaded, clock=time.monotonic() + offset, wall=time.time())
             issuer = read_issuer(self._directory)
-            return Archive(
-                clock=clock,
-                wall=time.time(),
-                term=file.load_term(),
-                authority="" if issuer is None else issuer.content().decode(),
-                tokens=list(file.load_tokens().tokens.values()),
-                drains=list(file.load_drains().values()),
-                forgets=file.load_forgets(),
-                runs=list(file.load().states.values()),
-            )
+            archive.authority = "" if issuer is None else issuer.content().decode()
+            return archive
 
     async def write(self, archive: Archive) -> None:
         """Have in it what is in an archive. Raises ``CallFailed`` if there is something."""
-        with self._opened(must_exist=False) as file:
-            found = (file.load().states, file.load_tokens().tokens, file.load_drains())
-            if any(found) or file.load_forgets():
+        with self._refusals(), closing(SqliteFile(self._directory, may_be_new=True)) as file:
+            if not file.load().contents.is_empty:
                 raise CallFailed(f"the journal in {self.name} is not empty", 2, _ANOTHER)
             issuer = read_issuer(self._directory)
             if issuer is not None and issuer.content() != archive.authority.encode():
@@ -57,50 +62,45 @@ class StateDirectory:
 
     async def check(self) -> Findings:
         """Say what is in it, and what cannot be read."""
-        found = Findings(place=self.name)
-        with self._opened(must_exist=True) as file:
-            found.records, found.size_bytes = file.count_records(), file.size_bytes()
-            with _noted(found):
-                runs = file.load().states.values()
-                found.runs = len(runs)
-                found.runs_live = sum(map(is_live, runs))
-            with _noted(found):
-                found.tokens = len(file.load_tokens().tokens)
-            with _noted(found):
-                found.drains = len(file.load_drains())
-            with _noted(found):
-                file.load_forgets()
-            with _noted(found):
-                file.clock_offset()
-            with _noted(found):
+        with self._locked():
+            contents, runs = self._loaded()
+            found = Findings.of(self.name, contents, runs.states.values())
+            try:
                 found.has_authority = read_issuer(self._directory) is not None
+            except AuthorityUnusable as error:
+                found.problems.append(("ca.key", str(error)))
         return found
 
+    def _loaded(self) -> Loaded:
+        found = look(self._directory)
+        loaded = load(KEYS, found.pairs)
+        if found.problem is not None:
+            lost = "a coordinator refuses to go on from it"
+            loaded.contents.problems.insert(0, Problem(FILE, str(found.problem), lost))
+        return loaded
+
     @contextmanager
-    def _opened(self, *, must_exist: bool) -> Iterator[SqliteFile]:
-        if must_exist and not os.path.lexists(self._directory / FILE):
+    def _locked(self) -> Iterator[None]:
+        """Keep coordinators away from a journal that is there."""
+        if not any(os.path.lexists(self._directory / name) for name in (FILE, LAST_WRITE)):
             problem = f"there is no journal in {self.name}"
             raise CallFailed(problem, 2, "--state-dir names the directory of a coordinator")
+        with self._refusals():
+            lock = lock_directory(self._directory)
         try:
-            file = SqliteFile(self._directory)
+            yield
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
         except StateDirectoryInUse as error:
             problem = f"a coordinator holds the state directory {self.name}"
             raise CallFailed(
                 problem, 2, "end it first, so that nothing changes meanwhile"
             ) from error
-        with closing(file):
-            yield file
 
 
 _ANOTHER = "give a directory that has none; nothing was changed"
-
-
-@contextmanager
-def _noted(found: Findings) -> Iterator[None]:
-    try:
-        yield
-    except JournalCorrupt as error:
-        where, problem, _ = error.args
-        found.problems.append((where, problem))
-    except AuthorityUnusable as error:
-        found.problems.append(("ca.key", str(error)))

@@ -47,6 +47,10 @@ async def _perform(asked: JournalRequest, write: Callable[[str], object]) -> Non
                 archive = await place.read()
                 _write_file(Path(asked.file), archive)
                 write(_told("exported", "to", asked, archive))
+                if archive.left_out:
+                    listed = "; ".join(f"{each.key}: {each.reason}" for each in archive.left_out)
+                    problem = printable(f"not all could be read and is in {asked.file}: {listed}")
+                    raise CallFailed(problem, 1, _SALVAGED)
             case ImportJournal():
                 archive = _read_file(Path(asked.file))
                 await place.write(archive)
@@ -57,7 +61,14 @@ async def _perform(asked: JournalRequest, write: Callable[[str], object]) -> Non
                 if found.problems:
                     broken = count(len(found.problems), "thing")
                     problem = f"the journal {place.name} has {broken} that cannot be read"
-                    raise CallFailed(problem, 1, "keep a copy of it; docs/operating.md goes on")
+                    raise CallFailed(
+                        problem,
+                        1,
+                        'keep a copy, then follow "Damaged journals" in docs/operating.md',
+                    )
+
+
+_SALVAGED = "`coordinator journal import` of this file goes on with all the rest"
 
 
 @asynccontextmanager

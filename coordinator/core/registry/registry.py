@@ -18,7 +18,7 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.registry.throttle import Throttle
 from coordinator.core.run.records import AgentRemoved, CallKind, CallNoted, RunCreated
-from coordinator.core.run.state import Phase, RunState
+from coordinator.core.run.state import Phase, RunState, id_and_generation
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 
@@ -36,7 +36,9 @@ class Registry:
         self.tokens = Tokens(policy)
         self.drains = Drains(most=policy.drains_max)
         self._failures_bytes = 0  # of all runs
-        self.forgets: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
+        self.forgets = fx.KeepForgets()
+        # Ids of runs that the journal has and that cannot be read, with the reason.
+        self.set_aside: dict[str, str] = {}
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
         self._pulse_at: float | None = None  # where others may lead; begins with the first event
@@ -79,6 +81,8 @@ class Registry:
                 return self._drain(event, now)
             case ev.ForgetAsked():
                 return self._forget_asked(event)
+            case ev.TokenCreated() | ev.TokenRevoked():
+                return self._change_token(event, now)
             case _:
                 return self._route(event, now)
         for key in keys:
@@ -150,8 +154,10 @@ class Registry:
         listed = {run.state.key for runs in self._generations.values() for run in runs}
         assert listed == self.runs.keys(), "a run that no id leads to"
 
-    def _route(self, event: ev.FromOutside, now: float) -> list[fx.Effect]:
+    def _route(self, event: ev.ToRun, now: float) -> list[fx.Effect]:
         """Deliver what comes from outside to the run it is meant for."""
+        if reason := self.why_set_aside(event.run_id):
+            return refuse(event, errors.Unavailable(reason))
         match event:
             case ev.SessionOpened():
                 return self._open(event, now)
@@ -165,8 +171,6 @@ class Registry:
                 | ev.CheckpointAsked()
             ):
                 return self._to_latest(event, now)
-            case ev.TokenCreated() | ev.TokenRevoked():
-                return self._change_token(event, now)
             case _:
                 run = self._of_agent(event.run_id, event.incarnation)
                 if run is None:
@@ -247,10 +251,13 @@ class Registry:
         runs = self._generations.get(run_id)
         effects: list[fx.Effect] = []
         result: fx.Steered | errors.CoordinatorError
-        if call_id and call_id in self.forgets:
+        if call_id and call_id in self.forgets.calls:
             result = fx.Steered(outcome="it is forgotten", is_new=False)
-        elif runs is None:
-            result = errors.UnknownRun(run_id)
+        elif runs is None or self.why_set_aside(run_id):
+            keys = [key for key in self.set_aside if id_and_generation(key)[0] == run_id]
+            result = fx.Steered(outcome="it is forgotten") if keys else errors.UnknownRun(run_id)
+            keys += [run.state.key for run in runs or ()]
+            effects += self._forgotten(keys, call_id)
         elif (phase := runs[-1].state.phase) is not Phase.ENDED:
             advice = f"`coordinator stop {run_id}` ends it"
             result = errors.WrongPhase(run_id, f"lives, in the phase {phase}", advice)
@@ -258,10 +265,7 @@ class Registry:
             advice = "ask again once they are gone"
             result = errors.WrongPhase(run_id, "still tells its agents how it ended", advice)
         else:
-            effects += [self._forget(run.state.key) for run in list(runs)]
-            if call_id:
-                self.forgets = (*self.forgets, call_id)[-FORGETS_KNOWN_MAX:]
-                effects.append(fx.KeepForgets(calls=self.forgets))
+            effects += self._forgotten([run.state.key for run in runs], call_id)
             result = fx.Steered(outcome="it is forgotten")
         return [*effects, fx.Answer(request_id=event.request_id, result=result)]
 
@@ -333,7 +337,8 @@ class Registry:
             spec=event.spec,
             failures_kept_max=self._policy.failures_kept_max,
             history_max=self._policy.history_max,
-            generation=predecessor.generation + 1 if predecessor is not None else 1,
+            generation=1
+            + (predecessor.generation if predecessor is not None else self.forgets.generation),
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
         )
         state = RunState.created(record)
@@ -386,25 +391,51 @@ class Registry:
         policy = self._policy
         older = self._generations.get(run_id, [])[:-1]  # all of them have ended
         surplus = older[: max(0, len(older) - policy.runs_ended_per_id_max)]
-        effects = [self._forget(run.state.key) for run in surplus]
-        size = sum(self.ended.values())
-        while len(self.ended) > policy.runs_ended_max or (
-            len(self.ended) > 1 and size > policy.runs_ended_bytes_max
+        keys = [run.state.key for run in surplus]
+        left = {key: size for key, size in self.ended.items() if key not in keys}
+        size = sum(left.values())
+        while len(left) > policy.runs_ended_max or (
+            len(left) > 1 and size > policy.runs_ended_bytes_max
         ):
-            oldest = next(iter(self.ended))
-            size -= self.ended[oldest]
-            effects.append(self._forget(oldest))
-        return effects
+            oldest = next(iter(left))
+            size -= left.pop(oldest)
+            keys.append(oldest)
+        return self._forgotten(keys)
 
-    def _forget(self, key: str) -> fx.Effect:
-        run = self.runs.pop(key)
-        del self.ended[key]
-        runs = self._generations[run.state.run_id]
-        runs.remove(run)
-        if not runs:
-            del self._generations[run.state.run_id]
-        self._deadlines.clear(key)
-        return fx.Forget(run_id=key)
+    def _forgotten(self, keys: list[str], call_id: str = "") -> list[fx.Effect]:
+        """Forget runs, asked by a call or not; no other run ever has the key of one of them."""
+        if not keys:
+            return []
+        for key in keys:
+            self.set_aside.pop(key, None)
+            if (run := self.runs.pop(key, None)) is not None:
+                del self.ended[key]
+                runs = self._generations[run.state.run_id]
+                runs.remove(run)
+                if not runs:
+                    del self._generations[run.state.run_id]
+                self._deadlines.clear(key)
+        calls = (*self.forgets.calls, call_id)[-FORGETS_KNOWN_MAX:] if call_id else None
+        highest = max(id_and_generation(key)[1] for key in keys)
+        self.forgets = fx.KeepForgets(
+            calls=self.forgets.calls if calls is None else calls,
+            generation=max(highest, self.forgets.generation),
+        )
+        return [*(fx.Forget(run_id=key) for key in keys), self.forgets]
+
+    def why_set_aside(self, run_id: str) -> str:
+        """Return why the latest run of an id can't be served; empty: it can, or there is none."""
+        if not self.set_aside:
+            return ""
+        runs = self._generations.get(run_id)
+        known = runs[-1].state.generation if runs else 0
+        for key, reason in self.set_aside.items():
+            of_run, generation = id_and_generation(key)
+            if of_run == run_id and generation > known:
+                return (
+                    f"run {run_id} is set aside: {reason}; `coordinator forget {run_id}` drops it"
+                )
+        return ""
 
 
 def _left(effects: list[fx.Effect]) -> str:

@@ -12,6 +12,7 @@ from coordinator.core.run.records import RunCreated
 from coordinator.journal.changes import Change, Compact
 from coordinator.journal.etcd import layout
 from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import Home
 from coordinator.journal.etcd.model import Delete, Put
 
 # Of one transaction. etcd takes 128 and 1.5 MiB, unless it was told otherwise; the head and the
@@ -31,7 +32,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     number: int
     changes: tuple[Change, ...]
     transactions: tuple[tuple[Operation, ...], ...]  # what each does, beside writing the head
-    homes: dict[str, str]  # of all runs afterwards, by ``RunState.key``
+    homes: dict[str, Home]  # of all runs afterwards, by ``RunState.key``
 
 
 def split(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
@@ -48,15 +49,18 @@ def split(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
     yield tuple(group)
 
 
-def plan(changes: Sequence[Change], *, number: int, keys: Keys, homes: Mapping[str, str]) -> Batch:
+def plan(
+    changes: Sequence[Change], *, number: int, keys: Keys, homes: Mapping[str, Home], release: str
+) -> Batch:
     """Return what to write for a group of changes."""
-    planned = _Plan(keys, number, homes)
+    planned = _Plan(keys, number, homes, release)
     for position, change in enumerate(changes):
         planned.take(change, position)
+    values = list(planned.values())
     return Batch(
         number=number,
         changes=tuple(changes),
-        transactions=tuple(_packed(planned.values(), planned.points())),
+        transactions=tuple(_packed(values, planned.points())),
         homes=planned.homes,
     )
 
@@ -64,10 +68,10 @@ def plan(changes: Sequence[Change], *, number: int, keys: Keys, homes: Mapping[s
 class _Plan:
     """What one batch brings, as it is gathered."""
 
-    def __init__(self, keys: Keys, number: int, homes: Mapping[str, str]) -> None:
+    def __init__(self, keys: Keys, number: int, homes: Mapping[str, Home], release: str) -> None:
         self.homes = dict(homes)
-        self._keys, self._number = keys, number
-        self._entries: dict[str, list[bytes]] = {}  # by home
+        self._keys, self._number, self._release = keys, number, release
+        self._entries: dict[str, list[bytes]] = {}  # by ``RunState.key``
         self._points: dict[str, Operation] = {}  # by key
 
     def take(self, change: Change, position: int) -> None:
@@ -76,44 +80,53 @@ class _Plan:
             case Persist(run_id=key, record=record):
                 if isinstance(record, RunCreated):
                     self._make_home(key, position)
-                self._entries.setdefault(self.homes[key], []).append(layout.encode_entry(record))
+                self._entries.setdefault(key, []).append(layout.encode_entry(record))
             case Compact(state):
-                home = self.homes.get(state.key)
-                if home is None:
-                    home = self._make_home(state.key, position)
+                if (home := self.homes.get(state.key)) is None:
+                    self._make_home(state.key, position)
                 else:
-                    self._delete(*layout.home_range(keys, home, before=self._number))
-                self._entries[home] = [layout.encode_entry(state)]
+                    self.homes[state.key] = Home(home.name)  # nothing is before it any more
+                    self._delete(*layout.home_range(keys, home.name, before=self._number))
+                self._entries[state.key] = [layout.encode_entry(state)]
             case Forget(run_id=key):
-                home = self.homes.pop(key)
-                self._entries.pop(home, None)
-                self._delete(*layout.home_range(keys, home))
+                self._entries.pop(key, None)
+                self._delete(*layout.home_range(keys, self.homes.pop(key).name))
             case KeepToken(token_id=token_id, token=token):
-                at = layout.token_key(keys, token_id)
-                value = None if token is None else msgspec.json.encode(token)
-                self._points[at] = Delete(at) if value is None else Put(at, value)
+                self._put(layout.token_key(keys, token_id), token)
             case KeepDrain(drain=drain, is_kept=is_kept):
-                at = layout.drain_key(keys, drain)
-                value = msgspec.json.encode(layout.PlacedDrain(position, drain))
-                self._points[at] = Put(at, value) if is_kept else Delete(at)
-            case KeepForgets(calls=calls):
-                self._points[keys.forgets] = Put(keys.forgets, msgspec.json.encode(calls))
+                placed = layout.PlacedDrain(position, drain) if is_kept else None
+                self._put(layout.drain_key(keys, drain), placed)
+            case KeepForgets():
+                self._put(keys.forgets, change)
 
     def values(self) -> Iterator[Put]:
         """Return what the batch brings runs. It is not there for readers yet."""
-        for home, entries in self._entries.items():
-            value = layout.join_entries(entries)
-            for key, part in layout.parts_of(self._keys, home, self._number, value):
-                yield Put(key, part)
+        for key, entries in self._entries.items():
+            home, after = self.homes[key]
+            name = layout.value_name(self._keys, home, self._number)
+            body = layout.join_entries(entries)
+            value, checksum = layout.seal(name, body, release=self._release, after=after)
+            self.homes[key] = Home(home, checksum)
+            for part_key, part in layout.parts_of(self._keys, home, self._number, value):
+                yield Put(part_key, part)
 
     def points(self) -> list[Operation]:
         """Return what is there at once, and so comes last."""
         return list(self._points.values())
 
-    def _make_home(self, key: str, position: int) -> str:
-        home = layout.new_home(key, batch=self._number, position=position)
-        self.homes[key] = home
-        return home
+    def _make_home(self, key: str, position: int) -> None:
+        name = layout.new_home(key, batch=self._number, position=position)
+        self.homes[key] = Home(name)
+
+    def _put(self, key: str, value: object | None) -> None:
+        """Have a key keep a value; None: be there no more."""
+        if value is None:
+            self._points[key] = Delete(key)
+            return
+        body = msgspec.json.encode(value)
+        self._points[key] = Put(
+            key, layout.seal(self._keys.name(key), body, release=self._release)[0]
+        )
 
     def _delete(self, key: str, end: str) -> None:
         self._points[key] = Delete(key, end)

@@ -1,32 +1,43 @@
-"""Pure. Keys and values of etcd as what a journal holds, and what of it cannot be read."""
+"""Pure. Keys and values as what a journal holds, and what of it cannot be read."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from coordinator.access.token_table import KeptToken, TokenTable
+from coordinator.core.effects import KeepForgets
 from coordinator.core.model import KeptDrain
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import RunState
 from coordinator.journal.etcd import layout
 from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Head, Item
+from coordinator.journal.etcd.layout import Head, Home, Item, Unreadable
 from coordinator.journal.etcd.model import KeyValue
 
 Value = TypeVar("Value")
+
+
+class Problem(NamedTuple):
+    """A key that cannot be read, why, and what is lost by that."""
+
+    key: str
+    reason: str
+    lost: str
 
 
 class KeptRun(Struct):
     """What there is of one run: what came since its snapshot, if it has one."""
 
     key: str  # ``RunState.key``
-    home: str
-    entries: list[Record | RunState]
+    home: Home
+    entries: list[Record | RunState] = msgspec.field(default_factory=list)
+    problem: str = ""  # why it cannot be read; empty: it can
 
 
 class Contents(Struct):
@@ -38,17 +49,16 @@ class Contents(Struct):
     runs: list[KeptRun] = msgspec.field(default_factory=list)  # in order of creation
     tokens: TokenTable = msgspec.field(default_factory=TokenTable)
     drains: dict[tuple[str, str], KeptDrain] = msgspec.field(default_factory=dict)
-    forgets: tuple[str, ...] = ()
-    unfinished: list[str] = msgspec.field(
-        default_factory=list
-    )  # keys of a batch that never came about
-    problems: list[tuple[str, str]] = msgspec.field(default_factory=list)  # keys, what is wrong
+    forgets: KeepForgets = msgspec.field(default_factory=KeepForgets)
+    # Keys of a batch that never came about.
+    unfinished: list[str] = msgspec.field(default_factory=list)
+    problems: list[Problem] = msgspec.field(default_factory=list)  # those of runs among them
     size_bytes: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever kept in it."""
-        return not (self.runs or self.tokens.tokens or self.drains or self.forgets)
+        return not (self.runs or self.tokens.tokens or self.drains or self.forgets.calls)
 
 
 def read_contents(keys: Keys, found: Iterable[KeyValue]) -> Contents:
@@ -59,37 +69,41 @@ def read_contents(keys: Keys, found: Iterable[KeyValue]) -> Contents:
 class _Reader:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
+        self._spoiled: dict[str, str] = {}  # homes that lack a value, and why
         self.contents = Contents()
 
     def read(self, found: Iterable[KeyValue]) -> Contents:
         keys, contents = self._keys, self.contents
         pairs = {pair.key: pair for pair in found}
         contents.size_bytes = sum(len(pair.key) + len(pair.value) for pair in pairs.values())
-        contents.leader = pairs.get(keys.leader)
-        if (authority := pairs.get(keys.authority)) is not None:
+        contents.leader = pairs.pop(keys.leader, None)
+        _take(pairs, keys.members)
+        if (authority := pairs.pop(keys.authority, None)) is not None:
             contents.authority = authority.value
-        if (head := pairs.get(keys.head)) is not None:
-            contents.head = self._decoded(head, layout.decode_head)
-        if (forgets := pairs.get(keys.forgets)) is not None:
-            calls = self._decoded(forgets, lambda value: _json(value, tuple[str, ...]))
-            contents.forgets = calls or ()
-        self._read_tokens(_within(pairs.values(), keys.tokens))
-        self._read_drains(_within(pairs.values(), keys.drains))
-        self._read_runs(_within(pairs.values(), keys.runs))
-        if keys.head not in pairs and contents.unfinished:
-            contents.problems.append((keys.head, layout.HEAD_MISSING))
+        if (head := pairs.pop(keys.head, None)) is not None:
+            contents.head = self._decoded(
+                head, lambda value: layout.decode_head(keys, value), "the journal cannot be used"
+            )
+        elif pairs:
+            self._note(keys.head, layout.HEAD_MISSING, "the journal cannot be used")
+        if (forgets := pairs.pop(keys.forgets, None)) is not None:
+            lost = "the number of a forgotten run may be used again"
+            contents.forgets = self._opened(forgets, KeepForgets, lost) or KeepForgets()
+        self._read_tokens(_take(pairs, keys.tokens))
+        self._read_drains(_take(pairs, keys.drains))
+        self._read_runs(_take(pairs, keys.runs))
+        for pair in pairs.values():
+            self._note(pair.key, "unexpected name of a key", "the record in it")
         return contents
 
     def _read_tokens(self, pairs: list[KeyValue]) -> None:
         """Take tokens in, in order of their creation."""
         tokens = []
         for pair in pairs:
-            token = self._decoded(pair, lambda value: _json(value, KeptToken))
-            if token is None:
-                continue
-            if layout.token_key(self._keys, token.token_id) != pair.key:
-                self.contents.problems.append((pair.key, "it has the token of another id"))
-            tokens.append((token.created_at, pair.create_revision, token))
+            lost = "this token lets nobody in, or is not known as revoked"
+            token = self._opened(pair, KeptToken, lost)
+            if token is not None:
+                tokens.append((token.created_at, pair.create_revision, token))
         for *_, token in sorted(tokens, key=lambda each: each[:2]):
             self.contents.tokens.put(token.token_id, token)
 
@@ -97,7 +111,7 @@ class _Reader:
         """Take drains in, in the order of their last changes."""
         drains = []
         for pair in pairs:
-            placed = self._decoded(pair, lambda value: _json(value, layout.PlacedDrain))
+            placed = self._opened(pair, layout.PlacedDrain, "this drain: ask for it again")
             if placed is not None:
                 drains.append((pair.mod_revision, placed.position, placed.drain))
         for *_, drain in sorted(drains, key=lambda each: each[:2]):
@@ -106,11 +120,14 @@ class _Reader:
     def _read_runs(self, pairs: list[KeyValue]) -> None:
         """Take runs in: their keys are in the order of homes, batches and parts."""
         contents = self.contents
-        batch_max = contents.head.batch if contents.head is not None else 0
+        batch_max = math.inf if contents.head is None else contents.head.batch
         values: dict[tuple[str, int], list[tuple[Item, KeyValue]]] = {}
         for pair in pairs:
-            item = self._decoded(pair, self._item(pair.key))
-            if item is None:
+            try:
+                item = Item.parse(self._keys, pair.key)
+            except Unreadable as error:
+                self._note(pair.key, str(error), "the run of this record")
+                self._spoil(pair, str(error))
                 continue
             if item.batch > batch_max:
                 contents.unfinished.append(pair.key)
@@ -118,32 +135,61 @@ class _Reader:
                 values.setdefault((item.home, item.batch), []).append((item, pair))
         runs: dict[str, KeptRun] = {}
         for (home, _), parts in values.items():
-            run = runs.setdefault(home, KeptRun(layout.run_of(home), home, []))
-            first, pair = parts[0]
-            if [item.part for item, _ in parts] != list(range(first.parts)):
-                problem = f"{len(parts)} of its {first.parts} parts are there"
-                contents.problems.append((pair.key, problem))
-                continue
-            whole = replace(pair, value=b"".join(part.value for _, part in parts))
-            entries = self._decoded(whole, layout.decode_entries)
-            run.entries += entries or []
+            run = runs.setdefault(home, KeptRun(layout.run_of(home), Home(home)))
+            if not run.problem:
+                self._read_value(run, parts)
         contents.runs = list(runs.values())
+        for run in contents.runs:
+            run.problem = run.problem or self._spoiled.get(run.home.name, "")
 
-    def _item(self, key: str) -> Callable[[bytes], Item]:
-        return lambda _value: Item.parse(self._keys, key)
+    def _read_value(self, run: KeptRun, parts: list[tuple[Item, KeyValue]]) -> None:
+        """Add to a run what a batch brought it, or note why that cannot be read."""
+        first, pair = parts[0]
+        try:
+            sealed = layout.unseal(_joined(parts))
+            name = layout.value_name(self._keys, first.home, first.batch)
+            sealed.check(name, after=run.home.checksum)
+            run.entries += layout.decode_entries(sealed)
+            run.home = Home(first.home, sealed.checksum)
+        except Unreadable as error:
+            run.problem = f"{pair.key}: {error}"
+            self._note(pair.key, str(error), f"run {run.key}, which is set aside")
+            self._spoil(pair, run.problem)
 
-    def _decoded(self, pair: KeyValue, decode: Callable[[bytes], Value]) -> Value | None:
-        """Return a value, or None once it is noted why it cannot be read."""
+    def _spoil(self, pair: KeyValue, problem: str) -> None:
+        """Note that a value was written for a run which lacks it, if it says so."""
+        with suppress(Unreadable):
+            home = layout.home_of(self._keys, layout.unseal(pair.value).name)
+            self._spoiled.setdefault(home, problem)
+
+    def _opened(self, pair: KeyValue, kind: type[Value], lost: str) -> Value | None:
+        """Return what a sealed value holds, or None once it is noted why it cannot be read."""
+        name = self._keys.name(pair.key)
+
+        def decode(value: bytes) -> Value:
+            found: Value = layout.opened(layout.unseal(value).check(name), kind)
+            return found
+
+        return self._decoded(pair, decode, lost)
+
+    def _decoded(self, pair: KeyValue, decode: Callable[[bytes], Value], lost: str) -> Value | None:
         try:
             return decode(pair.value)
-        except (ValueError, TypeError, msgspec.MsgspecError) as error:
-            self.contents.problems.append((pair.key, f"{type(error).__name__}: {error}"))
+        except Unreadable as error:
+            self._note(pair.key, str(error), lost)
             return None
 
+    def _note(self, key: str, reason: str, lost: str) -> None:
+        self.contents.problems.append(Problem(key, reason, lost))
 
-def _json(value: bytes, kind: Any) -> Any:
-    return msgspec.json.decode(value, type=kind)
+
+def _joined(parts: list[tuple[Item, KeyValue]]) -> bytes:
+    """Return the value that came in parts."""
+    if [item.part for item, _ in parts] != list(range(parts[0][0].parts)):
+        raise Unreadable(f"{len(parts)} of its {parts[0][0].parts} parts are there")
+    return b"".join(pair.value for _, pair in parts)
 
 
-def _within(pairs: Iterable[KeyValue], keys: tuple[str, str]) -> list[KeyValue]:
-    return [pair for pair in pairs if keys[0] <= pair.key < keys[1]]
+def _take(pairs: dict[str, KeyValue], keys: tuple[str, str]) -> list[KeyValue]:
+    """Remove a range from the pairs, and return it in order."""
+    return [pairs.pop(key) for key in sorted(pairs) if keys[0] <= key < keys[1]]

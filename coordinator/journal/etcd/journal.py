@@ -14,20 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
 from coordinator import errors
 from coordinator.core import effects as fx
-from coordinator.core.run.records import RunCreated
-from coordinator.core.run.state import InvalidTransition, RunState
 from coordinator.journal.changes import Change
 from coordinator.journal.etcd import layout
 from coordinator.journal.etcd.batches import OPERATIONS_MAX, Batch, Operation, plan, split
-from coordinator.journal.etcd.contents import Contents, KeptRun, read_contents
 from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Head
+from coordinator.journal.etcd.layout import Head, Unreadable
 from coordinator.journal.etcd.model import (
     Delete,
     Etcd,
@@ -37,10 +33,9 @@ from coordinator.journal.etcd.model import (
     KeyValue,
     Outcome,
     Put,
-    Reading,
     Transaction,
 )
-from coordinator.journal.journal import Journal, JournaledRuns
+from coordinator.journal.stored import RELEASE, StoredJournal, load, unreadable
 
 log = structlog.get_logger()
 
@@ -58,8 +53,8 @@ READ_AT_ONCE_BYTES = 512 * 1024
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _HINT = (
-    "`coordinator journal check` tells all that is wrong; another prefix starts with an empty "
-    "journal, and a snapshot of etcd (etcdctl snapshot save) keeps what is there"
+    "restore a snapshot of etcd, or save what can be read with `coordinator journal export` and "
+    "import it below another prefix; `coordinator journal check` names all that is damaged"
 )
 
 Result = TypeVar("Result")
@@ -91,7 +86,7 @@ class _UnderWay:
         self.written = 0  # of its transactions
 
 
-class EtcdJournal(Journal):
+class EtcdJournal(StoredJournal):
     """The journal of one term, which begins with ``load``.
 
     A write that raises ``JournalOutage`` may have been done, or come about later: given again, it
@@ -99,12 +94,10 @@ class EtcdJournal(Journal):
     """
 
     def __init__(self, etcd: Etcd, keys: Keys, *, term: int, host: Host | None = None) -> None:
-        super().__init__()
+        super().__init__(keys)
         self.term = term
-        self._etcd, self._keys, self._host = etcd, keys, host or this_host()
-        self._head: Head | None = None
+        self._etcd, self._host = etcd, host or this_host()
         self._revision = 0  # of the head
-        self._homes: dict[str, str] = {}
         self._under_way: _UnderWay | None = None
         self._history_from = 0  # what is before is forgotten next
         self._history_writes = self._history_bytes = 0
@@ -115,15 +108,14 @@ class EtcdJournal(Journal):
         reading = await self._patiently(lambda: self._etcd.read(*self._keys.all))
         self._history_from = reading.revision
         if sum(len(pair.value) for pair in reading.found) <= READ_AT_ONCE_BYTES:
-            contents, self.runs = _read(self._keys, reading)
+            loaded = load(self._keys, reading.found)
         else:
-            contents, self.runs = await asyncio.to_thread(_read, self._keys, reading)
-        self.tokens, self.drains = contents.tokens, contents.drains
-        self.forgets = contents.forgets
-        self._homes = {run.key: run.home for run in contents.runs}
+            loaded = await asyncio.to_thread(load, self._keys, reading.found)
+        self._adopt(loaded)
+        unfinished = loaded.contents.unfinished
         # Their batch never came about, and the next one has its number.
-        for at in range(0, len(contents.unfinished), OPERATIONS_MAX):
-            keys = contents.unfinished[at : at + OPERATIONS_MAX]
+        for at in range(0, len(unfinished), OPERATIONS_MAX):
+            keys = unfinished[at : at + OPERATIONS_MAX]
             now = self._host.monotonic() + head.offset
             await self._commit(tuple(map(Delete, keys)), batch=head.batch, now=now)
         return head.offset
@@ -166,7 +158,7 @@ class EtcdJournal(Journal):
     def _plan(self, changes: Sequence[Change]) -> Batch:
         assert self._head is not None, "it is loaded first"
         number = self._head.batch + 1
-        return plan(changes, number=number, keys=self._keys, homes=self._homes)
+        return plan(changes, number=number, keys=self._keys, homes=self._homes, release=RELEASE)
 
     async def _take_over(self) -> Head:
         """Write the first head of the term."""
@@ -181,7 +173,7 @@ class EtcdJournal(Journal):
         boot_id, sequence, batch, offset = self._host.boot_id, 0, 0, 0.0
         self._revision = 0
         if found:
-            before = decoded_head(self._keys, found[0])
+            before = self._decoded(found[0])
             offset = before.offset_at(boot_id=boot_id, monotonic=monotonic, wall=wall)
             sequence, batch = before.sequence, before.batch
             self._revision = found[0].mod_revision
@@ -211,7 +203,7 @@ class EtcdJournal(Journal):
         )
         transaction = Transaction(
             conditions=(IsCreated(keys.leader, self.term), IsModified(keys.head, self._revision)),
-            then=(Put(keys.head, msgspec.json.encode(head)), *operations),
+            then=(Put(keys.head, layout.encode_head(keys, head, release=RELEASE)), *operations),
             otherwise=(Get(keys.leader), Get(keys.head)),
         )
         outcome = await self._patiently(lambda: self._etcd.commit(transaction))
@@ -225,7 +217,7 @@ class EtcdJournal(Journal):
         leaders, heads = outcome.found
         if not leaders or leaders[0].create_revision != self.term or not heads:
             raise self._lost()
-        found = decoded_head(self._keys, heads[0])
+        found = self._decoded(heads[0])
         if (found.term, found.sequence) != (head.term, head.sequence):
             raise self._lost()
         return heads[0].mod_revision
@@ -251,43 +243,12 @@ class EtcdJournal(Journal):
         except errors.CommandFailed as error:  # it is asked for again, and nothing waits for it
             log.debug("etcd was not compacted", reason=str(error))
 
+    def _decoded(self, pair: KeyValue) -> Head:
+        """Read a head. Raises ``JournalCorrupt`` or ``JournalUnusable``."""
+        try:
+            return layout.decode_head(self._keys, pair.value)
+        except Unreadable as error:
+            raise unreadable(pair.key, error, _HINT) from error
+
     def _lost(self) -> errors.LostLeadership:
         return errors.LostLeadership(self._keys.prefix.rstrip("/"))
-
-
-def _read(keys: Keys, reading: Reading) -> tuple[Contents, JournaledRuns]:
-    contents = read_contents(keys, reading.found)
-    return contents, folded(keys, contents)
-
-
-def folded(keys: Keys, contents: Contents) -> JournaledRuns:
-    """Return the runs of a journal. Raises ``JournalCorrupt``, which names a key."""
-    for key, problem in contents.problems:
-        raise errors.JournalCorrupt(key, problem, _HINT)
-    runs = JournaledRuns()
-    for run in contents.runs:
-        try:
-            fold(runs, run)
-        except (ValueError, KeyError, TypeError, InvalidTransition) as error:
-            where = layout.home_range(keys, run.home)[0]
-            raise errors.JournalCorrupt(where, f"{type(error).__name__}: {error}", _HINT) from error
-    return runs
-
-
-def fold(runs: JournaledRuns, run: KeptRun) -> None:
-    """Take a run in. Raises what comes of entries that no run can have."""
-    if not run.entries or not isinstance(run.entries[0], RunState | RunCreated):
-        raise ValueError("its beginning is missing")
-    for entry in run.entries:
-        if isinstance(entry, RunState):
-            runs.put(entry)
-        else:
-            runs.take([fx.Persist(run_id=run.key, record=entry)])
-
-
-def decoded_head(keys: Keys, pair: KeyValue) -> Head:
-    """Read a head. Raises ``JournalCorrupt``."""
-    try:
-        return layout.decode_head(pair.value)
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:
-        raise errors.JournalCorrupt(keys.head, str(error), _HINT) from error

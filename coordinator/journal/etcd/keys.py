@@ -19,8 +19,12 @@ class Keys:
         self.runs = below(f"{self.prefix}runs/")
         self.tokens = below(f"{self.prefix}tokens/")
         self.drains = below(f"{self.prefix}drains/")
-        # Ids of the latest calls that made runs forgotten.
+        # A ``KeepForgets``.
         self.forgets = f"{self.prefix}forgets"
+
+    def name(self, key: str) -> str:
+        """Return a key without the prefix: a journal may be moved below another one."""
+        return key.removeprefix(self.prefix)
 
     def member(self, member_id: str) -> str:
         """Return the key of a coordinator that is there, bound to its lease."""

@@ -1,4 +1,7 @@
-"""Pure. What the keys and values of a journal on etcd mean.
+"""Pure. What the keys and values of a journal mean, on etcd and in SQLite alike.
+
+Each value begins with a line, its seal: the format, the release that wrote it, its name and a
+checksum. In a run each checksum continues that of the value before it, so that none can be missing.
 
 A run has a home, a folder of keys that sort by when runs were created. In it each batch of changes
 has one value with all that it brought the run, in parts if it is large. Only what is of a batch up
@@ -8,9 +11,11 @@ to that of the head is there for readers: so a batch of many transactions comes 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import isfinite
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 from urllib.parse import quote
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -20,17 +25,93 @@ from coordinator.core.run.records import Record
 from coordinator.core.run.state import RunState
 from coordinator.journal.etcd.keys import Keys, below
 
-LAYOUT_VERSION = 1
+# Raised whenever an older release could not read what this one writes.
+FORMAT = 2
 # etcd takes 1.5 MiB in a request; a value leaves room for keys, conditions and the head.
 PART_BYTES_MAX = 1024 * 1024
 
 # Without it nothing tells which batches have come about, so nothing must be done about any.
-HEAD_MISSING = "it is missing, though there are runs"
+HEAD_MISSING = "the head of the journal is missing, though there are records"
 
 SNAPSHOT = "Snapshot"
 KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Record)} | {SNAPSHOT: RunState}
 
 _ITEM = re.compile(r"([0-9a-f]{16}-[^/]+)/([0-9a-f]{10})\.([0-9a-f]{4})-([0-9a-f]{4})")
+
+
+class Unreadable(ValueError):
+    """A value that is not as a coordinator wrote it, or that this release does not understand."""
+
+
+class NewerRelease(Unreadable):
+    """A value in a format that this release does not know."""
+
+    def __init__(self, release: str) -> None:
+        super().__init__(f"it was written by a newer release ({release})")
+        self.release = release
+
+
+class Sealed(NamedTuple):
+    """A value with its seal."""
+
+    release: str
+    name: str  # its key below the prefix; without the part, of a value in parts
+    checksum: int
+    body: bytes
+
+    def check(self, name: str, *, after: int = 0) -> Sealed:
+        """Return this if it is what was written below a name, after another checksum."""
+        if self.name != name:
+            raise Unreadable(f"it was written as {self.name}")
+        if self.checksum != _checksum(self.release, name, self.body, after):
+            raise Unreadable("it was changed, or what was written before it is missing")
+        return self
+
+
+def seal(name: str, body: bytes, *, release: str, after: int = 0) -> tuple[bytes, int]:
+    """Return a value with its seal, and its checksum."""
+    checksum = _checksum(release, name, body, after)
+    return msgspec.json.encode((FORMAT, release, name, checksum)) + b"\n" + body, checksum
+
+
+def unseal(value: bytes) -> Sealed:
+    """Read a seal; it is not compared with what it seals. Raises ``Unreadable``."""
+    line, _, body = value.partition(b"\n")
+    try:
+        number, release = msgspec.json.decode(line, type=list[Any])[:2]
+        if number == FORMAT:
+            _, release, name, checksum = msgspec.json.decode(line, type=tuple[int, str, str, int])
+            return Sealed(release, name, checksum, body)
+    except ValueError:  # also what msgspec raises
+        raise Unreadable("it does not begin as a record of a journal") from None
+    if isinstance(number, int) and number > FORMAT and isinstance(release, str):
+        raise NewerRelease(release)
+    raise Unreadable(f"it is of a format before {FORMAT}, which this release does not read")
+
+
+def opened(sealed: Sealed, kind: Any) -> Any:
+    """Return what a sealed value holds. Raises ``Unreadable``."""
+    return decoded(sealed, lambda body: msgspec.json.decode(body, type=kind))
+
+
+def decoded(sealed: Sealed, decode: Callable[[bytes], Any]) -> Any:
+    """Return what ``decode`` makes of a sealed value. Raises ``Unreadable``."""
+    try:
+        return decode(sealed.body)
+    except (ValueError, TypeError) as error:  # also what msgspec raises
+        problem = f"{type(error).__name__}: {error}; release {sealed.release} wrote it"
+        raise Unreadable(problem) from error
+
+
+def _checksum(release: str, name: str, body: bytes, after: int) -> int:
+    return crc32(body, crc32(f"{FORMAT} {release} {name}\n".encode(), after))
+
+
+class Home(NamedTuple):
+    """Where a run's values are, and the checksum that the next one continues."""
+
+    name: str  # below the range of runs
+    checksum: int = 0
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -45,7 +126,11 @@ class Head(Struct, frozen=True, kw_only=True):
     wall: float
     offset: float
     boot_id: str
-    version: int = LAYOUT_VERSION
+
+    @staticmethod
+    def none() -> Head:
+        """Return the head of a journal that has none yet."""
+        return Head(term=1, sequence=0, batch=0, clock=0.0, wall=0.0, offset=0.0, boot_id="")
 
     def offset_at(self, *, boot_id: str, monotonic: float, wall: float) -> float:
         """Return what to add to the monotonic clock of this host so that time goes on.
@@ -68,10 +153,10 @@ class Item(Struct, frozen=True):
 
     @staticmethod
     def parse(keys: Keys, key: str) -> Item:
-        """Read a key. Raises ``ValueError``."""
+        """Read a key. Raises ``Unreadable``."""
         match = _ITEM.fullmatch(key.removeprefix(keys.runs[0]))
         if match is None:
-            raise ValueError("its name is none that a coordinator gives")
+            raise Unreadable("unexpected name of a key")
         home, *numbers = match.groups()
         return Item(home, *(int(number, 16) for number in numbers))
 
@@ -96,6 +181,17 @@ def home_range(keys: Keys, home: str, *, before: int | None = None) -> tuple[str
     return (first, end) if before is None else (first, f"{first}{before:010x}")
 
 
+def value_name(keys: Keys, home: str, batch: int) -> str:
+    """Return the name that is sealed with what a batch brought a run."""
+    return keys.name(f"{keys.runs[0]}{home}/{batch:010x}")
+
+
+def home_of(keys: Keys, name: str) -> str:
+    """Return whose home a name is in; empty: in none."""
+    runs = keys.name(keys.runs[0])
+    return name.removeprefix(runs).rpartition("/")[0] if name.startswith(runs) else ""
+
+
 def parts_of(keys: Keys, home: str, batch: int, value: bytes) -> list[tuple[str, bytes]]:
     """Return a value as keys and values that are small enough."""
     pieces = [value[at : at + PART_BYTES_MAX] for at in range(0, len(value), PART_BYTES_MAX)]
@@ -114,22 +210,29 @@ def join_entries(entries: list[bytes]) -> bytes:
     return b"[%s]" % b",".join(entries)
 
 
-def decode_entries(value: bytes) -> list[Record | RunState]:
-    """Return the entries of a value. Raises ``ValueError``, also as ``msgspec.MsgspecError``."""
-    entries = msgspec.json.decode(value, type=list[tuple[str, msgspec.Raw]])
-    if unknown := [kind for kind, _ in entries if kind not in KINDS]:
-        raise ValueError(f"it has {unknown[0]!r}, which this coordinator does not know")
-    return [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in entries]
+def decode_entries(sealed: Sealed) -> list[Record | RunState]:
+    """Return the entries of a value. Raises ``Unreadable``."""
+
+    def decode(body: bytes) -> list[Record | RunState]:
+        entries = msgspec.json.decode(body, type=list[tuple[str, msgspec.Raw]])
+        if unknown := [kind for kind, _ in entries if kind not in KINDS]:
+            raise ValueError(f"this release does not know {unknown[0]!r}")
+        return [msgspec.json.decode(entry, type=KINDS[kind]) for kind, entry in entries]
+
+    found: list[Record | RunState] = decoded(sealed, decode)
+    return found
 
 
-def decode_head(value: bytes) -> Head:
-    """Read a head. Raises ``ValueError``, also as ``msgspec.MsgspecError``."""
-    head = msgspec.json.decode(value, type=Head)
-    if head.version != LAYOUT_VERSION:
-        version = f"version {head.version}, this coordinator reads {LAYOUT_VERSION}"
-        raise ValueError(f"the journal has {version}")
+def encode_head(keys: Keys, head: Head, *, release: str) -> bytes:
+    """Return the value of a head."""
+    return seal(keys.name(keys.head), msgspec.json.encode(head), release=release)[0]
+
+
+def decode_head(keys: Keys, value: bytes) -> Head:
+    """Read a head. Raises ``Unreadable``."""
+    head: Head = opened(unseal(value).check(keys.name(keys.head)), Head)
     if not all(map(isfinite, (head.clock, head.wall, head.offset))):
-        raise ValueError(f"its clock is {head.clock}")
+        raise Unreadable(f"its clock is {head.clock}")
     return head
 
 

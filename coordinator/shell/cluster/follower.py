@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
-import msgspec
 import structlog
 
 from coordinator.access.caller import Caller
 from coordinator.access.token_table import KeptToken, TokenTable
 from coordinator.errors import CoordinatorError, NotLeader
+from coordinator.journal.etcd import layout
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.model import Etcd, KeyValue
 from coordinator.leadership.election import Election
@@ -97,7 +97,7 @@ class Follower:
             async for pairs, _ in readings:
                 before, table = self._tokens, TokenTable()
                 for pair in pairs.values():
-                    if (token := _token(pair)) is not None:
+                    if (token := _token(self._keys, pair)) is not None:
                         table.put(token.token_id, token)
                 self._tokens = table
                 for token_id in table.tokens:
@@ -112,13 +112,15 @@ class Follower:
         return NotLeader(address, reason or self._election.reason or "one is about to lead")
 
 
-def _token(pair: KeyValue) -> KeptToken | None:
+def _token(keys: Keys, pair: KeyValue) -> KeptToken | None:
     """Return a token, or nothing if it lets no caller in because it cannot be read."""
     try:
-        return msgspec.json.decode(pair.value, type=KeptToken)
-    except msgspec.DecodeError as error:
+        sealed = layout.unseal(pair.value).check(keys.name(pair.key))
+        token: KeptToken | None = layout.opened(sealed, KeptToken)
+    except layout.Unreadable as error:
         log.warning("a token in etcd cannot be read", key=pair.key, reason=str(error))
-        return None
+        token = None
+    return token
 
 
 def _lost_term(context: Any) -> int:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from coordinator.core.run.state import RunState
-from coordinator.journal.etcd.layout import Head, Item, PlacedDrain, decode_entries, decode_head
+from coordinator.core.effects import Persist
+from coordinator.core.run.state import Phase, RunState
+from coordinator.journal.etcd.layout import (
+    Head,
+    Item,
+    PlacedDrain,
+    decode_entries,
+    decode_head,
+    opened,
+    unseal,
+)
 from coordinator.journal.etcd.model import Delete, Put
 from tests.simulation.failover.coordinator import Coordinator
 from tests.simulation.failover.etcd import KEYS, EtcdService
@@ -50,17 +57,17 @@ class JournalWatcher:
         assert leader[0].create_revision == life.term, f"{who} writes, and another one leads"
         heads = [each.value for each in changed if isinstance(each, Put) and each.key == KEYS.head]
         assert heads, f"{who} leaves no mark"
-        self._head = head = decode_head(heads[0])
+        self._head = head = decode_head(KEYS, heads[0])
         assert head.term == life.term, f"{who} writes for another"
         if before is not None:
             assert before.term <= head.term, f"{who} writes after that of term {before.term}"
             assert before.sequence < head.sequence, f"{who} writes twice"
             assert before.batch <= head.batch <= before.batch + 1, "batches have gaps"
         if head.batch > (before.batch if before is not None else 0):
-            self._on_batch(head.batch)
+            self._on_batch(head.batch, life)
 
-    def _on_batch(self, number: int) -> None:
-        """A batch is there."""
+    def _on_batch(self, number: int, life: TermLife) -> None:
+        """A batch is there. Of a run that has ended it has a snapshot, and no records."""
         drained = self._drained()
         # Of one that was lifted and set anew in this batch the calls are others.
         self.checker.drained = {name for name, _ in self._was_drained & drained}
@@ -71,8 +78,15 @@ class JournalWatcher:
             if item.batch == number:
                 values[item.home] = values.get(item.home, b"") + pair.value
         for value in values.values():
-            for entry in decode_entries(value):
+            for entry in decode_entries(unseal(value)):
                 if isinstance(entry, RunState):
+                    if entry.phase is Phase.ENDED:
+                        under_way = life.journal._under_way
+                        assert under_way is not None
+                        assert under_way.batch is not None
+                        for change in under_way.batch.changes:
+                            if isinstance(change, Persist):
+                                self.checker.on_journaled(change.record)
                     assert entry == self.checker.shadow, "a snapshot is something else"
                 else:
                     self.checker.on_journaled(entry)
@@ -101,7 +115,7 @@ class JournalWatcher:
     def _drained(self) -> set[tuple[str, int]]:
         """Return the hosts that are to take part in no round, with how often that was changed."""
         placed = (
-            msgspec.json.decode(pair.value, type=PlacedDrain).drain
+            opened(unseal(pair.value), PlacedDrain).drain
             for pair in self._etcd.state.read(*KEYS.drains).found
         )
         return {(drain.name, len(drain.calls)) for drain in placed if not drain.is_lifted}

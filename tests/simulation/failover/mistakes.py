@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import JournalOutage
 from coordinator.journal.etcd import journal
-from coordinator.journal.etcd.journal import EtcdJournal, decoded_head
+from coordinator.journal.etcd.journal import EtcdJournal
 from coordinator.journal.etcd.model import IsCreated
 from coordinator.leadership import requests
 from coordinator.leadership.candidacy import Candidacy
@@ -67,7 +67,7 @@ def writes_twice_what_was_not_answered(patch: pytest.MonkeyPatch) -> None:
             await original(self, effects, now=now)
         except JournalOutage:
             reading = await self._etcd.read(self._keys.head, "")
-            self._under_way, self._head = None, decoded_head(self._keys, reading.found[0])
+            self._under_way, self._head = None, self._decoded(reading.found[0])
             self._revision = reading.found[0].mod_revision
             raise
 

@@ -131,10 +131,10 @@ def test_calls_that_made_runs_forgotten_are_bounded() -> None:
     ask(story, StopAsked)
     story.obey("a")
     story.break_session("a")
-    story.registry.forgets = tuple(map(str, range(FORGETS_KNOWN_MAX)))
+    story.registry.forgets = fx.KeepForgets(calls=tuple(map(str, range(FORGETS_KNOWN_MAX))))
     ask(story, ForgetAsked, call_id="f")
-    assert len(story.registry.forgets) == FORGETS_KNOWN_MAX
-    assert story.registry.forgets[-1] == "f"
+    assert len(story.registry.forgets.calls) == FORGETS_KNOWN_MAX
+    assert story.registry.forgets.calls[-1] == "f"
 
 
 @pytest.mark.parametrize("seconds", [-1, 31 * 24 * 3600])

@@ -1,0 +1,113 @@
+"""Shell. What journals on SQLite and on etcd have in common: what they read, and what they refuse.
+
+A run that cannot be read is set aside, with its name and the reason; the others are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import metadata
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from coordinator import errors
+from coordinator.core.run.records import RunCreated, weight
+from coordinator.core.run.state import InvalidTransition, RunState, id_and_generation
+from coordinator.journal.archive import Archive
+from coordinator.journal.etcd import layout
+from coordinator.journal.etcd.contents import Contents, KeptRun, Problem, read_contents
+from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import Head, Home, NewerRelease, Unreadable
+from coordinator.journal.etcd.model import KeyValue
+from coordinator.journal.journal import Journal, JournaledRuns
+
+RELEASE = metadata.version("drumbeat")
+
+
+class Loaded(NamedTuple):
+    """A journal as it was read."""
+
+    contents: Contents
+    runs: JournaledRuns
+
+
+def load(keys: Keys, pairs: Iterable[KeyValue]) -> Loaded:
+    """Read a journal; what cannot be read is among the ``problems`` of the contents."""
+    contents, runs = read_contents(keys, pairs), JournaledRuns()
+    for run in contents.runs:
+        try:
+            if not run.problem:
+                fold(runs, run)
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidTransition) as error:
+            run.problem = f"{type(error).__name__}: {error}"
+            where = layout.home_range(keys, run.home.name)[0]
+            lost = f"run {run.key}, which is set aside"
+            contents.problems.append(Problem(where, run.problem, lost))
+    return Loaded(contents, runs)
+
+
+def fold(runs: JournaledRuns, run: KeptRun) -> None:
+    """Take a run in. Raises what comes of entries that no run can have."""
+    state: RunState | None = None
+    size = 0
+    for entry in run.entries:
+        if isinstance(entry, RunState | RunCreated):
+            state = RunState.created(entry) if isinstance(entry, RunCreated) else entry
+            size = 0
+        elif state is not None:
+            state.apply(entry)
+            size += weight(entry)
+    if state is None:
+        raise ValueError("its beginning is missing")
+    if state.key != run.key:
+        raise ValueError(f"it holds run {state.key}")
+    runs.put(state, size)
+
+
+def unreadable(where: str, error: Unreadable, hint: str) -> errors.CommandFailed:
+    """Return what to raise for a journal that cannot be used at all."""
+    if isinstance(error, NewerRelease):
+        advice = f"upgrade this coordinator, which is {RELEASE}, to {error.release} or later"
+        return errors.JournalUnusable(where, str(error), advice)
+    return errors.JournalCorrupt(where, str(error), hint)
+
+
+def archive_of(loaded: Loaded, *, clock: float, wall: float) -> Archive:
+    """Return what moves to another place: all that can be read."""
+    contents, runs = loaded
+    if contents.head is None:  # all that is known of the clock is what it showed for these
+        instants = [state.history[-1].at_s for state in runs.states.values() if state.history]
+        instants += [token.created_at for token in contents.tokens.tokens.values()]
+        clock = max(instants, default=clock)
+    numbers = (id_and_generation(run.key)[1] for run in contents.runs if run.problem)
+    highest = max((contents.forgets.generation, *numbers))
+    return Archive(
+        clock=clock,
+        wall=wall,
+        term=contents.head.term if contents.head is not None else Journal.term,
+        authority=(contents.authority or b"").decode(errors="replace"),
+        tokens=list(contents.tokens.tokens.values()),
+        drains=list(contents.drains.values()),
+        forgets=replace(contents.forgets, generation=highest),
+        runs=list(runs.states.values()),
+        left_out=contents.problems,
+    )
+
+
+class StoredJournal(Journal):
+    """A journal outside of this process."""
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__()
+        self._keys = keys
+        self._head: Head | None = None
+        self._homes: dict[str, Home] = {}
+
+    def _adopt(self, loaded: Loaded) -> None:
+        """Go on from what was read."""
+        contents, self.runs = loaded
+        self.tokens, self.drains = contents.tokens, contents.drains
+        self.forgets, self.problems = contents.forgets, contents.problems
+        self.set_aside = {run.key: run.problem for run in contents.runs if run.problem}
+        self._homes = {run.key: run.home for run in contents.runs}
