@@ -12,8 +12,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from coordinator import errors
+from coordinator.core.registry.remembered import id_and_generation
 from coordinator.core.run.records import RunCreated, weight
-from coordinator.core.run.state import InvalidTransition, RunState, id_and_generation
+from coordinator.core.run.state import InvalidTransition, RunState
 from coordinator.journal.archive import Archive
 from coordinator.journal.etcd import layout
 from coordinator.journal.etcd.contents import Contents, KeptRun, Problem, read_contents

@@ -16,9 +16,10 @@ from coordinator.core.membership.drains import Drains
 from coordinator.core.model import KeptDrain
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
+from coordinator.core.registry.remembered import ended_bytes, id_and_generation
 from coordinator.core.registry.throttle import Throttle
 from coordinator.core.run.records import AgentRemoved, CallKind, CallNoted, RunCreated
-from coordinator.core.run.state import Phase, RunState, id_and_generation
+from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 
@@ -61,7 +62,7 @@ class Registry:
         """Forget the oldest runs beyond what may be remembered, all being there."""
         ended = [run.state for run in self.runs.values() if run.state.phase is Phase.ENDED]
         for state in sorted(ended, key=lambda state: state.ended_at or 0.0):
-            self.ended[state.key] = _ended_bytes(state)
+            self.ended[state.key] = ended_bytes(state)
         return self._forget_oldest()
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
@@ -374,7 +375,7 @@ class Registry:
         self._failures_bytes += state.failures_bytes - failures_bytes
         self._schedule(run)
         if state.phase is Phase.ENDED and (not was_ended or not state.members):
-            self.ended[state.key] = _ended_bytes(state)
+            self.ended[state.key] = ended_bytes(state)
         if state.phase is Phase.ENDED and not was_ended:
             effects += self._forget_oldest(state.run_id)
         return effects
@@ -449,13 +450,3 @@ def _left(effects: list[fx.Effect]) -> str:
         who += [f"{count(noted - left, 'agent')} to leave once training has saved"]
     told = ", ".join(who) or "no agent of that name is here"
     return f"{told}; those that come wait until `coordinator undrain`"
-
-
-def _ended_bytes(state: RunState) -> int:
-    """Return roughly what an ended run holds in memory."""
-    size = 512 * len(state.members) + 256 * len(state.history)
-    report = state.verdict.report if state.verdict is not None else None
-    if report is not None:
-        size += sum(record.size_bytes for record in report.root_causes)
-        size += 2_048 * len(report.victims) + 512 * len(report.standings)
-    return size

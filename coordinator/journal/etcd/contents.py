@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -158,9 +157,11 @@ class _Reader:
 
     def _spoil(self, pair: KeyValue, problem: str) -> None:
         """Note that a value was written for a run which lacks it, if it says so."""
-        with suppress(Unreadable):
+        try:
             home = layout.home_of(self._keys, layout.unseal(pair.value).name)
-            self._spoiled.setdefault(home, problem)
+        except Unreadable:
+            return
+        self._spoiled.setdefault(home, problem)
 
     def _opened(self, pair: KeyValue, kind: type[Value], lost: str) -> Value | None:
         """Return what a sealed value holds, or None once it is noted why it cannot be read."""

@@ -50,10 +50,10 @@ def new_directory(directory: Path) -> None:
 
 
 async def a_state_directory(directory: Path) -> Journal:
-    new_directory(directory)
     journal = SqliteJournal(directory)
     await journal.load()
     await write_story(journal)
+    Authority(directory)
     await journal.close()
     return journal
 

@@ -8,13 +8,20 @@ import pytest
 
 from coordinator.core.effects import Effect, Forget, KeepForgets, KeepToken, Persist
 from coordinator.core.run.records import AgentAdmitted, GroupSucceeded, RunCreated
-from coordinator.errors import JournalCorrupt, JournalFull, JournalOutage, LostLeadership
+from coordinator.errors import (
+    JournalCorrupt,
+    JournalFull,
+    JournalOutage,
+    JournalUnusable,
+    LostLeadership,
+)
 from coordinator.journal.changes import Compact
 from coordinator.journal.etcd import journal as journals
 from coordinator.journal.etcd.address import parse_etcd_address
 from coordinator.journal.etcd.batches import OPERATIONS_MAX, plan
 from coordinator.journal.etcd.journal import EtcdJournal, Host
 from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import FORMAT, Home
 from coordinator.journal.etcd.model import Delete, Put, Transaction
 from coordinator.journal.journal import Journal
 from tests.support.etcd import EtcdCluster, needs_etcd
@@ -155,7 +162,9 @@ async def test_a_run_of_ten_thousand_agents_fits(etcd: EtcdCluster) -> None:
         more = Persist(run_id="large", record=GroupSucceeded(round_id=0, incarnation="x"))
         changes = journal.changes([more])
         assert isinstance(changes[0], Compact)
-        parts = plan(changes, number=9, keys=keys, homes={"large": "x"}).transactions
+        homes = {"large": Home("x")}
+        planned = plan(changes, number=9, keys=keys, homes=homes, release="0")
+        parts = planned.transactions
         assert len(parts) > 3
         assert shown(await opened(client, keys)) == expected
         journal = await opened(client, keys)
@@ -209,50 +218,68 @@ async def test_a_full_etcd_is_told_at_once(client: EtcdClientModel) -> None:
 
 BROKEN: dict[str, tuple[str, bytes]] = {
     "a record that is none": ("runs/{home}/0000000001.0000-0001", b'[["AgentRemoved",{}]]'),
-    "an unknown kind": ("runs/{home}/0000000001.0000-0001", b'[["Unheard",{}]]'),
-    "no JSON": ("runs/{home}/0000000001.0000-0001", b"["),
-    "no UTF-8": ("runs/{home}/0000000001.0000-0001", b'[["\xff",{}]]'),
     "a missing part": ("runs/{home}/0000000001.0001-0003", b"["),
     "a missing beginning": ("runs/00000000010000ff-x/0000000001.0000-0001", b"[]"),
     "a strange name": ("runs/x", b"[]"),
-    "a round of strangers": (
-        "runs/{home}/0000000001.0000-0001",
-        b'[["RoundEnded",{"cause":"AGENT_LOST","reason":"no round yet"}]]',
-    ),
     "a token that is none": ("tokens/t", b"{}"),
     "a drain that is none": ("drains/t", b"[]"),
-    "a head that is none": ("head", b"{}"),
     "forgets that are none": ("forgets", b"{}"),
+    "a key of nobody": ("other", b"{}"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_what_cannot_be_read_is_named(client: EtcdClientModel, name: str) -> None:
+async def test_what_cannot_be_read_is_named_and_the_rest_is_served(
+    client: EtcdClientModel, name: str
+) -> None:
     journal = await opened(client)
     await journal.write([CREATED], now=1.0)
-    home = journal._homes["r"]
+    other = Persist(run_id="other", record=RunCreated(run_id="other", spec=a_spec(1)))
+    await journal.write([other], now=1.0)
     key, value = BROKEN[name]
-    at = f"{KEYS.prefix}{key.format(home=home)}"
+    at = f"{KEYS.prefix}{key.format(home=journal._homes['r'].name)}"
     await change(client, Put(at, value))
-    with pytest.raises(JournalCorrupt) as refused:
-        await opened(client)
-    assert at.rpartition("/")[0] in str(refused.value)
-    assert "coordinator journal check" in refused.value.hint
+    again = await opened(client)
+    assert "other" in again.runs.states
+    assert at.rpartition("/")[0] in again.problems[0].key
+    assert all(problem.reason and problem.lost for problem in again.problems)
+    is_of_the_run = "{home}" in key
+    assert ("r" in again.set_aside) is is_of_the_run
+    assert ("r" in again.runs.states) is not is_of_the_run
 
 
-async def test_without_its_head_nothing_is_done_about_runs(client: EtcdClientModel) -> None:
+async def test_a_run_that_was_set_aside_can_be_forgotten(client: EtcdClientModel) -> None:
+    journal = await opened(client)
+    await journal.write([CREATED], now=1.0)
+    await change(client, Put(f"{KEYS.runs[0]}{journal._homes['r'].name}/x", b""))
+    home = f"{KEYS.runs[0]}{journal._homes['r'].name}/0000000001.0000-0001"
+    await change(client, Put(home, b"[]"))
+    again = await opened(client)
+    assert list(again.set_aside) == ["r"]
+    await again.write([Forget(run_id="r")], now=2.0)
+    assert again.set_aside == {}
+    assert (await client.read(*KEYS.runs)).found == ()
+
+
+@pytest.mark.parametrize("value", [b"{}", b""])
+async def test_without_its_head_nothing_is_done_about_runs(
+    client: EtcdClientModel, value: bytes
+) -> None:
     journal = await opened(client)
     await journal.write([CREATED], now=1.0)
     before = (await client.read(*KEYS.runs)).found
-    await change(client, Delete(KEYS.head))
-    with pytest.raises(JournalCorrupt, match="prod/head"):
+    await change(client, Put(KEYS.head, value) if value else Delete(KEYS.head))
+    with pytest.raises(JournalCorrupt, match="prod/head") as refused:
         await opened(client)
+    assert "coordinator journal export" in refused.value.hint
     assert (await client.read(*KEYS.runs)).found == before
 
 
-async def test_a_journal_of_a_later_version_is_refused(client: EtcdClientModel) -> None:
+async def test_a_journal_of_a_newer_release_is_refused(client: EtcdClientModel) -> None:
     await opened(client)
     (head,) = (await client.read(KEYS.head, "")).found
-    await change(client, Put(KEYS.head, head.value.replace(b'"version":1', b'"version":2')))
-    with pytest.raises(JournalCorrupt, match="version 2, this coordinator reads 1"):
+    newer = head.value.replace(b"[%d," % FORMAT, b"[%d," % (FORMAT + 1))
+    await change(client, Put(KEYS.head, newer))
+    with pytest.raises(JournalUnusable, match="written by a newer release") as refused:
         await opened(client)
+    assert "upgrade" in refused.value.hint

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,15 +52,22 @@ from coordinator.core.run.records import (
     RunEnded,
 )
 from coordinator.core.run.state import RunState
-from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
+from coordinator.errors import (
+    JournalCorrupt,
+    JournalUnusable,
+    StateDirectoryInUse,
+    StateDirectoryUnusable,
+)
 from coordinator.journal import sqlite as journal_module
 from coordinator.journal.changes import Change, Compact
-from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
+from coordinator.journal.etcd.layout import FORMAT, seal, unseal
+from coordinator.journal.sqlite import SqliteFile
+from coordinator.journal.stored import RELEASE
 from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.rules import active_max, group_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SPEC = RunSpec(agents_min=1, agents_max=2, restarts_max=3, exit_barrier_timeout_s=7.5)
@@ -194,7 +202,7 @@ def journal(tmp_path: Path) -> Iterator[SqliteFile]:
 def reload(directory: Path) -> list[RunState]:
     again = SqliteFile(directory)
     try:
-        return list(again.load().states.values())
+        return list(again.load().runs.states.values())
     finally:
         again.close()
 
@@ -215,9 +223,9 @@ def test_runs_come_back_in_the_order_of_their_creation(journal: SqliteFile) -> N
     ids = ["zeta", "alpha", "mid"]
     for run_id in ids:
         journal.write(appends(story(run_id)[:2], run_id), now=1.0)
-    assert [state.run_id for state in journal.load().states.values()] == ids
+    assert [state.run_id for state in journal.load().runs.states.values()] == ids
     journal.write([Compact(fold(story("zeta")[:2]))], now=2.0)
-    assert [state.run_id for state in journal.load().states.values()] == ids
+    assert [state.run_id for state in journal.load().runs.states.values()] == ids
 
 
 def test_a_snapshot_replaces_the_records_and_more_can_follow(tmp_path: Path) -> None:
@@ -226,10 +234,11 @@ def test_a_snapshot_replaces_the_records_and_more_can_follow(tmp_path: Path) -> 
     journal.write(appends(records[:8], "r"), now=1.0)
     journal.write([Compact(fold(records[:8])), *appends(records[8:], "r")], now=2.0)
     journal.close()
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        kinds = [row[0] for row in database.execute("SELECT kind FROM records ORDER BY number")]
-    database.close()
-    assert kinds == ["Snapshot", *(type(record).__name__ for record in records[8:])]
+    again = SqliteFile(tmp_path)
+    (run,) = again.load().contents.runs
+    again.close()
+    assert [type(entry) for entry in run.entries[:1]] == [RunState]
+    assert run.entries[1:] == records[8:]
     assert reload(tmp_path) == [fold(records)]
 
 
@@ -237,7 +246,7 @@ def test_erasing_a_run_leaves_the_others(journal: SqliteFile) -> None:
     for run_id in ("kept", "gone"):
         journal.write(appends(story(run_id), run_id), now=1.0)
     journal.write([Forget(run_id="gone")], now=2.0)
-    assert list(journal.load().states.values()) == [fold(story("kept"))]
+    assert list(journal.load().runs.states.values()) == [fold(story("kept"))]
 
 
 def test_a_write_that_fails_leaves_nothing_of_it(journal: SqliteFile) -> None:
@@ -245,7 +254,7 @@ def test_a_write_that_fails_leaves_nothing_of_it(journal: SqliteFile) -> None:
     bad = Persist(run_id="r", record=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         journal.write([good, bad], now=1.0)
-    assert list(journal.load().states.values()) == []
+    assert list(journal.load().runs.states.values()) == []
 
 
 def test_the_directory_and_all_files_in_it_are_private(tmp_path: Path) -> None:
@@ -278,12 +287,34 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
         SqliteFile(tmp_path / name)
 
 
-def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+def change(directory: Path, key: str, edit: Callable[[bytes], bytes]) -> None:
+    """Change a value behind the coordinator's back."""
+    with closing(sqlite3.connect(directory / "journal.sqlite3")) as database, database:
+        (value,) = database.execute("SELECT value FROM journal WHERE key GLOB ?", (key,)).fetchone()
+        database.execute("UPDATE journal SET value = ? WHERE key GLOB ?", (edit(value), key))
+
+
+def of_format(number: int) -> Callable[[bytes], bytes]:
+    return lambda value: value.replace(b"[%d," % FORMAT, b"[%d," % number, 1)
+
+
+def by_release(release: bytes) -> Callable[[bytes], bytes]:
+    return lambda value: value.replace(b'"%s"' % RELEASE.encode(), b'"%s"' % release, 1)
+
+
+def test_a_journal_of_a_newer_release_is_named_and_refused(tmp_path: Path) -> None:
     SqliteFile(tmp_path).close()
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
-    database.close()
-    with pytest.raises(JournalCorrupt, match=f"version {SCHEMA_VERSION + 1}"):
+    change(tmp_path, "journal/head", by_release(b"9.1.0"))
+    change(tmp_path, "journal/head", of_format(FORMAT + 1))
+    with pytest.raises(JournalUnusable, match=r"written by a newer release \(9\.1\.0\)") as refused:
+        SqliteFile(tmp_path)
+    assert "upgrade this coordinator" in refused.value.hint
+
+
+def test_a_journal_of_an_older_format_is_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as database, database:
+        database.execute("CREATE TABLE records (number INTEGER, run_id TEXT)")
+    with pytest.raises(JournalCorrupt, match=f"of a format before {FORMAT}"):
         SqliteFile(tmp_path)
 
 
@@ -295,59 +326,82 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     SqliteFile(tmp_path).close()  # the refusal let the lock go
 
 
-CORRUPT_ROWS: dict[str, tuple[str, object]] = {
-    "unknown kind": ("Unheard", b"{}"),
-    "not JSON": ("RunCreated", b"{"),
-    "empty": ("RunCreated", b""),
-    "not UTF-8": ("RunCreated", b'{"run_id":"\xff"}'),
-    "a missing field": ("RunCreated", b'{"run_id":"r"}'),
-    "a wrong type": ("RunCreated", b'{"run_id":1,"spec":2}'),
-    "a number for a body": ("RunCreated", 7),
-    "a record before its run": ("AgentRemoved", b'{"incarnation":"a","reason":"b"}'),
+BODIES: dict[str, bytes] = {
+    "unknown kind": b'[["Unheard",{}]]',
+    "not JSON": b'[["RunCreated",{',
+    "empty": b"",
+    "not UTF-8": b'[["RunCreated",{"run_id":"\xff"}]]',
+    "a missing field": b'[["RunCreated",{"run_id":"r"}]]',
+    "a wrong type": b'[["RunCreated",{"run_id":1,"spec":2}]]',
+    "a record before its run": b'[["AgentRemoved",{"incarnation":"a","reason":"b"}]]',
+    "a round of strangers": b'[["RoundEnded",{"cause":"AGENT_LOST","reason":"no round yet"}]]',
 }
 
 
-@pytest.mark.parametrize("name", CORRUPT_ROWS)
-def test_a_row_that_was_not_written_by_us_is_refused(tmp_path: Path, name: str) -> None:
-    SqliteFile(tmp_path).close()
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        row = ("r", *CORRUPT_ROWS[name])
-        database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
-    database.close()
-    with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
-        reload(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "impossible",
-    [
-        RoundEnded(cause=RoundEnd.AGENT_LOST, reason="no round yet"),
-        started(0),  # of agents that were never admitted
-    ],
-    ids=lambda record: type(record).__name__,
-)
-def test_a_story_that_no_run_can_have_is_refused(tmp_path: Path, impossible: Record) -> None:
+@pytest.mark.parametrize("name", BODIES)
+def test_a_run_that_cannot_be_read_is_set_aside_and_the_others_are_served(
+    tmp_path: Path, name: str
+) -> None:
+    """Also if it was sealed so, as by a release that knows more."""
     journal = SqliteFile(tmp_path)
-    journal.write(appends([*story("r")[:1], impossible], "r"), now=1.0)
+    for run_id in ("r", "kept"):
+        journal.write(appends(story(run_id)[:3], run_id), now=1.0)
     journal.close()
-    with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
-        reload(tmp_path)
 
+    def edit(value: bytes) -> bytes:
+        sealed = unseal(value)
+        return seal(sealed.name, BODIES[name], release="9.1.0")[0]
 
-@pytest.mark.parametrize("value", ["soon", "nan", "-inf"])
-def test_a_clock_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
-    journal = SqliteFile(tmp_path)
-    journal.clock_offset()
-    journal.close()
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        database.execute("UPDATE facts SET value = ? WHERE name = 'clock_offset'", (value,))
-    database.close()
+    change(tmp_path, "journal/runs/*-r/*", edit)
     again = SqliteFile(tmp_path)
-    try:
-        with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
-            again.clock_offset()
-    finally:
-        again.close()
+    loaded = again.load()
+    assert list(loaded.runs.states) == ["kept"]
+    assert [run.key for run in loaded.contents.runs if run.problem] == ["r"]
+    (problem,) = loaded.contents.problems
+    assert "-r/" in problem.key
+    assert "run r" in problem.lost
+    # It is left as it is until it is forgotten.
+    again.write([Forget(run_id="r")], now=2.0)
+    assert [run.key for run in again.load().contents.runs] == ["kept"]
+    again.close()
+
+
+def test_a_record_of_a_newer_release_is_named(tmp_path: Path) -> None:
+    journal = SqliteFile(tmp_path)
+    journal.write(appends(story("r")[:3], "r"), now=1.0)
+    journal.close()
+    change(tmp_path, "journal/runs/*", by_release(b"9.1.0"))
+    change(tmp_path, "journal/runs/*", of_format(FORMAT + 1))
+    again = SqliteFile(tmp_path)
+    (run,) = again.load().contents.runs
+    again.close()
+    assert "written by a newer release (9.1.0)" in run.problem
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_record_that_is_missing_in_a_run_is_noticed(tmp_path: Path, lost: int) -> None:
+    """Of the last one the head tells; here it is an earlier one."""
+    journal = SqliteFile(tmp_path)
+    for record in story("r")[:4]:
+        journal.write(appends([record], "r"), now=1.0)
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as database, database:
+        keys = [key for (key,) in database.execute("SELECT key FROM journal ORDER BY key")]
+        of_run = [key for key in keys if "/runs/" in key]
+        database.execute("DELETE FROM journal WHERE key = ?", (of_run[lost],))
+    again = SqliteFile(tmp_path)
+    loaded = again.load()
+    again.close()
+    assert loaded.runs.states == {}
+    assert loaded.contents.problems
+
+
+@pytest.mark.parametrize("body", [b"{", b"{}", b'{"term":"soon"}'])
+def test_a_head_that_is_none_is_refused(tmp_path: Path, body: bytes) -> None:
+    SqliteFile(tmp_path).close()
+    change(tmp_path, "journal/head", lambda _: seal("head", body, release=RELEASE)[0])
+    with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
+        SqliteFile(tmp_path)
 
 
 # The clock.
@@ -367,17 +421,17 @@ def test_the_clock_goes_on_from_the_last_write_after_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = time.monotonic() + 1_000_000.0
-    monkeypatch.setattr(journal_module, "_boot_id", lambda: "first boot")
+    monkeypatch.setattr(journal_module, "boot_id", lambda: "first boot")
     journal = SqliteFile(tmp_path)
     journal.clock_offset()
     journal.write([], now=last)
     journal.close()
 
-    monkeypatch.setattr(journal_module, "_boot_id", lambda: "second boot")
+    monkeypatch.setattr(journal_module, "boot_id", lambda: "second boot")
     again = SqliteFile(tmp_path)
     offset = again.clock_offset()
     assert 0 <= time.monotonic() + offset - last < 600
-    again.write([], now=last + 5)
+    again.write([], now=last)
     again.close()
 
     restarted = SqliteFile(tmp_path)  # of the same boot: the offset is kept
@@ -388,14 +442,13 @@ def test_the_clock_goes_on_from_the_last_write_after_a_reboot(
 def test_the_clock_never_runs_backwards_after_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_boot_id", lambda: "first boot")
+    monkeypatch.setattr(journal_module, "boot_id", lambda: "first boot")
     journal = SqliteFile(tmp_path)
-    journal.clock_offset()
     journal.write([], now=0.001)  # long before this boot's clock
     journal.close()
-    monkeypatch.setattr(journal_module, "_boot_id", lambda: "second boot")
+    monkeypatch.setattr(journal_module, "boot_id", lambda: "second boot")
     again = SqliteFile(tmp_path)
-    assert again.clock_offset() == 0.0
+    assert time.monotonic() + again.clock_offset() >= 0.001
     again.close()
 
 

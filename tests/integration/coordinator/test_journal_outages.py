@@ -26,6 +26,7 @@ from coordinator.errors import (
 )
 from coordinator.journal import sqlite as journal_module
 from coordinator.journal.changes import Compact
+from coordinator.journal.etcd import layout
 from coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
 
@@ -72,7 +73,7 @@ def opened(directory: Path) -> Iterator[SqliteFile]:
 
 
 def names(journal: SqliteFile) -> list[str]:
-    return [state.run_id for state in journal.load().states.values()]
+    return [state.run_id for state in journal.load().runs.states.values()]
 
 
 # What is said at the start.
@@ -188,7 +189,7 @@ def test_a_write_beyond_the_room_of_the_database_fails_whole(tmp_path: Path) -> 
             journal.write(long, now=2.0)
         journal._database.execute("PRAGMA max_page_count=1000000")
         journal.write(long, now=2.0)
-        assert [state.failures_count for state in journal.load().states.values()] == [8]
+        assert [state.failures_count for state in journal.load().runs.states.values()] == [8]
 
 
 # Snapshots.
@@ -197,35 +198,39 @@ def test_a_write_beyond_the_room_of_the_database_fails_whole(tmp_path: Path) -> 
 def test_a_large_snapshot_is_written_in_bounded_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_PART_BYTES", 1_000)
+    monkeypatch.setattr(layout, "PART_BYTES_MAX", 1_000)
     state = RunState.created(RunCreated(run_id="r", spec=SPEC))
     for sequence in range(1, 9):
         state.apply(failed(sequence, "\x01" * 500))
     with opened(tmp_path) as journal:
         journal.write([created("r"), created("s"), Compact(state)], now=1.0)
         journal.write([admitted("r", "a"), admitted("s", "b")], now=2.0)
-        sizes = [row[0] for row in journal._database.execute("SELECT LENGTH(body) FROM records")]
+        sizes = [row[0] for row in journal._database.execute("SELECT LENGTH(value) FROM journal")]
         assert max(sizes) == 1_000
         assert len(sizes) > 20
-        assert journal.load()._sizes == {"r": 1, "s": 1}
+        assert journal.load().runs._sizes == {"r": 1, "s": 1}
         state.apply(AgentAdmitted(agent=an_agent("a")))
         assert names(journal) == ["r", "s"]
-        assert journal.load().states["r"] == state
+        assert journal.load().runs.states["r"] == state
         journal.write([Compact(state), Forget(run_id="s")], now=3.0)
-        assert list(journal.load().states.values()) == [state]
-        assert journal.load()._sizes == {"r": 0}
+        assert list(journal.load().runs.states.values()) == [state]
+        assert journal.load().runs._sizes == {"r": 0}
 
 
-def test_a_snapshot_without_its_end_is_refused(
+def test_a_run_whose_snapshot_lacks_its_end_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SNAPSHOT_PART_BYTES", 100)
+    monkeypatch.setattr(layout, "PART_BYTES_MAX", 100)
     with opened(tmp_path) as journal:
         state = RunState.created(RunCreated(run_id="r", spec=SPEC))
         journal.write([Compact(state)], now=1.0)
-        journal._database.execute("DELETE FROM records WHERE kind = 'Snapshot'")
-        with pytest.raises(JournalCorrupt, match=r"snapshots without their end: \['r'\]"):
-            journal.load()
+        last = "SELECT MAX(key) FROM journal WHERE key LIKE '%/runs/%'"
+        journal._database.execute(f"DELETE FROM journal WHERE key = ({last})")
+        loaded = journal.load()
+        assert loaded.runs.states == {}
+        (run,) = loaded.contents.runs
+        assert run.key == "r"
+        assert "parts are there" in run.problem
 
 
 # Several hosts.
@@ -278,7 +283,8 @@ def test_a_network_file_system_gets_no_write_ahead_log(
         assert names(journal) == ["r"]
         journal.write([created("s")], now=1.0)
         assert not journal.is_local
-        assert {path.name for path in tmp_path.iterdir()} == {"journal.sqlite3", "lock"}
+        files = {path.name for path in tmp_path.iterdir()}
+        assert files == {"journal.sqlite3", "journal.last-write", "lock"}
         with no_room(), pytest.raises(JournalFull):
             journal.write([created("lost")], now=1.0)
         journal.write([created("t")], now=1.0)

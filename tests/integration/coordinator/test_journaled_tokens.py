@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sqlite3
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,15 +19,16 @@ from coordinator.core.events import TokenCreated, TokenRevoked
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.records import CallKind
+from coordinator.journal.etcd.layout import seal
 from coordinator.journal.journal import Journal
-from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile, SqliteJournal
+from coordinator.journal.sqlite import SqliteFile, SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
 from drumbeat.access.token import Role, Token
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from coordinator.core import effects as fx
@@ -86,7 +87,7 @@ async def serving(journal: Journal, policy: Policy | None = None) -> AsyncIterat
 def test_tokens_are_read_as_they_were_written_in_the_order_of_their_creation(
     tmp_path: Path,
 ) -> None:
-    other = replace(KEPT, token_id="a0000000", expires_at=9.25, run_id="r", created_by="op")
+    other = replace(KEPT, token_id="a0000000", created_at=2.5, expires_at=9.25, run_id="r")
     ended = replace(KEPT, revoked_at=7.0, has_expired=True)
     gone = KeepToken(token_id="gone0000", token=replace(KEPT, token_id="gone0000"))
     journal = SqliteFile(tmp_path)
@@ -96,19 +97,8 @@ def test_tokens_are_read_as_they_were_written_in_the_order_of_their_creation(
     journal.write([changed, KeepToken(token_id="gone0000", token=None)], now=2.0)
     journal.close()
     journal = SqliteFile(tmp_path)
-    assert list(journal.load_tokens().tokens.values()) == [ended, other]
-    assert journal.load().states == {}
-    journal.close()
-
-
-def test_a_journal_of_before_there_were_tokens_is_read(tmp_path: Path) -> None:
-    SqliteFile(tmp_path).close()
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        database.execute("DROP TABLE tokens")
-        assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,) == (1,)
-    database.close()
-    journal = SqliteFile(tmp_path)
-    assert journal.load_tokens().tokens == {}
+    assert list(journal.load().contents.tokens.tokens.values()) == [ended, other]
+    assert journal.load().runs.states == {}
     journal.close()
 
 
@@ -116,25 +106,35 @@ BODY = msgspec.json.encode(KEPT)
 
 
 @pytest.mark.parametrize(
-    "body",
+    "edit",
     [
-        b"{",
-        7,
-        b'{"token_id":"token001"}',
-        BODY.replace(b"join", b"king"),
-        BODY.replace(b"token001", b"token002"),
-        BODY.replace(b"1.5", b"NaN"),
+        lambda _: b"{",
+        lambda value: value.replace(b"join", b"king"),
+        lambda value: value.replace(b"token001", b"token002"),
+        lambda value: value.replace(b"1.5", b"1.6"),
+        lambda _: seal("tokens/token001", b'{"token_id":"token001"}', release="0")[0],
+        lambda _: seal("tokens/token002", BODY, release="0")[0],
     ],
 )
-def test_a_token_that_was_not_written_by_us_is_refused(tmp_path: Path, body: object) -> None:
-    SqliteFile(tmp_path).close()
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        database.execute("INSERT INTO tokens VALUES ('token001', ?)", (body,))
-    database.close()
+def test_a_token_that_was_not_written_by_us_lets_nobody_in_and_is_named(
+    tmp_path: Path, edit: Callable[[bytes], bytes]
+) -> None:
     journal = SqliteFile(tmp_path)
-    with pytest.raises(errors.JournalCorrupt, match=r"journal\.sqlite3"):
-        journal.load_tokens()
+    other = replace(KEPT, token_id="other000")
+    for each in (KEPT, other):
+        journal.write([KeepToken(token_id=each.token_id, token=each)], now=1.0)
     journal.close()
+    where = "journal/tokens/token001"
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as database, database:
+        query = "SELECT value FROM journal WHERE key = ?"
+        (value,) = database.execute(query, (where,)).fetchone()
+        query = "UPDATE journal SET value = ? WHERE key = ?"
+        database.execute(query, (edit(value), where))
+    journal = SqliteFile(tmp_path)
+    contents = journal.load().contents
+    journal.close()
+    assert list(contents.tokens.tokens) == ["other000"]
+    assert [problem.key for problem in contents.problems] == [where]
 
 
 async def test_tokens_outlive_the_coordinator_and_expire_meanwhile(tmp_path: Path) -> None:

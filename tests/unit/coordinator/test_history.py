@@ -106,11 +106,11 @@ def test_a_snapshot_keeps_the_history(tmp_path: Path) -> None:
     changes: list[Change] = [Persist(run_id=run, record=record) for run, record in story.journal]
     journal = SqliteFile(tmp_path)
     journal.write(changes, now=story.now)
-    (replayed,) = journal.load().states.values()
+    (replayed,) = journal.load().runs.states.values()
     journal.write([Compact(replayed)], now=story.now)
     journal.close()
     journal = SqliteFile(tmp_path)
-    (loaded,) = journal.load().states.values()
+    (loaded,) = journal.load().runs.states.values()
     journal.close()
     assert replayed.history == loaded.history == told(story)
     assert loaded == story.state()
