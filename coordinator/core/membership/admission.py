@@ -32,7 +32,7 @@ def refusal(
     if known is not None:
         # Its name is as it was made unique when it came first.
         if known == replace(event.agent, name=known.name):
-            return None
+            return rounds_error(event.beat, next_round_id=state.next_round_id)
         return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)

@@ -44,6 +44,7 @@ class Running(RunPhase):
         self._lost = run.state.lost_participants()  # given up before they succeeded
         self._extras = self._find_extras()  # connected members that are not in the round
         self._extra_since: float | None = None
+        self._later = ""  # why there have been later rounds, of which the journal knows nothing
         # Since when participants wait at the exit barrier, the longest first; all anew after
         # a restart of the coordinator.
         self._waiting = dict.fromkeys(sorted(run.state.succeeded), now)
@@ -67,6 +68,9 @@ class Running(RunPhase):
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
         """Take in what a participant says of this round; of another it will hear of this one."""
         state, round_id = self.state, self._round.round_id
+        if beat.round_id is not None and beat.round_id > round_id and state.is_seated(incarnation):
+            name = state.members[incarnation].name
+            self._later = reasons.older_journal(self._round, name, beat.round_id)
         if beat.round_id != round_id or not state.is_seated(incarnation):
             return
         if beat.observations:
@@ -165,6 +169,8 @@ class Running(RunPhase):
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if self._notices.review_at is not None:
             self._review_until(self._notices.review_at)
+        if self._later and not state.stop_reason:
+            return RoundEnded(cause=RoundEnd.RESTART_ASKED, reason=self._later, at_s=now)
         are_done = len(state.succeeded) + len(state.excused) == len(current.seats)
         # An iteration that was given up is not made good by those who had ended before it.
         if state.succeeded and are_done and inprocess.give_up is None:

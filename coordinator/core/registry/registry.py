@@ -290,8 +290,11 @@ class Registry:
         began_at = None if event.uptime_s is None else now - event.uptime_s
         before = state.predecessor_ended_at
         if state.ended_at is not None:
-            # One that says no uptime is not known to be younger, nor is one that holds a round.
-            if began_at is not None and event.beat.round_id is None and began_at >= state.ended_at:
+            # One that says no uptime is not known to be younger, nor is one that holds a round,
+            # unless that run had none like it: then an older copy of the journal was restored.
+            held = event.beat.round_id
+            is_new = held is None or held >= state.next_round_id
+            if began_at is not None and is_new and began_at >= state.ended_at:
                 return self._create(event, now, predecessor=state)
         elif began_at is not None and before is not None and began_at < before:
             earlier = self._generations[event.run_id][-2:-1]

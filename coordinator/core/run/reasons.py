@@ -33,6 +33,14 @@ def round_lost(current: Round, lost: Collection[str]) -> str:
     return f"round {current.round_id} lost {hosts(current, lost)}"
 
 
+def older_journal(current: Round, name: str, round_id: int) -> str:
+    """Say why a round is over of which agents know later ones."""
+    return (
+        f"{name} was in round {round_id} already, and the journal ends with round "
+        f"{current.round_id}: an older copy of it was restored"
+    )
+
+
 def drained(current: Round, lost: Collection[str], why: Mapping[str, str]) -> str:
     """Name the agents of a round that an operator made leave. It did not fail, nor lose them."""
     return f"{hosts(current, lost)} left, {why[min(lost)]}"

@@ -331,10 +331,13 @@ class Run(RunContext):
         self, event: ev.SessionOpened, now: float, welcome: fx.Welcome | None = None
     ) -> None:
         """Let an agent in; one that waited outside was welcomed before."""
-        incarnation = event.agent.incarnation
-        if incarnation not in self.state.members:
-            agent, held = numbered(event.agent, self._names), event.beat.round_id
-            seen = 0 if held is None else held + 1
+        incarnation, held = event.agent.incarnation, event.beat.round_id
+        seen = 0 if held is None else held + 1
+        if (member := self.state.members.get(incarnation)) is not None:
+            if seen > self.state.next_round_id:  # an older copy of the journal was restored
+                self.decide(rec.AgentAdmitted(agent=member, rounds_seen=seen, at_s=now))
+        else:
+            agent = numbered(event.agent, self._names)
             self._names.add(agent.name)
             self._workers += agent.local_world_size
             self.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
@@ -385,8 +388,7 @@ class Run(RunContext):
             self._remove(event.incarnation, f"it left, {event.reason}", now)
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
-        record = event.record
-        is_kept = False
+        record, is_kept = event.record, False
         if is_wanted(self.state, record, incarnations_max=self.policy.incarnations_heard_max):
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
             accepted = self.state.accepted(record, sent_at)

@@ -283,9 +283,10 @@ class RunState:
     def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
         match record:
             case rec.AgentAdmitted(agent=agent):
+                how = "came from a later round" if agent.incarnation in self.members else "joined"
                 self.members[agent.incarnation] = agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
-                self._note(record.at_s, "agent admitted", f"{agent.name} joined")
+                self._note(record.at_s, "agent admitted", f"{agent.name} {how}")
             case rec.AgentRemoved():
                 self._remove_agent(record)
             case rec.GroupSucceeded():
