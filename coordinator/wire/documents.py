@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 
+def set_aside_document(run: query_pb2.SetAsideRun) -> Document:
+    """Return a run that cannot be read."""
+    return {"run_id": run.run_id, "generation": run.generation, "reason": run.reason}
+
+
 def run_document(run: query_pb2.Run) -> Document:
     """Return one run in short, as it stands in a list."""
     return {

@@ -15,6 +15,7 @@ from coordinator.core.progress.goodput import SECOND
 from coordinator.core.progress.overview import Glimpse, Overview
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
+from coordinator.core.registry.remembered import id_and_generation
 from coordinator.core.run.records import HistoryEntry
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase, RunState
@@ -106,6 +107,12 @@ def runs_page(
         last = rows[len(found) - 1][0]
         response.next_page_token = f"{last.generation}:{last.run_id}"
     return response
+
+
+def set_aside_message(key: str, reason: str) -> query_pb2.SetAsideRun:
+    """Write a run that cannot be read; ``key`` is ``RunState.key``."""
+    run_id, generation = id_and_generation(key)
+    return query_pb2.SetAsideRun(run_id=run_id, generation=generation, reason=reason)
 
 
 def agents_page(

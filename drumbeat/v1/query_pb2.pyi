@@ -387,21 +387,53 @@ class ListRunsResponse(google.protobuf.message.Message):
 
     RUNS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    SET_ASIDE_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """To ask for those that follow; empty: there are none."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Run]:
         """A page of them."""
 
+    @property
+    def set_aside(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SetAsideRun]:
+        """All runs that the journal has and that cannot be read, on each page."""
+
     def __init__(
         self,
         *,
         runs: collections.abc.Iterable[Global___Run] | None = ...,
         next_page_token: builtins.str = ...,
+        set_aside: collections.abc.Iterable[Global___SetAsideRun] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "runs", b"runs", "set_aside", b"set_aside"]) -> None: ...
 
 Global___ListRunsResponse: typing_extensions.TypeAlias = ListRunsResponse
+
+@typing.final
+class SetAsideRun(google.protobuf.message.Message):
+    """A run whose records cannot be read: its agents wait, until it is restored or forgotten."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id."""
+    reason: builtins.str
+    """Why it cannot be read."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "reason", b"reason", "run_id", b"run_id"]) -> None: ...
+
+Global___SetAsideRun: typing_extensions.TypeAlias = SetAsideRun
 
 @typing.final
 class ListAgentsRequest(google.protobuf.message.Message):

@@ -43,6 +43,11 @@ class Reader:
             if not (token := page.next_page_token):
                 return found
 
+    def set_aside(self) -> list[pb.SetAsideRun]:
+        """Return the runs that the coordinator cannot read."""
+        page: pb.ListRunsResponse = self._call("ListRuns", pb.ListRunsRequest(page_size=1))
+        return list(page.set_aside)
+
     def trouble(self) -> str:
         """Return why nothing is decided, empty if something is."""
         cluster: pb.ListCoordinatorsResponse = self._call(

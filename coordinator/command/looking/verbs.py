@@ -32,11 +32,12 @@ from coordinator.wire.documents import (
     goodput_document,
     overview_document,
     run_document,
+    set_aside_document,
     status_document,
     verdict_document,
 )
 from drumbeat.access.redaction import without_tokens
-from drumbeat.format import count
+from drumbeat.format import count, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2
 
@@ -59,7 +60,11 @@ def _status(asked: ShowStatus) -> None:
     def work(*opened: Any) -> tuple[Document, str]:
         reader = Reader(*opened)
         if asked.run_id is None:
-            return {"runs": [run_document(run) for run in reader.runs()]}, reader.trouble()
+            documents = {
+                "runs": [run_document(run) for run in reader.runs()],
+                "set_aside": [set_aside_document(run) for run in reader.set_aside()],
+            }
+            return documents, reader.trouble()
         return look(reader, asked).status, reader.trouble()
 
     found, trouble = calls_of(asked).ask(work)
@@ -73,6 +78,10 @@ def _status(asked: ShowStatus) -> None:
     is_list = asked.run_id is None
     screen = screens.runs_screen(found["runs"]) if is_list else screens.status_screen(found)
     write(screens.text_of(screen))
+    for run in found["set_aside"] if is_list else ():
+        why = printable(f"{run['run_id']} is set aside: {run['reason']}")
+        advice = f"restore a backup, or drop it with `coordinator forget {run['run_id']}`"
+        write(f"{why}; {advice}\n")
 
 
 def _events(asked: ShowEvents) -> None:

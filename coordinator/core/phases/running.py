@@ -169,8 +169,6 @@ class Running(RunPhase):
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if self._notices.review_at is not None:
             self._review_until(self._notices.review_at)
-        if self._later and not state.stop_reason:
-            return RoundEnded(cause=RoundEnd.RESTART_ASKED, reason=self._later, at_s=now)
         are_done = len(state.succeeded) + len(state.excused) == len(current.seats)
         # An iteration that was given up is not made good by those who had ended before it.
         if state.succeeded and are_done and inprocess.give_up is None:
@@ -182,7 +180,7 @@ class Running(RunPhase):
             self.run.silent.note(current, self.members, since=self._failed_since, charged=0)
             where, cause = self._where(judged_at), VerdictCause.START_IMPOSSIBLE
             return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
-        if self._lost or self._is_to_end():
+        if self._lost or self._later or self._is_to_end():
             return self._broken_off(now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)
@@ -210,7 +208,7 @@ class Running(RunPhase):
             if self._lost <= self.state.drained.keys():
                 reason = reasons.drained(self._round, self._lost, self.state.drained)
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
-        reason = self.state.restart_reason
+        reason = self._later or self.state.restart_reason
         return RoundEnded(cause=RoundEnd.RESTART_ASKED, reason=reason, at_s=now)
 
     def _review_until(self, until: float) -> None:

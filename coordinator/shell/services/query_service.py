@@ -13,7 +13,14 @@ from typing import Any, Protocol
 from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import Forbidden, InvalidRequest, LimitReached, NoPage, UnknownRun
+from coordinator.errors import (
+    Forbidden,
+    InvalidRequest,
+    LimitReached,
+    NoPage,
+    Unavailable,
+    UnknownRun,
+)
 from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import asked_of_round
 from coordinator.shell.driver import Driver
@@ -22,7 +29,13 @@ from coordinator.wire.control import page_role
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
 from coordinator.wire.logs import brought_message, logs_asked
-from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
+from coordinator.wire.run_status import (
+    agents_page,
+    events_page,
+    run_message,
+    runs_page,
+    set_aside_message,
+)
 from coordinator.wire.stacks import answer_message
 from coordinator.wire.step_times import step_times_message
 from drumbeat.access.token import Role
@@ -72,7 +85,10 @@ class QueryService:
         """Return a page of all runs. Raises ``InvalidRequest``."""
         cores, states = self._driver.registry.runs, self._driver.journal.runs.states.values()
         runs = ((state, cores.get(state.key)) for state in states)
-        return runs_page(request, runs, now=self._driver.now())
+        page = runs_page(request, runs, now=self._driver.now())
+        for key, reason in self._driver.journal.set_aside.items():
+            page.set_aside.append(set_aside_message(key, reason))
+        return page
 
     async def ListAgents(
         self, request: query_pb2.ListAgentsRequest, context: object = None
@@ -223,6 +239,8 @@ class QueryService:
 
     def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         state = self._driver.journal.runs.find(run_id, generation)
+        if not generation and (reason := self._driver.registry.why_set_aside(run_id)):
+            raise Unavailable(reason)
         if state is None:
             raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
         return state, self._driver.registry.runs.get(state.key)
