@@ -307,10 +307,7 @@ class StateDirectoryUnusable(CommandFailed):
     """The state directory cannot be created, read or written."""
 
     text = "the state directory {0} cannot be used: {1}"
-    hint = (
-        "make it a directory that this user may write and lock; "
-        "another one, with --state-dir, starts with an empty journal"
-    )
+    hint = "make it a directory that this user may write and lock, or name one with --state-dir"
 
 
 class AuthorityUnusable(CommandFailed):
@@ -338,7 +335,7 @@ class JournalCorrupt(CommandFailed):
     """The journal holds what this coordinator did not write or cannot read."""
 
     text = "the journal {0} cannot be read: {1}"
-    hint = "keep a copy of the file, then move it away to start with an empty journal"
+    hint = "restore a backup, or save what can be read with `coordinator journal export`"
 
     def __init__(self, journal: str, problem: str, hint: str = "") -> None:
         super().__init__(journal, problem, hint)

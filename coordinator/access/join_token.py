@@ -21,28 +21,38 @@ _REQUEST_ID = 0  # those of failure records are positive, those of operators neg
 _LOGS = ("JOURNAL_STREAM", "KUBERNETES_SERVICE_HOST")
 
 
-async def join_token(directory: Path, driver: Driver, ca: str) -> Token | None:
-    """Return the token of the file, made at the first start; None once it was revoked.
+async def join_token(directory: Path, driver: Driver, ca: str, *, is_shared: bool) -> Token | None:
+    """Return the token to join with, made when there is none; None once it was revoked.
 
-    ``ca`` is the key of the authority that it is to pin. Raises ``CoordinatorError`` if it can't
-    be made now, ``OSError`` for the file.
+    It is kept in the file, and if it ``is_shared`` in the journal, so that all coordinators have
+    the same one. ``ca`` is the key of the authority that it is to pin. Raises
+    ``CoordinatorError`` if it can't be made now, ``OSError`` for the file.
     """
-    if (known := _read(directory)) is None:
-        token = Token(Role.JOIN, secrets.token_hex(4), secrets.token_urlsafe(16), ca)
+    known = _shared(driver) if is_shared else _read(directory)
+    if known is None:
+        known = Token(Role.JOIN, secrets.token_hex(4), secrets.token_urlsafe(16), ca)
         asked = TokenCreated(
             request_id=_REQUEST_ID,
-            token_id=token.token_id,
-            role=token.role,
-            secret_sha256=secret_sha256(token.secret),
+            token_id=known.token_id,
+            role=known.role,
+            secret_sha256=secret_sha256(known.secret),
+            kept_secret=known.secret if is_shared else "",
         )
         await driver.change_token(asked)
-        _write(directory, token)
-        return token
     try:
         driver.tokens.verify(known, now=driver.now())
     except Unauthenticated:
         return None
-    return pin(directory, ca)
+    token = replace(known, ca=ca)
+    if token != _read(directory):
+        _write(directory, token)
+    return token
+
+
+def _shared(driver: Driver) -> Token | None:
+    """Return the token that coordinators have made."""
+    kept = (each for each in driver.tokens.tokens.values() if each.secret)
+    return next((Token(each.role, each.token_id, each.secret, NO_CA) for each in kept), None)
 
 
 def pin(directory: Path, ca: str) -> Token | None:

@@ -18,7 +18,7 @@ from drumbeat.access.token import Role, Token
 
 
 class KeptToken(Struct, frozen=True, kw_only=True):
-    """A token without its secret. Instants are those of the coordinator's clock."""
+    """A token, nearly always without its secret. Instants are those of the coordinator's clock."""
 
     token_id: str
     role: Role
@@ -29,6 +29,8 @@ class KeptToken(Struct, frozen=True, kw_only=True):
     created_by: str = ""  # the name of a caller
     has_expired: bool = False
     revoked_at: float | None = None
+    # Of the one token that coordinators make themselves, so that each can tell how to join.
+    secret: str = ""
 
     def is_expired(self, *, now: float) -> bool:
         """Return whether it opens nothing new any more."""
@@ -46,6 +48,8 @@ class KeptToken(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.role} token {self.token_id}"
+
+    __repr__ = __str__  # it may have a secret
 
 
 class TokenTable:

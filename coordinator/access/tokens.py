@@ -47,7 +47,7 @@ class Tokens:
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in tokens; for tests."""
         policy, tokens = self._policy, self.table.tokens
-        assert len(tokens) <= policy.tokens_max + policy.tokens_ended_max, "too many tokens"
+        assert len(tokens) <= policy.tokens_max + policy.tokens_ended_max + 1, "too many tokens"
         assert all(key == token.token_id for key, token in tokens.items()), "a token misplaced"
         created = [token.created_at for token in tokens.values()]
         assert created == sorted(created), "not in the order of creation"
@@ -66,6 +66,7 @@ class Tokens:
             expires_at=None if event.ttl_s is None else now + event.ttl_s,
             run_id=event.run_id,
             created_by=event.caller[:CALLER_CHARACTERS_MAX],
+            secret=event.kept_secret,
         )
         return [self._keep(token), *self._forget_oldest(now), _answer(event, token)]
 
@@ -85,7 +86,9 @@ class Tokens:
 
     def _forget_oldest(self, now: float) -> list[fx.Effect]:
         """Forget those that ended first, beyond what may be remembered."""
-        ended = [token for token in self.table.tokens.values() if not token.is_valid(now=now)]
+        # The one that coordinators made is known as revoked for ever: they make no other.
+        of_others = (token for token in self.table.tokens.values() if not token.secret)
+        ended = [token for token in of_others if not token.is_valid(now=now)]
         surplus = max(0, len(ended) - self._policy.tokens_ended_max)
         oldest = sorted(ended, key=lambda token: token.ended_at)[:surplus]
         for token in oldest:

@@ -96,6 +96,7 @@ class TokenCreated:
     run_id: str = ""  # the only run that it is for; empty: any
     ttl_s: float | None = None
     caller: str = ""
+    kept_secret: str = dataclasses.field(default="", repr=False)  # to be kept, for coordinators
 
 
 class TokenRevoked(Struct, frozen=True, kw_only=True):

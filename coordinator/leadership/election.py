@@ -24,6 +24,7 @@ from coordinator.leadership import requests
 from coordinator.leadership.candidacy import Candidacy
 from coordinator.leadership.following import following, reason_of
 from coordinator.leadership.model import Call, Leader, Member
+from coordinator.leadership.seen_terms import SET_BACK
 
 log = structlog.get_logger()
 
@@ -31,11 +32,6 @@ log = structlog.get_logger()
 ANSWER_TIMEOUT_S = 10.0
 # How long ``close`` waits for etcd to take the lease back; without that it ends by itself.
 CLOSE_TIMEOUT_S = 1.0
-
-_SET_BACK = (
-    "it was emptied or restored from a copy, so that terms are no later than those agents know: "
-    "restore it with `etcdutl snapshot restore --bump-revision`, and start all coordinators anew"
-)
 
 
 class Election:
@@ -59,6 +55,8 @@ class Election:
         self.member = member
         self._etcd, self._keys = etcd, keys
         self._on_lead, self._on_stop = on_lead, on_stop
+        # Called with each term in which this or another one leads.
+        self.on_term: Callable[[int], object] = lambda _term: None
         self._core = Candidacy(member, ttl_s=ttl_s)
         self._asked_ttl_s = ttl_s
         self._lease_id = 0
@@ -229,6 +227,8 @@ class Election:
                 future.set_exception(result)
 
     def _tell(self, leader: Leader | None, reason: str) -> None:
+        if leader is not None:
+            self.on_term(leader.term)
         if leader is None:
             if reason != self._last_told:
                 log.warning("leadership", message=f"none leads: {reason}", reason=reason)
@@ -258,7 +258,7 @@ class Election:
         if isinstance(event, do.Answered) and event.revision < known:
             problem = f"its revision went back from {known} to {event.revision}"
             self._tasks = None  # nothing is asked any more
-            raise JournalUnusable("in etcd", problem, _SET_BACK)
+            raise JournalUnusable("in etcd", problem, SET_BACK)
         self._take(event)
 
     async def _grant(self, ttl_s: float) -> do.Event:

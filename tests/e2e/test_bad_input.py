@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.access.authority import FILE, Authority
+from coordinator.journal.sqlite import SqliteFile
 from tests.support.certificates import CertificateAuthority
 from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, exit_all
@@ -79,7 +80,7 @@ def test_state_directories_that_cannot_be_used_are_named(cluster: Cluster) -> No
             (file, ("cannot be used", str(file))),
             (file / "below", ("cannot be used", str(file))),
             (Path("/proc/drumbeat"), ("cannot be used", "/proc/drumbeat")),
-            (corrupt, ("cannot be read", "journal.sqlite3", "move it away")),
+            (corrupt, ("cannot be read", "journal.sqlite3", "coordinator journal export")),
         )
     ]
     for process, words in started:
@@ -92,7 +93,7 @@ def test_certificates_and_authorities_that_cannot_be_used_are_named(cluster: Clu
     certificate, key = authority.issue().write(cluster.directory)
     _, foreign = authority.issue().write(cluster.directory, "foreign")
     state = cluster.directory / "state"
-    state.mkdir()
+    SqliteFile(state).close()
     Authority(state)
     (state / FILE).chmod(0o644)
     serve = (*SERVE, "--port", "0")

@@ -33,6 +33,7 @@ from coordinator.journal.etcd.model import Etcd
 from coordinator.journal.outage import Outage
 from coordinator.leadership.following import reason_of
 from coordinator.leadership.model import Member
+from coordinator.leadership.seen_terms import SeenTerms
 from coordinator.leadership.shared_authority import SharedAuthority
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.cluster.membership import Membership
@@ -58,13 +59,16 @@ async def serve_in_cluster(config: CoordinatorConfig, directory: Path) -> None:
     etcd, keys = EtcdClient(config.etcd), Keys(config.etcd.prefix)
     found: list[ServerIdentity | None] = []
 
+    seen = SeenTerms(directory, config.etcd.prefix)
+
     async def prepare() -> None:
+        seen.check((await _answered(lambda: etcd.read(keys.leader, ""))).revision)
         found.append(await _identity(config, etcd, keys, directory))
 
     try:
         await until_one_ends(prepare(), stopped.wait())
         if found and not stopped.is_set():
-            await _serve(config, etcd, found[0], directory, stopped)
+            await _serve(config, etcd, found[0], directory, stopped, seen)
     finally:
         await etcd.close()
 
@@ -75,7 +79,6 @@ async def _identity(
     """Return what the server shows, once etcd has answered."""
     identity = operators_identity(config)
     if identity is not None or config.insecure:
-        await _answered(lambda: etcd.read(keys.leader, ""))
         return identity
     return await _answered(lambda: SharedAuthority.open(etcd, keys, directory))
 
@@ -99,6 +102,7 @@ async def _serve(
     identity: ServerIdentity | None,
     directory: Path,
     stopped: asyncio.Event,
+    seen: SeenTerms,
 ) -> None:
     assert config.etcd is not None, "the journal is there"
     keys, etcd_hosts = Keys(config.etcd.prefix), config.etcd.endpoints
@@ -131,6 +135,7 @@ async def _serve(
             await membership.wait_for_members(told)
 
     membership.on_term = tell
+    membership.note_terms(seen.seen)
     if isinstance(identity, SharedAuthority):
         membership.share(identity)
     try:

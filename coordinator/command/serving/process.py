@@ -108,7 +108,8 @@ async def tell_how_to_join(
     if identity is None or identity.is_mutual or is_loopback(config.host):
         return
     try:
-        token = await join_token(directory, driver, next(iter(identity.keys), NO_CA))
+        ca, is_shared = next(iter(identity.keys), NO_CA), config.journal is not None
+        token = await join_token(directory, driver, ca, is_shared=is_shared)
     except (CoordinatorError, OSError) as error:
         log.warning("no token to join with", reason=str(error))
         return

@@ -77,6 +77,10 @@ class Membership:
             return "the one that leads reads the journal"
         return self._election.reason
 
+    def note_terms(self, seen: Callable[[int], object]) -> None:
+        """Have each term told in which a coordinator leads."""
+        self._election.on_term = seen
+
     def share(self, authority: SharedAuthority) -> None:
         """Keep up with the authority of the cluster; call it before ``start``."""
 

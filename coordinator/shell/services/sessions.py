@@ -33,6 +33,8 @@ RECORDS_IN_FLIGHT_MAX = 64
 # Fields of one stream that may be reported as not understood.
 FIELDS_REPORTED_MAX = 32
 
+ADVICE = "of etcd restore it with --bump-revision, see docs/high-availability.md"
+
 _Pending = asyncio.Queue[tuple[FailureRecord, asyncio.Future[int | None]]]
 
 
@@ -41,6 +43,7 @@ class Sessions:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._has_told = False
         self._request_ids = itertools.count(1)
 
     async def open(
@@ -126,11 +129,21 @@ class Sessions:
         incarnation = opened.agent.incarnation
         self._check(caller, opened.run_id, incarnation, message.hello.incarnation_key)
         if message.hello.term > self._driver.journal.term:
+            self._tell_later_term(message.hello.term)
             raise Deposed(message.hello.term)
         if gpus := opened.devices:
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened
+
+    def _tell_later_term(self, term: int) -> None:
+        """Say once that agents know a later term than this one."""
+        if not self._has_told:
+            self._has_told = True
+            ours = self._driver.journal.term
+            what = f"agents know term {term}, and this coordinator has term {ours}"
+            why = "another one leads by now, or an older copy of the journal was restored"
+            log.warning("agents refuse this coordinator", message=what, reason=why, advice=ADVICE)
 
     async def _read(
         self, requests: AsyncIterator[session_pb2.AgentReport], opened: SessionOpened

@@ -21,7 +21,6 @@ from coordinator.journal.sqlite import FILE, LAST_WRITE, SqliteFile, SqliteJourn
 from tests.support.stories import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 FLIPS = int(os.environ.get("DRUMBEAT_FLIPS", "200"))
@@ -50,9 +49,7 @@ asyncio.run(write())
 
 
 @pytest.fixture(scope="module", params=WRITES)
-def killed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A state directory whose owner was killed after its last write was confirmed."""
     directory = tmp_path_factory.mktemp("killed") / "state"
     child = subprocess.Popen(
@@ -66,7 +63,7 @@ def killed(
         assert child.stdout.readline() == "written\n"
         child.send_signal(signal.SIGKILL)
     assert (directory / f"{FILE}-wal").stat().st_size > 0
-    yield directory
+    return directory
 
 
 async def read(directory: Path) -> tuple[object, list[str]]:
@@ -94,7 +91,7 @@ async def test_one_wrong_bit_is_refused_or_named(killed: Path, tmp_path: Path) -
     """Or does no harm, as in a part of a file that is not used."""
     confirmed, problems = await read(copy(killed, tmp_path / "state"))
     assert problems == []
-    silent, outcomes = [], {"refused": 0, "named": 0, "harmless": 0}
+    hints, silent, outcomes = set[str](), [], {"refused": 0, "named": 0, "harmless": 0}
     for number in range(FLIPS):
         chance = random.Random(number)
         directory = copy(killed, tmp_path / "state")
@@ -108,8 +105,7 @@ async def test_one_wrong_bit_is_refused_or_named(killed: Path, tmp_path: Path) -
         try:
             known, problems = await read(directory)
         except (JournalCorrupt, JournalUnusable) as refused:
-            assert refused.hint
-            assert "empty" not in refused.hint
+            hints.add(refused.hint)
             outcomes["refused"] += 1
             continue
         if known == confirmed:
@@ -120,6 +116,8 @@ async def test_one_wrong_bit_is_refused_or_named(killed: Path, tmp_path: Path) -
             silent.append((number, path.name, at))
     assert silent == [], outcomes
     assert outcomes["refused"], outcomes
+    assert hints
+    assert not [hint for hint in hints if not hint or "empty" in hint]
 
 
 @pytest.mark.parametrize("left", [0, 32, 1 / 2, -1])
