@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -17,13 +18,13 @@ from coordinator.journal.etcd.contents import Contents
 from coordinator.journal.etcd.journal import EtcdJournal, this_host
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.layout import Head
-from coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Put, Transaction
+from coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
 from coordinator.journal.stored import Loaded, archive_of, load
 from coordinator.leadership import requests as leadership
 from coordinator.leadership.model import Member
 
-# How long it may take to write, and at most how long coordinators wait if that is cut short.
-LEASE_TTL_S = 60.0
+# How long coordinators wait if an import is cut short; while it goes on the lease is kept.
+LEASE_TTL_S = 15.0
 
 
 _LIVE = "move etcd itself (etcdctl snapshot save, etcdutl snapshot restore), or end the runs first"
@@ -55,6 +56,9 @@ class Cluster:
         """Have in it what is in an archive. Raises ``CallFailed`` if there is something."""
         async with self._leading() as term:
             contents = (await self._loaded()).contents
+            if contents.head is not None and contents.head.is_partial:
+                await self._clear(term)  # an import was cut short
+                contents = (await self._loaded()).contents
             if not contents.is_empty or contents.authority or contents.problems:
                 hint = (
                     f"give another prefix, or remove it: etcdctl del --prefix {self._keys.prefix}"
@@ -100,7 +104,8 @@ class Cluster:
     async def _clear(self, term: int) -> None:
         """Take back what was written: who tries again finds nothing."""
         keys = self._keys
-        ranges = (keys.runs, keys.tokens, keys.drains, (keys.forgets, ""), (keys.authority, ""))
+        single = ((key, "") for key in (keys.forgets, keys.authority, keys.head))
+        ranges = (keys.runs, keys.tokens, keys.drains, *single)
         with suppress(CommandFailed):
             await self._commit(term, *(Delete(*each) for each in ranges))
 
@@ -114,16 +119,27 @@ class Cluster:
     async def _leading(self) -> AsyncIterator[int]:
         """Lead meanwhile, so that no coordinator does."""
         lease = await self._etcd.grant(LEASE_TTL_S)
+        kept: asyncio.Task[None] | None = None
         try:
             member = Member(uuid.uuid4().hex, "")
             asked = leadership.campaign(self._keys, member, lease.lease_id)
             outcome = await self._etcd.commit(asked)
             if not outcome.is_done:
                 raise self._led((await self._loaded()).contents)
+            kept = asyncio.create_task(self._keep(lease))
             yield outcome.revision
         finally:
+            if kept is not None:
+                kept.cancel()
             with suppress(CommandFailed):  # it ends by itself
                 await self._etcd.revoke(lease.lease_id)
+
+    async def _keep(self, lease: Lease) -> None:
+        """Keep leading for as long as it takes; a lease that is lost shows in the next write."""
+        while True:
+            await asyncio.sleep(lease.ttl_s / 3)
+            with suppress(CommandFailed):
+                await self._etcd.keep_alive(lease.lease_id)
 
     def _led(self, contents: Contents) -> CallFailed:
         problem = f"the coordinator {self._leader(contents)} leads on {self.name}"

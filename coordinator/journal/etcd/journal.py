@@ -56,6 +56,7 @@ _HINT = (
     "restore a snapshot of etcd, or save what can be read with `coordinator journal export` and "
     "import it below another prefix; `coordinator journal check` names all that is damaged"
 )
+_IMPORT_AGAIN = "run `coordinator journal import` again, which removes what is there"
 
 Result = TypeVar("Result")
 
@@ -134,8 +135,11 @@ class EtcdJournal(StoredJournal):
     async def restore(self, changes: Sequence[Change], *, clock: float) -> None:
         """Have in an empty journal what another one held, and let the clock show this now."""
         assert self._head is not None, "it is loaded first"
-        self._head = replace(self._head, offset=clock - self._host.monotonic())
+        offset = clock - self._host.monotonic()
+        self._head = replace(self._head, offset=offset, is_partial=True)
         await self._finish(_UnderWay((), changes, clock))
+        self._head = replace(self._head, is_partial=False)
+        await self._commit((), batch=self._head.batch, now=clock)
 
     async def _finish(self, under_way: _UnderWay) -> None:
         """Write what is not written yet."""
@@ -174,6 +178,9 @@ class EtcdJournal(StoredJournal):
         self._revision = 0
         if found:
             before = self._decoded(found[0])
+            if before.is_partial:
+                problem = "an import into it did not finish"
+                raise errors.JournalUnusable(self._keys.head, problem, _IMPORT_AGAIN)
             offset = before.offset_at(boot_id=boot_id, monotonic=monotonic, wall=wall)
             sequence, batch = before.sequence, before.batch
             self._revision = found[0].mod_revision

@@ -126,6 +126,7 @@ class Head(Struct, frozen=True, kw_only=True):
     wall: float
     offset: float
     boot_id: str
+    is_partial: bool = False  # an import has begun and not ended
 
     @staticmethod
     def none() -> Head:

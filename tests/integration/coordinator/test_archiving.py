@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from coordinator.access.authority import FILE, Authority
+from coordinator.command.archiving import cluster
 from coordinator.command.archiving.cluster import Cluster
 from coordinator.command.archiving.state_directory import StateDirectory
 from coordinator.command.cli import main
-from coordinator.errors import CallFailed, JournalFull
+from coordinator.errors import CallFailed, JournalFull, JournalUnusable
 from coordinator.journal.archive import Archive, is_live, lines_of, read_archive
+from coordinator.journal.etcd import batches
 from coordinator.journal.etcd.address import parse_etcd_address
 from coordinator.journal.etcd.journal import EtcdJournal
 from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import encode_head
 from coordinator.journal.etcd.model import Delete, Put, Transaction
 from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SqliteJournal
@@ -160,6 +165,57 @@ async def test_an_import_that_fails_leaves_nothing(
         with pytest.raises(JournalFull):
             await there.write(archive)
     await there.write(archive)
+
+
+async def test_an_import_that_is_slower_than_its_lease_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = await a_state_directory(tmp_path / "old")
+    archive = await StateDirectory(tmp_path / "old").read()
+    monkeypatch.setattr(cluster, "LEASE_TTL_S", 1.0)
+    monkeypatch.setattr(batches, "POINTS_MAX", 1)
+    model = EtcdModel(ttl_min_s=1)
+    etcd = model.client()
+    etcd.delay_s = 0.25
+    began = time.monotonic()
+    await Cluster("etcd", etcd, KEYS).write(archive)
+    assert time.monotonic() - began > 2.0
+    assert "keep_alive" in etcd.requests
+    etcd.delay_s = 0.0
+    assert shown(await read_again(etcd)) == shown(written)
+
+
+async def test_what_an_import_left_that_was_killed_is_not_gone_on_from_but_replaced(
+    tmp_path: Path, etcd_model: EtcdClientModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = await a_state_directory(tmp_path / "old")
+    archive = await StateDirectory(tmp_path / "old").read()
+    there = Cluster("etcd", etcd_model, KEYS)
+
+    async def dies(*_args: object) -> None:
+        await etcd_model.commit(Transaction((), (Delete(KEYS.leader),)))
+
+    async def cut_short(self: EtcdJournal, *_args: object, **_more: object) -> None:
+        await first(self, archive.changes()[:2], clock=1.0)
+        assert self._head is not None
+        head = replace(self._head, is_partial=True)
+        value = encode_head(KEYS, head, release="0")
+        await etcd_model.commit(Transaction((), (Put(KEYS.head, value),)))
+        raise JournalFull("etcd", "no space")
+
+    first = EtcdJournal.restore
+    with monkeypatch.context() as patch:
+        patch.setattr(EtcdJournal, "restore", cut_short)
+        patch.setattr(Cluster, "_clear", dies)
+        with pytest.raises(JournalFull):
+            await there.write(archive)
+    assert (await etcd_model.read(*KEYS.runs)).found
+    with pytest.raises(JournalUnusable, match="did not finish") as refused:
+        await read_again(etcd_model)
+    assert "coordinator journal import" in refused.value.hint
+    await etcd_model.commit(Transaction((), (Delete(KEYS.leader),)))
+    await there.write(archive)
+    assert shown(await read_again(etcd_model)) == shown(written)
 
 
 @pytest.mark.parametrize("cut", ["", "head", "middle", "end"])

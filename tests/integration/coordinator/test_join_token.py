@@ -45,6 +45,10 @@ async def in_a_term(
     return found[0]
 
 
+def joining(directory: Path) -> Callable[[Driver], Awaitable[Token | None]]:
+    return lambda driver: join_token(directory, driver, "ca", is_shared=True)
+
+
 @pytest.fixture
 def etcd() -> EtcdClientModel:
     return EtcdModel().client()
@@ -58,9 +62,7 @@ async def test_all_terms_of_all_coordinators_have_the_same_token(
         directory = tmp_path / f"host{term}"
         directory.mkdir()
         policy = Policy(tokens_max=1)
-        tokens.append(
-            await in_a_term(etcd, lambda d: join_token(directory, d, "ca", is_shared=True), policy)
-        )  # noqa: B023
+        tokens.append(await in_a_term(etcd, joining(directory), policy))
         assert stat.S_IMODE((directory / FILE).stat().st_mode) == 0o600
         assert (directory / FILE).read_text().strip() == tokens[0].text()  # type: ignore[union-attr]
     assert tokens[0] is not None
@@ -71,9 +73,7 @@ async def test_once_it_was_revoked_no_other_one_is_made(
     etcd: EtcdClientModel, tmp_path: Path
 ) -> None:
     policy = Policy(tokens_ended_max=1)
-    token = await in_a_term(
-        etcd, lambda driver: join_token(tmp_path, driver, "ca", is_shared=True), policy
-    )
+    token = await in_a_term(etcd, joining(tmp_path), policy)
     assert token is not None
 
     async def revoke(driver: Driver) -> None:
@@ -88,7 +88,5 @@ async def test_once_it_was_revoked_no_other_one_is_made(
 
     await in_a_term(etcd, revoke, policy)
     for _ in range(2):
-        again = await in_a_term(
-            etcd, lambda driver: join_token(tmp_path, driver, "ca", is_shared=True), policy
-        )
+        again = await in_a_term(etcd, joining(tmp_path), policy)
         assert again is None
