@@ -377,7 +377,8 @@ class Registry:
         state = run.state
         self._failures_bytes += state.failures_bytes - failures_bytes
         self._schedule(run)
-        if state.phase is Phase.ENDED and (not was_ended or not state.members):
+        has_changed = any(isinstance(effect, fx.Persist) for effect in effects)
+        if state.phase is Phase.ENDED and (has_changed or not was_ended):
             self.ended[state.key] = ended_bytes(state)
         if state.phase is Phase.ENDED and not was_ended:
             effects += self._forget_oldest(state.run_id)

@@ -7,6 +7,7 @@ and tries again, by then with another member.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -17,7 +18,7 @@ from coordinator.journal.etcd import messages
 from coordinator.journal.etcd.address import EtcdAddress
 from coordinator.journal.etcd.link import GRACE_S, CallFailed, Link
 from coordinator.journal.etcd.messages import rpc
-from coordinator.journal.etcd.model import Changed, KeyValue, Lease, Outcome, Reading, Transaction
+from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
 from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 from drumbeat.access.problem import AccessProblem
 
@@ -28,8 +29,11 @@ CALL_TIMEOUT_S = 1.0
 WRITE_BYTES_PER_S_MIN = 1024 * 1024
 # Of a page: it changes nothing, so waiting does no harm, and it can be large.
 READ_TIMEOUT_S = 5.0
-# Keys that are read at once: for each page etcd counts all that there are.
+# Values that are read at once.
 PAGE_KEYS = 1_000
+# Names that are read at once. For each such page etcd counts all keys up to the end of the range,
+# so they are few; pages of values end where the next one begins, and nothing more is counted.
+PAGE_NAMES = 50_000
 
 Result = TypeVar("Result")
 
@@ -57,14 +61,29 @@ class EtcdClient:
 
     async def read(self, key: str, end: str) -> Reading:
         """Read a range, in pages at one revision."""
-        found: list[KeyValue] = []
         request = rpc.RangeRequest(key=key.encode(), range_end=end.encode(), limit=PAGE_KEYS)
+        page = await self._read_page(request)
+        found = list(messages.pairs(page.kvs))
+        revision = page.header.revision
+        if page.more:
+            rest = page.kvs[-1].key + b"\0"
+            bounds = await self._bounds(rest, end.encode(), revision)
+            for first, last in itertools.pairwise(bounds):
+                request = rpc.RangeRequest(key=first, range_end=last, revision=revision)
+                found += messages.pairs((await self._read_page(request)).kvs)
+        return Reading(revision=revision, found=tuple(found))
+
+    async def _bounds(self, key: bytes, end: bytes, revision: int) -> list[bytes]:
+        """Return where pages of values begin, and the end of the last one."""
+        request = rpc.RangeRequest(
+            key=key, range_end=end, revision=revision, limit=PAGE_NAMES, keys_only=True
+        )
+        bounds: list[bytes] = []
         while True:
             page = await self._read_page(request)
-            found += messages.pairs(page.kvs)
-            request.revision = request.revision or page.header.revision
+            bounds += (pair.key for pair in page.kvs[::PAGE_KEYS])
             if not page.more:
-                return Reading(revision=request.revision, found=tuple(found))
+                return [*bounds, end]
             request.key = page.kvs[-1].key + b"\0"
 
     async def grant(self, ttl_s: float) -> Lease:

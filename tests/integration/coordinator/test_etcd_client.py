@@ -7,7 +7,7 @@ import itertools
 import subprocess
 import sys
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -80,12 +80,27 @@ async def test_a_transaction_is_done_if_its_conditions_hold(address: EtcdAddress
         assert (await client.read(*keys.all)).found == ()
 
 
+@pytest.mark.parametrize("names_at_once", [20, 21, 1000])
 async def test_a_large_range_is_read_in_pages_at_one_revision(
-    address: EtcdAddress, monkeypatch: pytest.MonkeyPatch
+    address: EtcdAddress, monkeypatch: pytest.MonkeyPatch, names_at_once: int
 ) -> None:
+    """Etcd counts no more than all keys a few times, however many pages there are."""
+    from coordinator.journal.etcd.client import EtcdClient
+
     monkeypatch.setattr("coordinator.journal.etcd.client.PAGE_KEYS", 7)
+    monkeypatch.setattr("coordinator.journal.etcd.client.PAGE_NAMES", names_at_once)
+    counted = 0
+    read_page = EtcdClient._read_page
+
+    async def count(self: EtcdClient, request: Any) -> Any:
+        nonlocal counted
+        page = await read_page(self, request)
+        counted += page.count
+        return page
+
+    monkeypatch.setattr(EtcdClient, "_read_page", count)
     keys = Keys(address.prefix)
-    names = [f"{keys.runs[0]}{number:02}" for number in range(50)]
+    names = [f"{keys.runs[0]}{number:02}" for number in range(99)]
     async with connected(address) as client:
         outcome = await client.commit(
             Transaction(conditions=(), then=tuple(Put(name, name.encode()) for name in names))
@@ -93,6 +108,10 @@ async def test_a_large_range_is_read_in_pages_at_one_revision(
         reading = await client.read(*keys.runs)
     assert [each.key for each in reading.found] == names
     assert reading.revision == outcome.revision
+    pages_of_names = -(-len(names) // names_at_once)
+    assert counted <= len(names) * (2 + pages_of_names)
+    if names_at_once > len(names):
+        assert counted <= 3 * len(names)  # in pages of the whole range it was 7 times that
 
 
 async def test_a_lease_takes_its_keys_with_it(address: EtcdAddress) -> None:
