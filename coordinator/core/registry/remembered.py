@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 
 from msgspec import Struct
 
@@ -28,20 +28,28 @@ def ended_bytes(state: RunState) -> int:
 
 def _bytes_of(value: object) -> int:
     """Return what a value takes with all that is in it. Measured with CPython 3.11, rounded up."""
-    if isinstance(value, str):
-        return 80 + len(value) * (1 if value.isascii() else 4)
-    if isinstance(value, bytes):
-        return 64 + len(value)
-    if isinstance(value, HistoryEntry):  # as below, and quicker: it is most of a state
-        text = value.reason + value.caller
-        return 448 + len(text) * (1 if text.isascii() else 4)
-    if isinstance(value, Struct) or is_dataclass(value):
-        names = getattr(value, "__struct_fields__", None) or value.__dataclass_fields__
-        return 64 + sum(8 + _bytes_of(getattr(value, name)) for name in names)
-    if isinstance(value, dict):
-        return 256 + sum(128 + _bytes_of(key) + _bytes_of(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return 128 + sum(16 + _bytes_of(each) for each in value)
-    if isinstance(value, set | frozenset):
-        return 256 + sum(128 + _bytes_of(each) for each in value)
-    return 32
+    size = 32
+    match value:
+        case str():
+            size = 80 + _text_bytes(value)
+        case bytes():
+            size = 64 + len(value)
+        case HistoryEntry():  # as below, and quicker: it is most of a state
+            size = 448 + _text_bytes(value.reason) + _text_bytes(value.caller)
+        case Struct():
+            names = value.__struct_fields__
+            size = 64 + sum(8 + _bytes_of(getattr(value, name)) for name in names)
+        case dict():
+            items = value.items()
+            size = 256 + sum(128 + _bytes_of(key) + _bytes_of(each) for key, each in items)
+        case list() | tuple():
+            size = 128 + sum(16 + _bytes_of(each) for each in value)
+        case set() | frozenset():
+            size = 256 + sum(128 + _bytes_of(each) for each in value)
+        case _ if is_dataclass(value):
+            size = 64 + sum(8 + _bytes_of(getattr(value, field.name)) for field in fields(value))
+    return size
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) * (1 if text.isascii() else 4)
