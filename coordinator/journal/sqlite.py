@@ -35,6 +35,7 @@ from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.layout import Head, Home, Unreadable
 from coordinator.journal.etcd.model import KeyValue, Put
 from coordinator.journal.stored import RELEASE, Loaded, StoredJournal, load, unreadable
+from drumbeat.command.console import close_console
 from drumbeat.format import count, one_line
 
 log = structlog.get_logger()
@@ -353,6 +354,7 @@ class SqliteJournal(StoredJournal):
             closed.result(timeout=PATIENCE_S)
         except TimeoutError:
             log.critical("coordinator ends", reason="the disk of the journal does not answer")
+            close_console()
             os._exit(1)
 
     async def _call(self, call: Callable[[], Result]) -> Result:

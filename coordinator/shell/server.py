@@ -39,6 +39,7 @@ from coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 from drumbeat.access.local import INSECURE
 from drumbeat.access.token import NO_CA, Role, Token
+from drumbeat.command.console import close_console
 
 if TYPE_CHECKING:
     from coordinator.shell.tracing.exporter import Tracing
@@ -362,4 +363,5 @@ def crash_if_failed(owner: asyncio.Task[Any]) -> None:
         log.critical("coordinator ends", reason=str(error), advice=error.hint)
     else:
         log.critical("coordinator broken", exc_info=error)
+    close_console()  # it writes from a thread, which ends with the process
     os._exit(1)

@@ -222,3 +222,47 @@ def test_an_older_journal_in_etcd_ends_no_agent_and_is_refused_without_a_later_r
         workers = training.server.wait_for_round(7, 3)
         exit_all(workers)
         assert [agent.wait() for agent in training.agents] == [0, 0, 0]
+
+
+@needs_etcd
+def test_one_key_that_cannot_be_read_stops_one_run_and_is_named(cluster: Cluster) -> None:
+    with EtcdCluster() as etcd, Heads(cluster, etcd) as heads:
+        training = Training(heads).begin()
+        leader = heads.leader()
+        broken = cluster.job("--nnodes", "1", coordinator=leader.running, run_id="broken")
+        token = leader.running.create_token().text()
+        agent = broken.join("--token", token)
+        (worker,) = broken.server.wait_for(1)
+        keys = etcd.control("get", "--prefix", "--keys-only", "test-").split()
+        key = next(each for each in keys if "-broken/" in each)
+        etcd.control("put", key, "{}")
+        term = leader.leads()
+        leader.kill()
+        following = heads.leader(after=term)
+        following.running.process.wait_for_line("the journal is damaged")
+        assert key in following.log
+        told = following.running.operate("status")
+        assert "broken is set aside" in told.stdout
+        training.wait_attached()
+        training.expect_untouched()
+        training.fail_and_recover()
+        training.finish()
+        assert worker.ask("say still here") == ""
+        assert agent.is_running
+        worker.order("exit 0")
+
+
+@needs_etcd
+def test_a_head_that_cannot_be_read_ends_coordinators_with_a_sentence(cluster: Cluster) -> None:
+    with EtcdCluster() as etcd, Heads(cluster, etcd) as heads:
+        leader = heads.leader()
+        leader.running.create_token()
+        keys = etcd.control("get", "--prefix", "--keys-only", "test-").split()
+        key = next(each for each in keys if each.endswith("/head"))
+        etcd.control("put", key, "{}")
+        leader.kill()
+        follower = heads.follower(leader)
+        assert follower.running.process.wait() == 1
+        assert key in follower.log
+        assert "cannot be read" in follower.log
+        assert "coordinator journal export" in follower.log

@@ -33,6 +33,11 @@ log = structlog.get_logger()
 GARBAGE_BEFORE_COLLECTION = 10_000
 
 
+def look_for_garbage_rarely() -> None:
+    """Let a journal be read, and agents come, without a look at all objects again and again."""
+    gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
+
+
 def stop_signals() -> asyncio.Event:
     """Return what is set once the process is told to end."""
     stopped = asyncio.Event()
@@ -44,7 +49,6 @@ def stop_signals() -> asyncio.Event:
 def tell_ready(config: CoordinatorConfig, port: int) -> None:
     """Say that callers are let in, whether this coordinator leads or not."""
     gc.freeze()  # what is there by now stays
-    gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
     print(f"coordinator ready at {HostPort(config.host, port)}", flush=True)
 
 

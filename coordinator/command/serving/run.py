@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
+from coordinator.command.serving.process import look_for_garbage_rarely
 from coordinator.config import CoordinatorConfig
 from coordinator.errors import MissingExtra, StateDirectoryUnusable
 from coordinator.shell.transport.connections import prepare_process
@@ -23,6 +24,7 @@ def run(config: CoordinatorConfig) -> int:
         )
         os.umask(0o077)  # whatever this process writes is private
         prepare_process(config.limits)
+        look_for_garbage_rarely()
         if config.http_port is not None:
             _check_extra()
         # One of them is imported: the other one's packages may be missing.
