@@ -79,8 +79,7 @@ class Run(RunContext):
             self._take_in(event, now)
         self._let_go_drained(now)
         while True:
-            transition = self._phase.review(now=now, judged_at=judged_at)
-            if transition is not None:
+            if (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
                 self._follow(transition, now)
             if not self._let_go_drained(now) and transition is None:
                 break
@@ -133,8 +132,7 @@ class Run(RunContext):
             case ev.FailureReported():
                 self._on_failure(event, now)
             case ev.RunSuperseded():
-                superseded = VerdictCause.SUPERSEDED
-                self._follow(self.ended(superseded, event.reason, now=now), now)
+                self._follow(self.ended(VerdictCause.SUPERSEDED, event.reason, now=now), now)
             case ev.LimitsReset():
                 forgotten = len(self.state.limits or ())
                 self.learning.forget()

@@ -254,8 +254,7 @@ class RunState:
 
     def _account(self, record: rec.Record) -> None:
         """Have the time since the last decision accounted for. Journals of before have none."""
-        at_s: float = getattr(record, "at_s", 0.0)
-        if not at_s:
+        if not (at_s := float(getattr(record, "at_s", 0.0))):
             return
         current = self.round
         is_seated = current is not None and self.phase is not Phase.GATHERING

@@ -13,7 +13,8 @@ from coordinator.core.membership.drains import Drains
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on
 from coordinator.core.registry.remembered import ended_bytes, id_and_generation
-from coordinator.core.run.state import HistoryEntry, Phase, RunState, key_of
+from coordinator.core.run.records import HistoryEntry
+from coordinator.core.run.state import Phase, RunState, key_of
 from tests.support.world import a_running_story, an_agent
 
 if TYPE_CHECKING:
