@@ -34,9 +34,10 @@ from drumbeat.durations import format_duration
 from drumbeat.format import are, count, listed, one_line
 from drumbeat.violation import show_value
 
-# A rank whose latest heartbeat is younger than this share of the time that the limit lasted has
-# gone on meanwhile: it neither hangs nor waits.
+# A rank whose latest heartbeat is younger than this share of the time that the round stands still,
+# or than so many usual steps, has gone on meanwhile: it neither hangs nor waits.
 FRESH_SHARE = 0.5
+FRESH_STEPS = 3
 LONGER_SHARE = 1.5  # of a limit: what lasted longer is told beside it
 CAUSES_MAX = 4  # ranks named as the cause; of more the rest is a number
 GROUPS_MAX = 8  # groups shown; of more the rest is a number
@@ -129,9 +130,11 @@ def diagnose(
     now: float,
 ) -> HangDiagnosis:
     """Judge a hang. ``limits`` are those that expired, by rank, at least one."""
-    first = max(limits.values(), key=lambda each: each.elapsed_s - each.limit_s)
-    elapsed_s = max(each.elapsed_s for each in limits.values())
-    seen = _look(ranks, limits, elapsed_s)
+    ranks = sorted(ranks, key=lambda each: each.rank)
+    rank, first = max(limits.items(), key=lambda each: each[1].elapsed_s - each[1].limit_s)
+    accused = next((each.progress for each in ranks if each.rank == rank), None)
+    still_s, fresh_s = _still_for(first, accused)
+    seen = _look(ranks, limits, fresh_s)
     still = [each for each in seen if not each.is_moving]
     causes, why = _causes(still)
     named = causes[:CAUSES_MAX]
@@ -141,7 +144,7 @@ def diagnose(
         summary=_summary(causes, why, still, first),
         limit=first,
         at_s=now,
-        since_s=now - elapsed_s,
+        since_s=now - still_s,
         is_held=any(each.is_held for each in limits.values()),
         causes=tuple(_hung(each) for each in named),
         causes_count=len(causes),
@@ -173,13 +176,25 @@ def diagnose_lost(
     )
 
 
+def _still_for(first: ExpiredLimit, accused: WorkerProgress | None) -> tuple[float, float]:
+    """Return how long a round stands still, and from which age on a heartbeat tells of it.
+
+    A limit may have begun long before: then the rank that exceeds it has had heartbeats since.
+    """
+    lasted_s, age_s = first.elapsed_s, accused.heartbeat_age_s if accused is not None else None
+    if accused is None or age_s is None or age_s >= lasted_s:
+        return lasted_s, FRESH_SHARE * lasted_s
+    fresh_s = max(FRESH_SHARE * age_s, FRESH_STEPS * (accused.step_time_s or 0.0))
+    return age_s, min(FRESH_SHARE * lasted_s, fresh_s)
+
+
 def _look(
-    ranks: Iterable[RankEvidence], limits: Mapping[int, ExpiredLimit], elapsed_s: float
+    ranks: Sequence[RankEvidence], limits: Mapping[int, ExpiredLimit], fresh_s: float
 ) -> list[_Seen]:
     stacks: dict[str, _Stack] = {}  # most ranks have one in common
     numbers: dict[tuple[Frame, ...], int] = {}
     seen = []
-    for evidence in sorted(ranks, key=lambda each: each.rank):
+    for evidence in ranks:
         stack = stacks.get(evidence.stacks)
         if stack is None:
             frames = telling_frames(evidence.stacks)
@@ -187,7 +202,7 @@ def _look(
             stack = stacks[evidence.stacks] = _Stack(number, frames, place(frames))
         limit, progress = limits.get(evidence.rank), evidence.progress
         age_s = progress.heartbeat_age_s if progress is not None else None
-        is_fresh = age_s is not None and age_s < FRESH_SHARE * elapsed_s
+        is_fresh = age_s is not None and age_s < fresh_s
         seen.append(
             _Seen(
                 evidence=evidence,
