@@ -6,7 +6,7 @@ import dataclasses
 
 from msgspec import Struct, field
 
-from coordinator.core.failures.hang_diagnosis import RankEvidence
+from coordinator.core.failures.hang_evidence import SeenRanks
 from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
 from coordinator.core.run.records import CallKind
 from coordinator.core.run.state import RunState
@@ -74,7 +74,7 @@ class EvidenceTaken(Struct, frozen=True, kw_only=True):
     run_id: str  # `RunState.key`
     round_id: int
     question: int
-    ranks: tuple[RankEvidence, ...]
+    seen: SeenRanks
 
 
 class LimitsReset(Struct, frozen=True, kw_only=True):

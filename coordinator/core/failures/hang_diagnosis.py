@@ -2,24 +2,17 @@
 
 A rank that waits for other ranks in a collective causes nothing, whichever limit it exceeds; the
 cause is among those that do something else. If that does not tell, the one that is elsewhere than
-most, or at an earlier step, is the cause. If that does not tell either, nobody is named.
+most, or at an earlier step, is the cause. If that does not tell either, nobody is named: a rank
+is never named only because nothing was seen of it, unless it must be the cause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import chain
 
-from msgspec import Struct
-
-from coordinator.core.failures.stack_frames import (
-    Activity,
-    Frame,
-    activity_of,
-    place,
-    ranges,
-    telling_frames,
-)
+from coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
+from coordinator.core.failures.stack_frames import Activity, ranges
 from coordinator.core.model import (
     ExpiredLimit,
     Hang,
@@ -27,9 +20,7 @@ from coordinator.core.model import (
     HangGroup,
     HangKind,
     HungRank,
-    WorkerRanks,
 )
-from coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.durations import format_duration
 from drumbeat.format import are, count, listed, one_line
 from drumbeat.violation import show_value
@@ -40,12 +31,15 @@ FRESH_SHARE = 0.5
 FRESH_STEPS = 3
 LONGER_SHARE = 1.5  # of a limit: what lasted longer is told beside it
 CAUSES_MAX = 4  # ranks named as the cause; of more the rest is a number
+ODD_MAX = 4  # ranks that are the odd ones out; more of them are another part of the program
 GROUPS_MAX = 8  # groups shown; of more the rest is a number
 RANKS_CHARACTERS_MAX = 120  # of the ranks of one group
 STACK_CHARACTERS_MAX = 4_000  # of each stack that is kept
 NOTES_CHARACTERS_MAX = 300
+_WAITING = (Activity.WAITS, Activity.MAY_WAIT)
+_NO_STACK = "no rank gave a stack"
 
-_LOST = "on a host that was lost"
+LOST = "on a host that was lost"
 
 LIMITS_BROKEN = {
     HangKind.TIMER: "timer {name} not released {limit}",
@@ -57,65 +51,6 @@ LIMITS_BROKEN = {
 }
 
 
-class RankEvidence(Struct, frozen=True, kw_only=True):
-    """What was seen of one rank when all were asked.
-
-    ``problem`` says why there are no stacks. ``is_reached``: its agent has answered.
-    """
-
-    worker: WorkerRanks
-    incarnation: str
-    agent: str
-    host: str = ""
-    pid: int = 0
-    stacks: str = ""
-    source_line: str = ""  # the text of the innermost call's line, if its agent can read it
-    problem: str = ""
-    is_stopped: bool = False
-    is_reached: bool = True
-    progress: WorkerProgress | None = None
-
-    @property
-    def rank(self) -> int:
-        """Its rank in the world."""
-        return self.worker.rank
-
-
-class _Stack(NamedTuple):
-    """The calls of the thread that trains; ``number`` tells different ones apart."""
-
-    number: int
-    frames: tuple[Frame, ...]
-    place: str
-
-
-class _Seen(NamedTuple):
-    """One rank with what follows from its evidence alone."""
-
-    evidence: RankEvidence
-    activity: Activity
-    stack: _Stack
-    limit: ExpiredLimit | None
-    is_moving: bool
-    is_stalled: bool  # known to be: it exceeds a limit, or has told no heartbeat for long
-
-    @property
-    def where(self) -> tuple[Activity, int]:
-        """What ranks of one group have in common."""
-        return self.activity, self.stack.number
-
-    @property
-    def has_runtime(self) -> bool:
-        """Whether it uses the SDK, which answers for its stacks."""
-        progress = self.evidence.progress
-        return progress is not None and progress.runtime_age_s is not None
-
-    @property
-    def step(self) -> int | None:
-        """Its latest step, if it names steps."""
-        return self.evidence.progress.step if self.evidence.progress is not None else None
-
-
 def describe_limit(limit: ExpiredLimit | Hang) -> str:
     """Say which limit was exceeded."""
     broken = LIMITS_BROKEN[limit.kind]
@@ -123,242 +58,221 @@ def describe_limit(limit: ExpiredLimit | Hang) -> str:
 
 
 def diagnose(
-    round_id: int,
-    ranks: Iterable[RankEvidence],
-    limits: Mapping[int, ExpiredLimit],
-    *,
-    now: float,
+    round_id: int, seen: SeenRanks, limits: Mapping[int, ExpiredLimit], *, now: float
 ) -> HangDiagnosis:
     """Judge a hang. ``limits`` are those that expired, by rank, at least one."""
-    ranks = sorted(ranks, key=lambda each: each.rank)
     rank, first = max(limits.items(), key=lambda each: each[1].elapsed_s - each[1].limit_s)
-    accused = next((each.progress for each in ranks if each.rank == rank), None)
-    still_s, fresh_s = _still_for(first, accused)
-    seen = _look(ranks, limits, fresh_s)
-    still = [each for each in seen if not each.is_moving]
-    causes, why = _causes(still)
-    named = causes[:CAUSES_MAX]
-    groups = _groups(still, {each.evidence.rank for each in causes})
+    still_s, fresh_s = _still_for(first, seen.get(rank))
+    still = seen.groups(
+        without_lock={r for r, each in limits.items() if each.kind is HangKind.RUNTIME},
+        expired=limits.keys(),
+        fresh_s=fresh_s,
+    )
+    causes, why = _Judgement(still, limits, fresh_s).causes()
+    causes.sort(key=_rank)
+    groups = _parted(still, {*map(_rank, causes)})
     return HangDiagnosis(
         round_id=round_id,
-        summary=_summary(causes, why, still, first),
+        summary=_summary(groups, why, first),
         limit=first,
         at_s=now,
         since_s=now - still_s,
         is_held=any(each.is_held for each in limits.values()),
-        causes=tuple(_hung(each) for each in named),
+        causes=tuple(_hung(group, each) for group, each in _named(groups)),
         causes_count=len(causes),
-        groups=tuple(groups[:GROUPS_MAX]),
+        groups=tuple(_shown(is_cause, group) for is_cause, group in groups[:GROUPS_MAX]),
         groups_count=len(groups),
     )
 
 
 def diagnose_lost(
-    round_id: int,
-    lost: Sequence[HungRank],
-    limits: Mapping[int, ExpiredLimit],
-    *,
-    now: float,
+    round_id: int, lost: Sequence[HungRank], limits: Mapping[int, ExpiredLimit], *, now: float
 ) -> HangDiagnosis:
     """Judge a hang whose round loses a host: all other ranks wait for the ranks that were on it."""
     first = max(limits.values(), key=lambda each: each.elapsed_s - each.limit_s)
-    elapsed_s = max(each.elapsed_s for each in limits.values())
     verb, who = are(len(lost)), listed(map(str, lost), CAUSES_MAX)
     return HangDiagnosis(
         round_id=round_id,
-        summary=f"{who} {verb} {_LOST}, other ranks wait ({describe_limit(first)})",
+        summary=f"{who} {verb} {LOST}, other ranks wait ({describe_limit(first)})",
         limit=first,
         at_s=now,
-        since_s=now - elapsed_s,
+        since_s=now - first.elapsed_s,
         is_held=any(each.is_held for each in limits.values()),
         causes=tuple(lost[:CAUSES_MAX]),
         causes_count=len(lost),
     )
 
 
-def _still_for(first: ExpiredLimit, accused: WorkerProgress | None) -> tuple[float, float]:
-    """Return how long a round stands still, and from which age on a heartbeat tells of it.
+def _still_for(first: ExpiredLimit, rank: RankEvidence | None) -> tuple[float, float]:
+    """Return how long a round stands still at most, and how old a heartbeat is that tells of it.
 
-    A limit may have begun long before: then the rank that exceeds it has had heartbeats since.
+    A limit may have begun long before: then the rank that exceeds it had heartbeats since.
     """
-    lasted_s, age_s = first.elapsed_s, accused.heartbeat_age_s if accused is not None else None
-    if accused is None or age_s is None or age_s >= lasted_s:
-        return lasted_s, FRESH_SHARE * lasted_s
-    fresh_s = max(FRESH_SHARE * age_s, FRESH_STEPS * (accused.step_time_s or 0.0))
-    return age_s, min(FRESH_SHARE * lasted_s, fresh_s)
+    still_s = first.elapsed_s
+    if rank is None or rank.age_s >= still_s:
+        return still_s, FRESH_SHARE * still_s
+    step_s = rank.progress.step_time_s if rank.progress is not None else None
+    fresh_s = max(FRESH_SHARE * rank.age_s, FRESH_STEPS * (step_s or 0.0))
+    return rank.age_s, min(FRESH_SHARE * still_s, fresh_s)
 
 
-def _look(
-    ranks: Sequence[RankEvidence], limits: Mapping[int, ExpiredLimit], fresh_s: float
-) -> list[_Seen]:
-    stacks: dict[str, _Stack] = {}  # most ranks have one in common
-    numbers: dict[tuple[Frame, ...], int] = {}
-    seen = []
-    for evidence in ranks:
-        stack = stacks.get(evidence.stacks)
-        if stack is None:
-            frames = telling_frames(evidence.stacks)
-            number = numbers.setdefault(frames, len(numbers))
-            stack = stacks[evidence.stacks] = _Stack(number, frames, place(frames))
-        limit, progress = limits.get(evidence.rank), evidence.progress
-        age_s = progress.heartbeat_age_s if progress is not None else None
-        is_fresh = age_s is not None and age_s < fresh_s
-        seen.append(
-            _Seen(
-                evidence=evidence,
-                activity=_activity(evidence, stack.frames, limit),
-                stack=stack,
-                limit=limit,
-                is_moving=limit is None and is_fresh and not evidence.is_stopped,
-                is_stalled=limit is not None or (age_s is not None and not is_fresh),
-            )
-        )
-    return seen
+class _Judgement:
+    """Which of the ranks that do not go on the others wait for."""
+
+    def __init__(
+        self, still: Sequence[Group], limits: Mapping[int, ExpiredLimit], fresh_s: float
+    ) -> None:
+        self._still, self._limits, self._fresh_s = still, limits, fresh_s
+        self._count = sum(map(len, still))
+
+    def causes(self) -> tuple[list[RankEvidence], str]:
+        """Return the causes, and if there are none, why."""
+        if self._count == 1:
+            (alone,) = self._members(Activity)
+            return ([alone], "") if alone.rank in self._limits else ([], _NO_STACK)
+        if all(group.activity is Activity.SILENT for group in self._still):
+            return [], _NO_STACK
+        if stopped := self._members([Activity.STOPPED]):
+            is_all = len(stopped) == self._count
+            return ([], "all ranks are stopped") if is_all else (stopped, "")
+        busy = self._members([Activity.BUSY])
+        waiting = [group for group in self._still if group.activity in _WAITING]
+        return self._among_waiting(busy, waiting) if waiting else self._among_busy(busy)
+
+    def _among_waiting(
+        self, busy: list[RankEvidence], waiting: Sequence[Group]
+    ) -> tuple[list[RankEvidence], str]:
+        """Judge where some ranks wait: for those that do something else."""
+        found = [each for each in busy if self._is_stalled(each)] or self._of_same_role(busy)
+        if not found:
+            return self._among_silent(waiting)
+        is_sure = any(group.activity is Activity.WAITS for group in waiting)
+        if is_sure or 2 * len(found) <= self._count:
+            return _earliest(found), ""
+        return [], "most ranks do what may be to wait for a GPU"
+
+    def _among_busy(self, busy: Sequence[RankEvidence]) -> tuple[list[RankEvidence], str]:
+        """Judge where nobody is seen to wait: synchronizing with a GPU may not show in a stack."""
+        stalled = [each for each in busy if self._is_stalled(each)]
+        if len(stalled) == 1 and len(busy) == self._count:
+            return stalled, ""  # it exceeds a limit of its own, and waits for nobody
+        return self._elsewhere(self._still)
+
+    def _of_same_role(self, ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
+        """Return those that do the work of a rank that exceeds a limit, which may wait for them."""
+        members = (each for group in self._still for each in group.members)
+        roles = {each.worker.role for each in members if each.rank in self._limits}
+        return [each for each in ranks if each.worker.role in roles]
+
+    def _members(self, activities: Iterable[Activity]) -> list[RankEvidence]:
+        wanted = frozenset(activities)
+        return [each for group in self._still if group.activity in wanted for each in group.members]
+
+    def _is_stalled(self, rank: RankEvidence) -> bool:
+        """Return whether a rank is known to stand still: it exceeds a limit or soon will."""
+        if rank.rank in self._limits or self._fresh_s <= rank.age_s < UNKNOWN:
+            return True
+        at = rank.progress
+        if at is None or not at.scope or at.scope_age_s is None:
+            return False
+        is_same = any(at.scope == each.scope for each in self._limits.values())
+        return is_same and at.scope_age_s >= self._fresh_s
+
+    def _among_silent(self, waiting: Sequence[Group]) -> tuple[list[RankEvidence], str]:
+        """Judge where all that gave a stack wait: the cause is among those that gave none.
+
+        Of one that could have answered that is telling. Else only if there is no other way.
+        """
+        silent = self._members([Activity.SILENT])
+        if not silent:
+            return self._elsewhere(waiting)
+        mute = [each for each in silent if each.could_answer]
+        if len(mute) == len(silent):
+            return _earliest(silent), ""
+        is_one_host = len({each.incarnation for each in silent}) == 1
+        is_unreached = not any(each.is_reached for each in silent)
+        must_be = not mute and (len(silent) == 1 or (is_one_host and is_unreached))
+        if must_be and len(waiting) == 1:
+            return silent, ""
+        return [], f"{count(len(silent), 'rank')} gave no stack"
+
+    def _elsewhere(self, groups: Sequence[Group]) -> tuple[list[RankEvidence], str]:
+        """Return those that are elsewhere than most or at an earlier step, unless that is at odds.
+
+        Ranks that gave no stack are not known to be at one place.
+        """
+        found = list(chain.from_iterable(group.members for group in groups))
+        largest = max(groups, key=len)
+        others = [group for group in groups if group is not largest]
+        steps = [each.step for each in found if each.step is not None]
+        most = max(steps, default=0)
+        behind = [each for each in found if each.step is not None and each.step < most]
+        is_behind_few = bool(behind) and len(steps) == len(found) and 2 * len(behind) <= len(found)
+        is_odd = len(others) == 1 and 2 * len(others[0]) < len(found) and len(others[0]) <= ODD_MAX
+        if is_odd and largest.activity is not Activity.SILENT:
+            odd = others[0].members
+            if is_behind_few and not {*map(_rank, behind)} & {*map(_rank, odd)}:
+                return [], "the ranks that are elsewhere than most are not those at an earlier step"
+            return list(odd), ""
+        if is_behind_few:
+            return _earliest(behind), ""
+        where = f"at {len(groups)} places, none the odd one out" if others else "at one place"
+        return [], f"all ranks are {where}{' and at one step' if not behind else ''}"
 
 
-def _activity(
-    evidence: RankEvidence, frames: Sequence[Frame], limit: ExpiredLimit | None
-) -> Activity:
-    if evidence.is_stopped:
-        return Activity.STOPPED
-    if limit is not None and limit.kind is HangKind.RUNTIME:
-        return Activity.BUSY  # it holds the interpreter's lock, which no collective does for long
-    if not evidence.stacks:
-        return Activity.SILENT
-    return activity_of(frames, evidence.source_line)
-
-
-def _causes(still: Sequence[_Seen]) -> tuple[list[_Seen], str]:
-    """Return the ranks that the others wait for, and if there are none, why."""
-    by: dict[Activity, list[_Seen]] = {activity: [] for activity in Activity}
-    for each in still:
-        by[each.activity].append(each)
-    if len(still) == 1:
-        return list(still), ""  # no other rank hangs
-    if len(by[Activity.SILENT]) == len(still):
-        return [], "no rank gave a stack"
-    waiting = by[Activity.WAITS] + by[Activity.MAY_WAIT]
-    if stopped := by[Activity.STOPPED]:
-        return (stopped, "") if len(stopped) < len(still) else ([], "all ranks are stopped")
-    busy = [each for each in by[Activity.BUSY] if each.is_stalled]
-    if not waiting:
-        return _among_busy(busy, by, still)
-    if busy := busy or _of_same_role(by[Activity.BUSY], still):
-        return _earliest(busy), ""
-    return _among_silent(_silent(by[Activity.SILENT]), waiting)
-
-
-def _of_same_role(busy: Sequence[_Seen], still: Sequence[_Seen]) -> list[_Seen]:
-    """Return those that do the work of a rank that exceeds a limit: others may wait for them."""
-    roles = {each.evidence.worker.role for each in still if each.limit is not None}
-    return [each for each in busy if each.evidence.worker.role in roles]
-
-
-def _silent(silent: Sequence[_Seen]) -> list[_Seen]:
-    """Return the ranks of hosts that do not answer, else those that do not answer themselves."""
-    unreached = [each for each in silent if not each.evidence.is_reached]
-    return unreached or list(silent)
-
-
-def _among_silent(silent: list[_Seen], waiting: Sequence[_Seen]) -> tuple[list[_Seen], str]:
-    """Judge where all ranks wait of which anything is known."""
-    mute = [each for each in silent if not each.has_runtime and each.evidence.is_reached]
-    if len(mute) > 1:
-        return [], f"{len(mute)} ranks do not use worker_sdk and gave no stacks"
-    return (silent, "") if silent else _elsewhere(waiting)
-
-
-def _among_busy(
-    busy: list[_Seen], by: Mapping[Activity, list[_Seen]], still: Sequence[_Seen]
-) -> tuple[list[_Seen], str]:
-    """Judge where nobody is seen to wait: synchronizing with a GPU does not show in a stack."""
-    unknown = [each for each in by[Activity.BUSY] if not each.is_stalled]
-    silent = [each for each in by[Activity.SILENT] if each.is_stalled]
-    if len(busy) == 1 and not silent:
-        return busy, ""  # it exceeds a limit of its own, and waits for nobody
-    if busy and unknown and not silent:
-        return _elsewhere(busy) if len(busy) > CAUSES_MAX else (busy, "")
-    if not busy and len(silent) < len(still):
-        return silent, "" if silent else "no rank gave a stack"
-    return _elsewhere([*busy, *silent])
-
-
-def _earliest(found: list[_Seen]) -> list[_Seen]:
+def _earliest(found: list[RankEvidence]) -> list[RankEvidence]:
     """Return those at the lowest step if all name one, else all of them."""
     steps = [each.step for each in found if each.step is not None]
     least = min(steps, default=None)
-    return [each for each in found if each.step == least] if len(steps) == len(found) else found
+    return [each for each in found if len(steps) < len(found) or each.step == least]
 
 
-def _elsewhere(found: Sequence[_Seen]) -> tuple[list[_Seen], str]:
-    """Return those that are elsewhere than most or at an earlier step, unless that is at odds."""
-    groups: dict[object, list[_Seen]] = {}
-    for each in found:
-        groups.setdefault(each.where, []).append(each)
-    largest = max(groups.values(), key=len, default=[])
-    odd = [each for each in found if each.where != largest[0].where]
-    steps = [each.step for each in found if each.step is not None]
-    most = max(steps, default=0)
-    behind = [each for each in found if each.step is not None and each.step < most]
-    is_behind_few = bool(behind) and len(steps) == len(found) and 2 * len(behind) <= len(found)
-    if odd and 2 * len(odd) < len(found):
-        if is_behind_few and not {*map(_rank, behind)} & {*map(_rank, odd)}:
-            return [], "the ranks that are elsewhere than most are not those at an earlier step"
-        return odd, ""
-    if is_behind_few:
-        return _earliest(behind), ""
-    where = f"at {count(len(groups), 'place')}, none with most ranks" if odd else "at one place"
-    return [], f"all ranks are {where}{', and at one step' if len({*steps}) == 1 else ''}"
+def _rank(rank: RankEvidence) -> int:
+    return rank.rank
 
 
-def _rank(seen: _Seen) -> int:
-    return seen.evidence.rank
+def _parted(still: Sequence[Group], causes: Collection[int]) -> list[tuple[bool, Group]]:
+    """Return where all ranks are and whether they are the cause; that first, then the largest."""
+    parts: list[tuple[bool, Group]] = []
+    for group in still:
+        blamed = group.like(each for each in group.members if each.rank in causes)
+        others = group
+        if blamed.members:
+            others = group.like(each for each in group.members if each.rank not in causes)
+        parts += [(True, blamed), (False, others)]
+    found = [part for part in parts if part[1].members]
+    return sorted(found, key=lambda part: (not part[0], -len(part[1]), part[1].first().rank))
 
 
-def _hung(seen: _Seen) -> HungRank:
-    evidence = seen.evidence
+def _named(groups: Iterable[tuple[bool, Group]]) -> list[tuple[Group, RankEvidence]]:
+    """Return the causes that are named, in the order of their ranks."""
+    causes = [(group, each) for is_cause, group in groups if is_cause for each in group.members]
+    return sorted(causes, key=lambda cause: cause[1].rank)[:CAUSES_MAX]
+
+
+def _hung(group: Group, rank: RankEvidence) -> HungRank:
     return HungRank(
-        worker=evidence.worker,
-        incarnation=evidence.incarnation,
-        agent=evidence.agent,
-        host=evidence.host,
-        pid=evidence.pid,
-        place=_place(seen),
-        stacks=evidence.stacks[:STACK_CHARACTERS_MAX],
-        notes=one_line(evidence.problem, NOTES_CHARACTERS_MAX),
-        progress=evidence.progress,
+        worker=rank.worker,
+        incarnation=rank.incarnation,
+        agent=rank.agent,
+        host=rank.host,
+        pid=rank.pid,
+        place=group.place,
+        stacks=rank.stacks[:STACK_CHARACTERS_MAX],
+        notes=one_line(rank.problem, NOTES_CHARACTERS_MAX),
+        progress=rank.progress,
     )
 
 
-def _place(seen: _Seen) -> str:
-    """Return where a rank is, as it follows "is" or "are"."""
-    match seen.activity:
-        case Activity.STOPPED:
-            return "stopped"
-        case Activity.SILENT if not seen.evidence.is_reached:
-            return "on a host that does not answer"
-        case Activity.SILENT:
-            return "silent"
-    return f"in {seen.stack.place}" if seen.stack.frames else "in code that is not Python"
-
-
-def _groups(seen: Sequence[_Seen], causes: Collection[int]) -> list[HangGroup]:
-    """Return where all ranks are, the cause first, then the largest group."""
-    found: dict[object, list[_Seen]] = {}
-    for each in seen:
-        found.setdefault((_rank(each) in causes, each.where, _place(each)), []).append(each)
-    groups = [
-        HangGroup(
-            count=len(members),
-            ranks=one_line(ranges(map(_rank, members)), RANKS_CHARACTERS_MAX),
-            place=_place(members[0]),
-            activity=members[0].activity.value,
-            stack=_first_thread(members[0].evidence.stacks),
-            is_cause=_rank(members[0]) in causes,
-        )
-        for members in found.values()
-    ]
-    return sorted(groups, key=lambda group: (not group.is_cause, -group.count, group.ranks))
+def _shown(is_cause: bool, group: Group) -> HangGroup:
+    return HangGroup(
+        count=len(group),
+        ranks=one_line(ranges(map(_rank, group.members)), RANKS_CHARACTERS_MAX),
+        place=group.place,
+        activity=group.activity.value,
+        stack=_first_thread(group.first().stacks),
+        is_cause=is_cause,
+    )
 
 
 def _first_thread(stacks: str) -> str:
@@ -366,43 +280,45 @@ def _first_thread(stacks: str) -> str:
     return calls[:STACK_CHARACTERS_MAX]
 
 
-def _summary(causes: Sequence[_Seen], why: str, still: Sequence[_Seen], first: ExpiredLimit) -> str:
+def _summary(groups: Sequence[tuple[bool, Group]], why: str, first: ExpiredLimit) -> str:
     """Say in a sentence who is the cause and what the other ranks do, or why that is not known."""
     limit = describe_limit(first)
     if first.elapsed_s > LONGER_SHARE * first.limit_s:
         limit += f", now {format_duration(first.elapsed_s)}"
+    causes = [group for is_cause, group in groups if is_cause]
+    others = [group for is_cause, group in groups if not is_cause]
     if not causes:
         return f"cannot tell which rank causes the hang: {why} ({limit})"
     clauses = []
     for where, members in list(_by_place(causes).items())[:CAUSES_MAX]:
-        names = [f"rank {_rank(each)} on {each.evidence.agent}" for each in members[:CAUSES_MAX]]
-        more = [f"{len(members) - CAUSES_MAX} more"] * (len(members) > CAUSES_MAX)
-        who = listed([*names, *more], CAUSES_MAX + 1)
-        clauses.append(f"{who} {are(len(members))} {where}{_behind(members, still)}")
-    blamed = {_rank(each) for each in causes}
-    waiting = [
-        each
-        for each in still
-        if each.activity in (Activity.WAITS, Activity.MAY_WAIT) and _rank(each) not in blamed
-    ]
-    if waiting:
-        wait = "waits" if len(waiting) == 1 else "wait"
-        clauses.append(f"{count(len(waiting), 'rank')} {wait} {listed(_by_place(waiting), 2)}")
+        shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
+        who = [f"rank {each.rank} on {each.agent}" for each in shown]
+        if (more := len(members) - CAUSES_MAX) > 0:
+            who[CAUSES_MAX:] = [f"{more} more"]
+        named = listed(who, CAUSES_MAX + 1)
+        clauses.append(f"{named} {are(len(members))} {where}{_behind(members, others)}")
+    if more := sum(map(len, list(_by_place(causes).values())[CAUSES_MAX:])):
+        clauses.append(f"{count(more, 'rank')} elsewhere")
+    waiting = [group for group in others if group.activity in _WAITING]
+    if size := sum(map(len, waiting)):
+        wait = "waits" if size == 1 else "wait"
+        places = listed((group.place for group in waiting), 2)
+        clauses.append(f"{count(size, 'rank')} {wait} {places}")
     return f"{', '.join(clauses)} ({limit})"
 
 
-def _behind(causes: Sequence[_Seen], still: Sequence[_Seen]) -> str:
+def _behind(causes: Sequence[RankEvidence], others: Sequence[Group]) -> str:
     """Say at which step the cause is, if all other ranks are at later ones."""
-    mine, blamed = {each.step for each in causes}, {_rank(each) for each in causes}
-    theirs = [each.step for each in still if each.step is not None and _rank(each) not in blamed]
+    mine = {each.step for each in causes}
+    theirs = [step for group in others for step in group.steps()]
     step = next(iter(mine))
     if len(mine) > 1 or step is None or not theirs or min(theirs) <= step:
         return ""
     return f" at step {step}"
 
 
-def _by_place(seen: Iterable[_Seen]) -> dict[str, list[_Seen]]:
-    found: dict[str, list[_Seen]] = {}
-    for each in seen:
-        found.setdefault(_place(each), []).append(each)
+def _by_place(groups: Iterable[Group]) -> dict[str, list[RankEvidence]]:
+    found: dict[str, list[RankEvidence]] = {}
+    for group in groups:
+        found.setdefault(group.place, []).extend(group.members)
     return found

@@ -146,10 +146,10 @@ def make_report(  # noqa: PLR0913 - all that is known of a round
     what ended the rounds before.
     """
     of_round = [record for record in records if record.round_id == round_id]
-    if not of_round and not where.shown and not earlier:
+    has_hung = explains(hang, root_causes(of_round, round_id), round_id)
+    if not of_round and not where.shown and not earlier and not has_hung:
         return None
     causes = root_causes(of_round, round_id, hang)
-    has_hung = explains(hang, root_causes(of_round, round_id), round_id)
     explained = {(record.incarnation, record.sequence) for record in causes}
     # A worker that restarts in process can have several. That it was stopped in the end is
     # the least of what there is to say of it.
@@ -165,7 +165,7 @@ def make_report(  # noqa: PLR0913 - all that is known of a round
     return FailureReport(
         root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
-        victims_count=max(0, unexplained) if of_round or where.shown else 0,
+        victims_count=max(0, unexplained) if of_round or where.shown or has_hung else 0,
         world_size=world_size,
         standings=where.shown,
         standings_count=where.count,

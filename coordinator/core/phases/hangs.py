@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from coordinator.core.effects import EndHeld, TakeEvidence
-from coordinator.core.failures.hang_diagnosis import RankEvidence, diagnose, diagnose_lost
+from coordinator.core.failures.hang_diagnosis import LOST, diagnose, diagnose_lost
+from coordinator.core.failures.hang_evidence import SeenRanks
 from coordinator.core.model import (
     ExpiredLimit,
     HangDiagnosis,
     HangKind,
     HungRank,
     Round,
+    Seat,
     WorkerRanks,
 )
 from coordinator.core.phases.phase import RunContext
@@ -35,47 +35,43 @@ class Hangs:
     def __init__(self, run: RunContext, current: Round) -> None:
         self._run, self._round = run, current
         self._expired: dict[str, tuple[ExpiredLimit, ...]] = {}  # by incarnation
+        self._limits: dict[int, ExpiredLimit] = {}  # by rank; of several the one that is held
         self._judged: dict[str, int] = {}  # the highest number that a judgement was about
+        self._news: set[str] = set()  # participants with limits that no judgement was about
         self._asked: int | None = None  # the question that has no answer yet
         self._questions = 0
-        self._untold: set[str] = set()
+        self._untold: set[str] = set()  # participants that hold workers of which all is known
+        # Participants that were not heard since this coordinator took the hang over.
+        self._unheard = set(current.seats) if run.state.current_hang is not None else set()
 
     def reported(self, incarnation: str, expired: tuple[ExpiredLimit, ...]) -> None:
         """Take in which limits the workers of a participant exceed now, as often as it says so."""
-        if expired:
-            self._expired[incarnation] = expired
-            if any(each.is_held for each in expired):
-                self._untold.add(incarnation)
-        else:
-            self._expired.pop(incarnation, None)
+        self._unheard.discard(incarnation)
+        self._forget(incarnation)
+        if not expired:
+            return
+        self._expired[incarnation] = expired
+        rank_first = self._round.seats[incarnation].rank_first
+        for each in expired:
+            rank = rank_first + each.local_rank
+            if rank not in self._limits or each.is_held:
+                self._limits[rank] = each
+        if max(each.number for each in expired) > self._judged.get(incarnation, 0):
+            self._news.add(incarnation)
+        elif any(each.is_held for each in expired):
+            self._untold.add(incarnation)  # again: it may not have been heard
 
     def lost(self, incarnation: str, *, now: float) -> None:
         """Take in that a participant is lost: if others exceed limits, they wait for its ranks."""
-        self._expired.pop(incarnation, None)
-        self._untold.discard(incarnation)
-        if not self._expired or self._run.state.current_hang is not None:
+        self._unheard.discard(incarnation)
+        self._forget(incarnation)
+        if not self._limits or self._run.state.current_hang is not None:
             return
         seat = self._round.seats[incarnation]
-        agent = seat.agent
-        ranks = [
-            HungRank(
-                worker=WorkerRanks(
-                    rank=seat.rank_first + i,
-                    local_rank=i,
-                    group_rank=seat.group_rank,
-                    role_rank=seat.role_rank_first + i,
-                    role=agent.role,
-                ),
-                incarnation=incarnation,
-                agent=agent.name,
-                host=agent.host,
-                place="on a host that was lost",
-            )
-            for i in range(agent.local_world_size)
-        ]
-        found = diagnose_lost(self._round.round_id, ranks, self._limits(), now=now)
+        lost = [_lost_rank(incarnation, seat, i) for i in range(seat.agent.local_world_size)]
         self._asked = None
-        self._judge(found, agent.name, now)
+        found = diagnose_lost(self._round.round_id, lost, self._limits, now=now)
+        self._judge(found, seat.agent.name, now)
 
     def review(self, *, now: float) -> None:
         """Ask for evidence if a limit is news, and journal the end of a hang."""
@@ -84,14 +80,14 @@ class Hangs:
             lasted = format_duration(max(0.0, now - hang.since_s))
             reason = f"training goes on; it had stood still for {lasted}"
             self._run.decide(HangOver(round_id=hang.round_id, reason=reason, at_s=now))
-        if self._asked is not None or not self._has_news():
+        if self._asked is not None or not self._news:
             return
         if hang is not None and not self._is_worth_asking(hang, now):
             self._note_judged()
             return
         self._questions += 1
         self._asked = self._questions
-        may_signal = any(each.is_held for each in self._limits().values())
+        may_signal = any(each.is_held for each in self._limits.values())
         question = TakeEvidence(
             run_id=self._run.state.key,
             round_id=self._round.round_id,
@@ -100,38 +96,34 @@ class Hangs:
         )
         self._run.effects.append(question)
 
-    def answered(self, question: int, ranks: Iterable[RankEvidence], *, now: float) -> None:
+    def answered(self, question: int, seen: SeenRanks, *, now: float) -> None:
         """Judge what was seen. Linear in workers."""
         if question != self._asked:
             return
         self._asked = None
-        limits = self._limits()
         self._note_judged()
-        if not limits:
+        if not self._limits:
             return  # the workers went on meanwhile
         seats = self._round.seats
-        found = diagnose(self._round.round_id, ranks, limits, now=now)
+        found = diagnose(self._round.round_id, seen, self._limits, now=now)
         host = found.causes[0].agent if found.causes else ""
         first = min(self._expired, key=lambda i: seats[i].group_rank)
         self._judge(found, host or seats[first].agent.name, now)
 
     def effects(self) -> list[EndHeld]:
         """Return which agents may end the workers they hold; repeated until they have."""
-        told = []
+        presences, told = self._run.members.presences, []
         for incarnation in sorted(self._untold):
-            presence = self._run.members.presences.get(incarnation)
-            number = self._judged.get(incarnation)
-            if number is None:
-                continue
+            presence = presences.get(incarnation)
             if presence is not None and presence.session_id is not None:
                 told.append(
                     EndHeld(
                         session_id=presence.session_id,
                         round_id=self._round.round_id,
-                        number=number,
+                        number=self._judged[incarnation],
                     )
                 )
-            self._untold.discard(incarnation)
+        self._untold.clear()
         return told
 
     def _judge(self, found: HangDiagnosis, host: str, now: float) -> None:
@@ -140,13 +132,6 @@ class Hangs:
         self._run.close_stretch(Found(cause=Cause.HANG, host=host, since=since), now=now)
         self._run.decide(HangJudged(hang=found, at_s=now))
 
-    def _is_over(self, hang: HangDiagnosis) -> bool:
-        """Return whether the workers went on: they exceed nothing any more, and have not ended."""
-        if hang.is_held or self._expired or self._asked is not None:
-            return False
-        has_progressed = self._run.members.meter.progress is not None
-        return has_progressed or hang.limit.kind not in _ENDED_BY_A_HEARTBEAT
-
     def _is_worth_asking(self, hang: HangDiagnosis, now: float) -> bool:
         """Return whether a limit that expired later may tell more than the judgement there is.
 
@@ -154,28 +139,46 @@ class Hangs:
         """
         if hang.is_held:
             return False  # its workers are being killed
-        is_held = any(each.is_held for each in self._limits().values())
+        is_held = any(each.is_held for each in self._limits.values())
         return is_held or (not hang.causes and now - hang.at_s >= ASK_AGAIN_S)
 
-    def _has_news(self) -> bool:
-        return any(
-            each.number > self._judged.get(incarnation, 0)
-            for incarnation, expired in self._expired.items()
-            for each in expired
-        )
+    def _is_over(self, hang: HangDiagnosis) -> bool:
+        """Return whether the workers went on: they exceed nothing any more, and have not ended."""
+        if hang.is_held or self._expired or self._asked is not None or self._unheard:
+            return False
+        has_progressed = self._run.members.meter.progress is not None
+        return has_progressed or hang.limit.kind not in _ENDED_BY_A_HEARTBEAT
 
     def _note_judged(self) -> None:
-        for incarnation, expired in self._expired.items():
+        for incarnation in self._news:
+            expired = self._expired[incarnation]
             latest = max(each.number for each in expired)
             self._judged[incarnation] = max(latest, self._judged.get(incarnation, 0))
+            if any(each.is_held for each in expired):
+                self._untold.add(incarnation)
+        self._news.clear()
 
-    def _limits(self) -> dict[int, ExpiredLimit]:
-        """Return what has expired by rank; of several of one rank the one that is held."""
-        seats = self._round.seats
-        found: dict[int, ExpiredLimit] = {}
-        for incarnation, expired in self._expired.items():
-            for each in expired:
-                rank = seats[incarnation].rank_first + each.local_rank
-                if rank not in found or each.is_held:
-                    found[rank] = each
-        return found
+    def _forget(self, incarnation: str) -> None:
+        """Forget what a participant said last."""
+        self._news.discard(incarnation)
+        self._untold.discard(incarnation)
+        for each in self._expired.pop(incarnation, ()):
+            rank = self._round.seats[incarnation].rank_first + each.local_rank
+            self._limits.pop(rank, None)
+
+
+def _lost_rank(incarnation: str, seat: Seat, local_rank: int) -> HungRank:
+    agent = seat.agent
+    return HungRank(
+        worker=WorkerRanks(
+            rank=seat.rank_first + local_rank,
+            local_rank=local_rank,
+            group_rank=seat.group_rank,
+            role_rank=seat.role_rank_first + local_rank,
+            role=agent.role,
+        ),
+        incarnation=incarnation,
+        agent=agent.name,
+        host=agent.host,
+        place=LOST,
+    )

@@ -144,7 +144,7 @@ class Running(RunPhase):
 
     def evidence_taken(self, event: EvidenceTaken, *, now: float) -> None:
         if event.round_id == self._round.round_id:
-            self._hangs.answered(event.question, event.ranks, now=now)
+            self._hangs.answered(event.question, event.seen, now=now)
 
     def held(self) -> list[EndHeld]:
         return self._hangs.effects()

@@ -10,7 +10,7 @@ import structlog
 
 from coordinator.core import effects as fx
 from coordinator.core.events import EvidenceTaken
-from coordinator.core.failures.hang_diagnosis import RankEvidence
+from coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
 from coordinator.core.model import Round, WorkerRanks
 from coordinator.core.progress.stack_gathering import Answer
 from coordinator.core.run.state import RunState
@@ -48,21 +48,22 @@ class EvidenceTaker:
             task.cancel()
 
     async def _take(self, wanted: fx.TakeEvidence) -> None:
-        ranks: list[RankEvidence] = []
+        seen = SeenRanks()
         try:
             state = self._find_run(wanted.run_id)
             if state is not None and state.round is not None:
-                ranks = await self._ask(state, state.round, wanted)
+                await self._ask(state, state.round, wanted, seen)
         except CoordinatorError as error:
             log.warning("no evidence of a hang", reason=str(error), **{"run.id": wanted.run_id})
         except Exception:
             # In any case: agents hold workers until there is an answer.
             log.exception("evidence of a hang not taken", **{"run.id": wanted.run_id})
+            seen = SeenRanks()  # a part of it would tell something else
         taken = EvidenceTaken(
             run_id=wanted.run_id,
             round_id=wanted.round_id,
             question=wanted.question,
-            ranks=tuple(ranks),
+            seen=seen,
         )
         try:
             self._submit(taken)
@@ -70,18 +71,18 @@ class EvidenceTaker:
             log.warning("a hang is not judged", reason=str(error), **{"run.id": wanted.run_id})
 
     async def _ask(
-        self, state: RunState, current: Round, wanted: fx.TakeEvidence
-    ) -> list[RankEvidence]:
+        self, state: RunState, current: Round, wanted: fx.TakeEvidence, seen: SeenRanks
+    ) -> None:
         asked = await asked_of_round(state, current, ())
-        ranks: list[RankEvidence] = []
         texts: dict[str, str] = {}
         found = self._stacks.ask(
             state.run_id, wanted.round_id, asked, is_evidence=True, may_signal=wanted.may_signal
         )
         async with aclosing(found) as answers:
             async for answer in answers:
-                ranks += _evidence(answer, current, texts)
-        return ranks
+                for rank in _evidence(answer, current, texts):
+                    seen.add(rank)
+                await asyncio.sleep(0)  # the others have their turn
 
 
 def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[RankEvidence]:

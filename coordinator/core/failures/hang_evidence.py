@@ -1,0 +1,183 @@
+"""Pure. What was seen of all ranks of a round, put together by the places where they are.
+
+Answers of agents are taken in one after the other, so that no step takes long in a run of any size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from msgspec import Struct
+
+from coordinator.core.failures.stack_frames import (
+    Activity,
+    Frame,
+    activity_of,
+    place,
+    telling_frames,
+)
+from coordinator.core.model import WorkerRanks
+from coordinator.core.progress.worker_progress import WorkerProgress
+
+UNKNOWN = math.inf  # the age of a heartbeat that was never told
+
+
+class RankEvidence(Struct, frozen=True, kw_only=True):
+    """What was seen of one rank when all were asked.
+
+    ``problem`` says why there are no stacks. ``is_reached``: its agent has answered.
+    """
+
+    worker: WorkerRanks
+    incarnation: str
+    agent: str
+    host: str = ""
+    pid: int = 0
+    stacks: str = ""
+    source_line: str = ""  # the text of the innermost call's line, if its agent can read it
+    problem: str = ""
+    is_stopped: bool = False
+    is_reached: bool = True
+    progress: WorkerProgress | None = None
+
+    @property
+    def rank(self) -> int:
+        """Its rank in the world."""
+        return self.worker.rank
+
+    @property
+    def step(self) -> int | None:
+        """Its latest step, if it names steps."""
+        return self.progress.step if self.progress is not None else None
+
+    @property
+    def age_s(self) -> float:
+        """The age of its latest heartbeat."""
+        age_s = self.progress.heartbeat_age_s if self.progress is not None else None
+        return UNKNOWN if age_s is None else age_s
+
+    @property
+    def could_answer(self) -> bool:
+        """Whether its runtime was asked: without a stack it is silent itself, not its agent."""
+        has_runtime = self.progress is not None and self.progress.runtime_age_s is not None
+        return self.is_reached and has_runtime
+
+
+@dataclass(slots=True)
+class Group:
+    """Ranks that are at one place. ``ages_s`` are those of their heartbeats, in the same order."""
+
+    activity: Activity
+    frames: tuple[Frame, ...]
+    place: str
+    members: list[RankEvidence] = field(default_factory=list)
+    ages_s: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def add(self, rank: RankEvidence) -> None:
+        """Put a rank in."""
+        self.members.append(rank)
+        self.ages_s.append(rank.age_s)
+
+    def first(self) -> RankEvidence:
+        """Return its lowest rank."""
+        return min(self.members, key=lambda each: each.rank)
+
+    def steps(self) -> list[int]:
+        """Return the steps of its ranks, as far as they name any."""
+        return [each.step for each in self.members if each.step is not None]
+
+    def like(self, members: Iterable[RankEvidence]) -> Group:
+        """Return a group of these ranks alone."""
+        found = Group(self.activity, self.frames, self.place)
+        for each in members:
+            found.add(each)
+        return found
+
+    def doing(self, activity: Activity) -> Group:
+        """Return an empty group of ranks that are at its place, and do something else there."""
+        return Group(activity, self.frames, place_of(activity, self.frames))
+
+
+class SeenRanks:
+    """The evidence of all ranks. It is added to rank by rank; to ask for groups changes nothing."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, RankEvidence] = {}
+        self._groups: dict[object, Group] = {}
+        self._by_look: dict[object, Group] = {}  # what finds a group without parsing its stacks
+
+    @classmethod
+    def of(cls, ranks: Iterable[RankEvidence]) -> Self:
+        """Put some together at once."""
+        seen = cls()
+        for each in ranks:
+            seen.add(each)
+        return seen
+
+    def add(self, rank: RankEvidence) -> None:
+        """Take in what was seen of a rank, once."""
+        if rank.rank in self._ranks:
+            return
+        self._ranks[rank.rank] = rank
+        look = rank.stacks, rank.source_line, rank.is_stopped, rank.is_reached
+        if (group := self._by_look.get(look)) is None:
+            group = self._by_look[look] = self._group_of(rank)
+        group.add(rank)
+
+    def get(self, rank: int) -> RankEvidence | None:
+        """Return what was seen of a rank."""
+        return self._ranks.get(rank)
+
+    def groups(
+        self, *, without_lock: Collection[int], expired: Collection[int], fresh_s: float
+    ) -> list[Group]:
+        """Return where all ranks are that do not go on.
+
+        A rank goes on if it exceeds no limit and had a heartbeat within ``fresh_s``. One
+        ``without_lock`` is kept from running Python, and waits for no other rank.
+        """
+        found: list[Group] = []
+        for group in self._groups.values():
+            still, is_stopped = group, group.activity is Activity.STOPPED
+            if not is_stopped and min(group.ages_s) < fresh_s:
+                pairs = zip(group.members, group.ages_s, strict=True)
+                still = group.like(m for m, age in pairs if age >= fresh_s or m.rank in expired)
+            if without_lock and group.activity not in (Activity.STOPPED, Activity.BUSY):
+                busy = group.doing(Activity.BUSY)
+                busy = busy.like(m for m in still.members if m.rank in without_lock)
+                still = still.like(m for m in still.members if m.rank not in without_lock)
+                found.append(busy)
+            found.append(still)
+        return [group for group in found if group.members]
+
+    def _group_of(self, rank: RankEvidence) -> Group:
+        frames = telling_frames(rank.stacks)
+        if rank.is_stopped:
+            activity = Activity.STOPPED
+        elif not rank.stacks:
+            activity = Activity.SILENT
+        else:
+            activity = activity_of(frames, rank.source_line)
+        where = activity, frames, rank.is_reached or activity is not Activity.SILENT
+        if (group := self._groups.get(where)) is None:
+            shown = place_of(activity, frames, is_reached=rank.is_reached)
+            group = self._groups[where] = Group(activity, frames, shown)
+        return group
+
+
+def place_of(activity: Activity, frames: Sequence[Frame], *, is_reached: bool = True) -> str:
+    """Return where a rank is, as it follows "is" or "are"."""
+    match activity:
+        case Activity.STOPPED:
+            return "stopped"
+        case Activity.SILENT if not is_reached:
+            return "on a host that does not answer"
+        case Activity.SILENT:
+            return "silent"
+    return f"in {place(frames)}" if frames else "in code that is not Python"
