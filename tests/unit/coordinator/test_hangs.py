@@ -485,3 +485,24 @@ def test_a_report_with_the_stacks_of_many_groups_fits_into_an_exit() -> None:
     assert len(message.verdict.report.hang.groups) == 8
     assert min(len(g.stack) for g in message.verdict.report.hang.groups) > 50
     assert verdict.cause is VerdictCause.WORKER_FAILED
+
+
+def test_a_host_that_is_lost_before_the_evidence_is_there_is_the_cause() -> None:
+    """Its silence is what the other ranks wait for: no rank of theirs is blamed."""
+    story, question = a_hanging_story(3)
+    story.break_session("c")
+    story.advance(2.0)
+    hang = hang_of(story)
+    assert hang is not None
+    assert [cause.agent for cause in hang.causes] == ["c"]
+    assert hang.causes[0].place == "on a host that was lost"
+    answer(story, question, b=LOADER)
+    assert hang_of(story) == hang, "the evidence is of a round that is over"
+
+
+def test_a_rank_of_another_role_is_not_blamed_for_what_nothing_is_known_of() -> None:
+    """An evaluator, say, that tells no heartbeats and waits for a checkpoint."""
+    ranks = [seen(0, ALL_REDUCE), seen(1, ALL_REDUCE), seen(2, LOADER, heartbeat_age_s=None)]
+    other = replace(ranks[2], worker=replace(ranks[2].worker, role="evaluator"))
+    assert [cause.worker.rank for cause in judged(*ranks).causes] == [2]
+    assert judged(*ranks[:2], other).causes == ()
