@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import linecache
 import re
+import stat
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.session.convert import progress_message
@@ -20,9 +22,10 @@ STACKS_BYTES_MAX = 16 * 1024  # of one worker
 NOTES_CHARACTERS_MAX = 1_000
 LINE_CHARACTERS_MAX = 200
 READ_WITHIN_S = 0.5  # for source lines; a network file system may stall
+SOURCE_BYTES_MAX = 4 * 1024 * 1024  # of a file that is read for a line
 # The address of a thread, which differs from worker to worker.
 _HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
-_INNERMOST = re.compile(r'\A[^\n]*\n  File "([^"\n]*)", line (\d+) in ')
+_INNERMOST = re.compile(r'\A[^\n]*\n  File "([^"\n]*)", line (\d{1,9}) in ')
 
 
 def training_thread(stacks: str) -> str:
@@ -69,7 +72,18 @@ def _source_lines(stacks: Collection[str]) -> dict[str, str]:
     """Return the text of the innermost call's line of each; none where that can't be read."""
     linecache.checkcache()
     return {
-        text: linecache.getline(place[1], int(place[2])).strip()[:LINE_CHARACTERS_MAX]
+        text: _source_line(place[1], int(place[2]))
         for text in stacks
         if (place := _INNERMOST.match(text))
     }
+
+
+def _source_line(file: str, line: int) -> str:
+    """Return a line of a regular file of a usual size: a name may be that of a device or pipe."""
+    try:
+        status = Path(file).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > SOURCE_BYTES_MAX:
+            return ""
+        return linecache.getline(file, line).strip()[:LINE_CHARACTERS_MAX]
+    except (OSError, ValueError):  # of a name with a zero byte
+        return ""

@@ -64,6 +64,9 @@ def _with_evidence(message: session_pb2.ReportStacksRequest, found: Iterable[Fou
         evidence[each.local_rank] = replace(
             each,
             stacks=each.stacks if same is None else same.stacks,
+            problem=each.problem
+            if same is None
+            else one_line(worker.problem, PROBLEM_CHARACTERS_MAX),
             source_line=one_line(worker.source_line if same is None else same.source_line, 200),
             is_stopped=worker.is_stopped,
             progress=progress,

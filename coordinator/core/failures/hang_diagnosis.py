@@ -155,7 +155,8 @@ class _Judgement:
         """Judge where nobody is seen to wait: synchronizing with a GPU may not show in a stack."""
         stalled = [each for each in busy if self._is_stalled(each)]
         if len(stalled) == 1 and len(busy) == self._count:
-            return stalled, ""  # it exceeds a limit of its own, and waits for nobody
+            odd, _ = self._elsewhere(self._still)
+            return odd or stalled, ""  # it exceeds a limit of its own, and waits for nobody
         return self._elsewhere(self._still)
 
     def _of_same_role(self, ranks: Sequence[RankEvidence]) -> list[RankEvidence]:

@@ -11,7 +11,7 @@ from drumbeat.format import one_line
 
 # Of a place, which is shown in front of all else, so that it fits into 80 columns with the ranks.
 _FUNCTION_CHARACTERS_MAX, _FILE_CHARACTERS_MAX = 32, 28
-_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}) in (.*)')
 # What is between a user's line and what it called, and tells nothing.
 _WRAPPERS = re.compile(r"wrapper|inner|_.*|<.*>|decorate_.*")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen ")

@@ -41,7 +41,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     agent: Asked
     workers: tuple[Found, ...]
-    is_reached: bool = True  # it is the agent that says it
+    is_reached: bool = True  # it answered, or is connected and can't
 
 
 @dataclass(slots=True)
@@ -50,7 +50,9 @@ class StackGathering:
 
     waiting: dict[str, Asked]
     bytes_max: int = ANSWERS_BYTES_MAX
+    counts_once: bool = False  # equal stacks, of which one text is kept
     _taken: int = field(default=0, init=False)
+    _counted: set[str] = field(default_factory=set, init=False)
 
     def answered(self, incarnation: str, found: Iterable[Found]) -> Answer | None:
         """Take an agent's answer in; ``None`` if it is not waited for.
@@ -67,20 +69,24 @@ class StackGathering:
         ]
         return Answer(agent=agent, workers=tuple(workers))
 
-    def given_up(self, incarnation: str, why: str) -> Answer | None:
+    def given_up(self, incarnation: str, why: str, *, is_reached: bool = False) -> Answer | None:
         """Say why there are no stacks of an agent's workers; ``None`` if it has answered."""
         agent = self.waiting.get(incarnation)
         ranks = agent.ranks if agent is not None else ()
         none = [Found(local_rank=at, problem=why) for at in ranks]
         answer = self.answered(incarnation, none)
-        return None if answer is None else replace(answer, is_reached=False)
+        return None if answer is None else replace(answer, is_reached=is_reached)
 
     def _with_room(self, found: Found) -> Found:
+        if self.counts_once and found.stacks in self._counted:
+            return found
         size = len(found.stacks.encode())
         if self._taken + size > self.bytes_max:
             why = f"its stacks were left out: those of the others have {self.bytes_max} bytes"
             return replace(found, stacks="", problem=why)
         self._taken += size
+        if self.counts_once:
+            self._counted.add(found.stacks)
         return found
 
 

@@ -26,7 +26,7 @@ from coordinator.errors import LimitReached
 FEATURE = "stacks"  # of agents that answer
 QUESTIONS_MAX = 4  # of readers, at once, of all runs
 EVIDENCE_MAX = 64  # questions for evidence of hangs, at once; a run has one
-EVIDENCE_BYTES_MAX = 256 * 1024 * 1024  # of one; equal stacks count each time, and are kept once
+EVIDENCE_BYTES_MAX = 256 * 1024 * 1024  # of one; equal stacks count and are kept once
 _LIMITS = {
     False: ("stack_questions_max", QUESTIONS_MAX),
     True: ("evidence_questions_max", EVIDENCE_MAX),
@@ -95,7 +95,7 @@ class StackQuestions:
         deadline = asyncio.get_running_loop().time() + self._within_s
         gathering = StackGathering(dict(asked))
         if is_evidence:
-            gathering.bytes_max = EVIDENCE_BYTES_MAX
+            gathering.bytes_max, gathering.counts_once = EVIDENCE_BYTES_MAX, True
         question = _Question(run_id, round_id, deadline, gathering, may_signal, is_evidence)
         self._questions[request_id := uuid.uuid4().hex] = question
         gathering, answers = question.gathering, question.answers
@@ -104,7 +104,8 @@ class StackQuestions:
                 if number % ASKED_AT_ONCE_MAX == 0:
                     await asyncio.sleep(0)  # the others have their turn
                 if why := self._why_not(run_id, incarnation):
-                    _put(answers, gathering.given_up(incarnation, why))
+                    is_reached = (run_id, incarnation) in self._sessions
+                    _put(answers, gathering.given_up(incarnation, why, is_reached=is_reached))
                 else:
                     self._tell(run_id, incarnation)
             why = f"its agent has not answered within {self._within_s:g} s"

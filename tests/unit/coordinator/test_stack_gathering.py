@@ -205,3 +205,25 @@ async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() ->
     await QueryService(driver).GetStacks(query_pb2.GetStacksRequest(run_id="run"), reader)
     beside.cancel()
     assert reader.turns_before_first >= 2 * 3, "to find out whom, and to ask them"
+
+
+def test_equal_stacks_count_once_where_one_text_of_them_is_kept() -> None:
+    asked = asked_of([("a", "a", "a", 0, 3), ("b", "b", "b", 3, 1)], ())
+    gathering = StackGathering(asked, bytes_max=100, counts_once=True)
+    found = [Found(local_rank=i, stacks="s" * 60) for i in range(3)]
+    answer = gathering.answered("a", found)
+    assert answer is not None
+    assert {worker.stacks for worker in answer.workers} == {"s" * 60}
+    other = gathering.answered("b", [Found(local_rank=0, stacks="t" * 60)])
+    assert other is not None
+    assert "were left out" in other.workers[0].problem
+
+
+def test_an_agent_that_cannot_answer_may_be_there() -> None:
+    asked = asked_of([("a", "a", "a", 0, 1), ("b", "b", "b", 1, 1)], ())
+    gathering = StackGathering(asked)
+    old = gathering.given_up("a", "its agent is old", is_reached=True)
+    gone = gathering.given_up("b", "its agent is not connected")
+    assert old is not None
+    assert gone is not None
+    assert (old.is_reached, gone.is_reached) == (True, False)
