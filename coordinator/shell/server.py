@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -226,11 +227,14 @@ class Server:
         driver = Driver(registry, journal, limits, on_serving=self._tell_health)
         if self._tracing is not None:
             driver.on_record = self._tracing.observer(driver.now)
+        gc.disable()  # all that is read stays: a look for garbage among it finds none
         try:
             await driver.restore()
         except BaseException:
             await journal.close()
             raise
+        finally:
+            gc.enable()
         driver.on_revoked = self.revoked
         if self._page is not None:
             self._page.follow(driver)
