@@ -218,9 +218,10 @@ async def site(
         limits=limits or Limits(),
         **{"http_port": 0, **settings},
     )
+    journal = SqliteJournal(directory)
     if identity is None and not insecure:
         identity = Authority(directory)
-    page, journal = Page(config, identity), SqliteJournal(directory)
+    page = Page(config, identity)
     jar = aiohttp.DummyCookieJar()
     async with (
         serving(config, journal, identity=identity, page=page) as (port, driver),

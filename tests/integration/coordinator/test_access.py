@@ -93,6 +93,7 @@ class Secured:
 
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
+    config, journal = CoordinatorConfig(port=0), SqliteJournal(tmp_path)
     identity = Authority(tmp_path)
     published: list[str] = []
 
@@ -101,7 +102,6 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
         published.append(text)
         yield published.append
 
-    config, journal = CoordinatorConfig(port=0), SqliteJournal(tmp_path)
     async with serving(config, journal, identity=identity, published=publish) as (port, driver):
         yield Secured(driver, port, identity.keys[0], published)
 

@@ -67,6 +67,7 @@ class GatedJournal(Journal):
 
     def __init__(self) -> None:
         super().__init__()
+        self.runs.records_per_snapshot = 100_000  # what is written is records alone
         self.writes: list[list[Change]] = []
         self.gate = asyncio.Event()
         self.gate.set()

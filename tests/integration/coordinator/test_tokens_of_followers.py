@@ -11,6 +11,7 @@ import pytest
 from coordinator.access.token_table import KeptToken, secret_sha256
 from coordinator.errors import NotLeader, RevokedToken, Unauthenticated
 from coordinator.journal.etcd.keys import Keys
+from coordinator.journal.etcd.layout import seal
 from coordinator.journal.etcd.model import Delete, Put, Transaction
 from coordinator.leadership.election import Election
 from coordinator.leadership.model import Member
@@ -48,7 +49,7 @@ class Copy:
             expires_at=2.0,
             revoked_at=revoked_at,
         )
-        await self.put(name, msgspec.json.encode(token))
+        await self.put(name, seal(f"tokens/{name}", msgspec.json.encode(token), release="0")[0])
 
     async def put(self, name: str, value: bytes) -> None:
         """Have something else where a token is."""
