@@ -67,7 +67,6 @@ class GatedJournal(Journal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runs.records_per_snapshot = 100_000  # what is written is records alone
         self.writes: list[list[Change]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -233,6 +232,7 @@ async def test_what_comes_during_a_write_shares_the_next_one() -> None:
 
 async def test_a_batch_is_bounded() -> None:
     async with Scene() as scene:
+        scene.journal.runs.records_per_snapshot = 100_000  # what is counted is records alone
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
         for number in range(2 * BATCH_MAX):
@@ -244,6 +244,7 @@ async def test_a_batch_is_bounded() -> None:
 
 async def test_a_batch_of_failure_records_is_bounded_by_number_and_by_bytes() -> None:
     async with Scene() as scene:
+        scene.journal.runs.records_per_snapshot = 100_000  # what is counted is records alone
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
         count = 2 * FAILURES_MAX + 1
