@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.effects import Effect, Forget, KeepForgets, KeepToken, Persist
-from coordinator.core.run.records import AgentAdmitted, GroupSucceeded, RunCreated
+from coordinator.core.model import Verdict, VerdictCause
+from coordinator.core.run.records import (
+    AgentAdmitted,
+    CallKind,
+    CallNoted,
+    GroupSucceeded,
+    RunCreated,
+    RunEnded,
+)
 from coordinator.errors import (
     JournalCorrupt,
     JournalFull,
@@ -67,6 +75,27 @@ async def test_a_usual_batch_is_one_round_trip(client: EtcdClientModel) -> None:
     await journal.write([ADMITTED], now=2.0)
     await journal.write([], now=3.0)
     assert client.requests == ["commit", "commit"]
+
+
+async def test_a_run_that_has_ended_is_one_key_and_stays_one(client: EtcdClientModel) -> None:
+    journal = await opened(client)
+    await journal.write([CREATED], now=1.0)
+    for number in range(50):
+        await journal.write([noted(number)], now=2.0)
+    assert len((await client.read(*KEYS.runs)).found) == 51
+    verdict = Verdict(cause=VerdictCause.STOPPED, reason="", restart_count=0, round_id=None)
+    await journal.write([Persist(run_id="r", record=RunEnded(verdict=verdict))], now=3.0)
+    assert len((await client.read(*KEYS.runs)).found) == 1
+    await journal.write([noted(50)], now=4.0)
+    assert len((await client.read(*KEYS.runs)).found) == 1
+    again = await opened(client)
+    assert shown(again) == shown(journal)
+    assert again.runs.states["r"].events_count == 52
+
+
+def noted(number: int) -> Persist:
+    kind = CallKind.ACCESS_REFUSED
+    return Persist(run_id="r", record=CallNoted(kind=kind, reason=f"{number}", caller="c"))
 
 
 # The clock.
