@@ -4,6 +4,7 @@ A terminal stopped with Ctrl-S or a full pipe holds up the thread and nothing el
 Log lines, reports and errors all come this way, and leave it without tokens.
 """
 
+import errno
 import os
 import select
 import sys
@@ -19,6 +20,8 @@ from drumbeat.format import count
 # their number is said when the console takes something again.
 PENDING_BYTES_MAX = 4 * 1024 * 1024
 STALL_S = 1.0  # how long a console may take nothing at the end before the rest is given up
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # errors of a full disk; there may be room later
+ROOM_RETRY_S = 0.5  # between two attempts to write to a full disk, which tells nobody of room
 _CHUNK_BYTES = 4096  # written at once, so that a slow console can be told from a stalled one
 
 _console: list["Console"] = []  # where this process writes; one at a time
@@ -128,6 +131,12 @@ class Console:
             self._dropped = 0
         self._pending += data
 
+    def _awaits_room(self) -> bool:
+        """Wait before the next attempt; return whether there is to be one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, ROOM_RETRY_S)
+            return not self._is_closed
+
     def _run(self) -> None:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
@@ -148,7 +157,9 @@ class Console:
                     taken = os.write(self._fd, data) if line is None else line.write(data)
                 except BlockingIOError:
                     taken = 0
-                except OSError:
+                except OSError as error:
+                    if error.errno in NO_ROOM and self._awaits_room():
+                        continue
                     is_there = False
             with self._changed:
                 del self._pending[:taken]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
 from drumbeat.command import console
 from drumbeat.command.console import Console, open_missing
+from tests.support.full_disk import DEVICE, FullDisk
+from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +82,34 @@ def test_a_stalled_console_drops_counts_and_says_so_when_it_flows_again(
     shown.write("after\n")
     assert pipe.read_line() == "after\n"
     shown.close()
+
+
+def test_text_waits_for_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(tmp_path / "console", monkeypatch)
+    with Path(DEVICE).open("w", encoding="utf-8") as stream:
+        shown = Console(stream)
+        for number in range(20):
+            shown.write(f"line {number}\n")
+        assert disk.has_refused.wait(20)
+        disk.make_room()
+        shown.write("after\n")
+        shown.close(stall_s=20)
+    expected = [*(f"line {number}" for number in range(20)), "after"]
+    assert (tmp_path / "console").read_text().splitlines() == expected
+
+
+def test_the_end_does_not_wait_for_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(tmp_path / "console", monkeypatch)
+    with Path(DEVICE).open("w", encoding="utf-8") as stream:
+        shown = Console(stream)
+        shown.write("lost\n")
+        assert disk.has_refused.wait(20)
+        shown.close(stall_s=0.05)
+        wait_until_sync(lambda: "console" not in {each.name for each in threading.enumerate()}, 20)
 
 
 def test_the_end_does_not_wait_for_a_stalled_console(pipe: Pipe) -> None:

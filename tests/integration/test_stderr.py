@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.workers.output import streams
 from agent.workers.output.lines import LAST_BYTES_MAX
 from agent.workers.output.streams import OutputPipe
 from agent.workers.output.tail import Tail
 from agent.workers.supervisor.messages import WorkerStart
 from agent.workers.supervisor.spawner import opened_outputs
-from tests.support.waiting import MS
+from tests.support.full_disk import DEVICE, FullDisk
+from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,3 +128,50 @@ def test_what_cannot_be_shown_leaves_nothing(tmp_path: Path) -> None:
         opened(tail, tmp_path, 0, 987, shown=True)
     assert list(tmp_path.iterdir()) == []
     tail.close()
+
+
+def test_lines_wait_for_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, tail = FullDisk(tmp_path / "screen", monkeypatch), Tail()
+    screen = os.open(DEVICE, os.O_WRONLY)
+    stderr = opened(tail, tmp_path, 0, screen, shown=True)
+    write(stderr.path, b"".join(b"line %d\n" % number for number in range(20)))
+    assert disk.has_refused.wait(DEADLINE_S)
+    disk.make_room()
+    wait_until_sync(lambda: (tmp_path / "screen").read_text().count("\n") == 20, DEADLINE_S)
+    write(stderr.path, b"after\n")
+    tail.close()
+    os.close(screen)
+    lines = (tmp_path / "screen").read_text().splitlines()
+    assert lines == [*(f"line {number}" for number in range(20)), "after"]
+
+
+def test_a_full_disk_holds_no_worker_up_and_what_is_lost_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PENDING_BYTES_MAX", 1000)
+    disk, tail = FullDisk(tmp_path / "screen", monkeypatch), Tail()
+    screen = os.open(DEVICE, os.O_WRONLY)
+    stderr = opened(tail, tmp_path, 0, screen, shown=True)
+    write(stderr.path, b"%099d\n" * 50_000 % tuple(range(50_000)))
+    assert disk.has_refused.wait(DEADLINE_S)
+    wait_until_sync(lambda: stderr.end() == 5_000_000, DEADLINE_S)
+    disk.make_room()
+    tail.close()
+    os.close(screen)
+    lines = (tmp_path / "screen").read_text().splitlines()
+    assert lines[:9] == [f"{number:099}" for number in range(9)]
+    assert lines[9:] == ["(4,999,100 bytes lost: the disk was full)"]
+
+
+def test_the_end_does_not_wait_for_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, tail = FullDisk(tmp_path / "screen", monkeypatch), Tail()
+    screen = os.open(DEVICE, os.O_WRONLY)
+    stderr = opened(tail, tmp_path, 0, screen, shown=True)
+    write(stderr.path, b"lost\n")
+    assert disk.has_refused.wait(DEADLINE_S)
+    tail.close()  # the limit of a test is shorter than `STALL_S`
+    os.close(screen)

@@ -16,10 +16,12 @@ from contextlib import suppress
 from typing import TextIO, TypeAlias
 
 from agent.workers.output.streams import FollowedFile, OutputPipe, Sink
+from drumbeat.command.console import ROOM_RETRY_S
 
 _LOGGER = logging.getLogger(__name__)
 
 STALL_S = 30.0  # how long `Tail.close` waits for a destination that takes nothing, unless told
+ROOM_STALL_S = 1.0  # the same for one on a full disk
 LOOK_AGAIN_S = 0.1  # how often files are looked at if the system has no inotify watch left for us
 
 IN_MODIFY = 0x2
@@ -157,7 +159,9 @@ class Tail:
                 self._progress_at = time.monotonic()
                 is_more = is_more or is_held_up
             self._drop([source for source in sources if source.is_ended])
-            left_s = self._progress_at + self.stall_s - time.monotonic()
+            is_out_of_room = any(sink.is_out_of_room for sink in sinks)
+            stall_s = min(self.stall_s, ROOM_STALL_S) if is_out_of_room else self.stall_s
+            left_s = self._progress_at + stall_s - time.monotonic()
             if is_closing and not self._sources and not any(sink.pending for sink in sinks):
                 return
             if is_closing and left_s <= 0 and not is_more:
@@ -180,7 +184,9 @@ class Tail:
                 for fd in source.wait_fds:
                     poll.register(fd, select.POLLIN)
             for sink in self._sinks.values():
-                if sink.pending:
+                if sink.is_out_of_room:
+                    timeout_s = min(timeout_s or ROOM_RETRY_S, ROOM_RETRY_S)
+                elif sink.pending:
                     poll.register(sink.fd, select.POLLOUT)
             if timeout_s is None and any(source.watch is None for source in self._sources):
                 timeout_s = LOOK_AGAIN_S
@@ -218,8 +224,15 @@ def _ready(sources: Sequence[_Source]) -> list[_Source]:
     return [
         source
         for source in sources
-        if all(turns[sink] == source.turn and not sink.is_full for sink in source.sinks)
+        if all(
+            turns[sink] == source.turn and not _is_held_up(source, sink) for sink in source.sinks
+        )
     ]
+
+
+def _is_held_up(source: _Source, sink: Sink) -> bool:
+    """Return whether a source waits for a sink: on a full disk, a file does, and no worker."""
+    return sink.is_full or (sink.is_out_of_room and isinstance(source, FollowedFile))
 
 
 def inotify(call: str, *arguments: int | bytes) -> int:
