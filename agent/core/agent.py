@@ -26,6 +26,10 @@ EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 STOP_SHARE = 0.25
 """Of the grace of a host that goes away, kept for its workers to stop, if they may take as long."""
 
+SIGNAL_REPEAT_S = 2.0
+"""The same signal again within this time counts as one, Ctrl-C excepted: a terminal that closes
+sends SIGHUP twice."""
+
 SUPERVISOR_DEATHS_MAX = 5
 """One that ends this often, or can't be started, without a round in between can't live here."""
 
@@ -55,6 +59,7 @@ class AgentCore:
         # What is to be done once the workers, who get the signal, are gone.
         self.ending: fx.Finish | None = None
         self._ending_signum = SIGTERM
+        self._signalled: tuple[int, float] | None = None  # the first signal, and when it came
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: errors.AgentError | None = None
@@ -121,7 +126,7 @@ class AgentCore:
             case ev.SignalReceived(is_preemption=True):
                 self._on_preemption(event.signum, now)
             case ev.SignalReceived():
-                self._on_signal(event.signum)
+                self._on_signal(event.signum, now)
             case ev.DeadlineReached():
                 if self._leaving is not None and now >= self._leaving.until:
                     self._leave("its time is up")
@@ -262,7 +267,12 @@ class AgentCore:
         if has_lived or deaths > SUPERVISOR_DEATHS_MAX:
             self._effects += self.workers.lost(event, now=now)
 
-    def _on_signal(self, signum: int) -> None:
+    def _on_signal(self, signum: int, now: float) -> None:
+        if self._signalled is not None and signum != Signals.SIGINT:
+            first, at = self._signalled
+            if signum == first and now < at + SIGNAL_REPEAT_S:
+                return
+        self._signalled = self._signalled or (signum, now)
         if self.ending is not None:
             self._effects.append(fx.KillWorkers())
             return

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.agent import AgentCore
+from agent.core.agent import SIGNAL_REPEAT_S, AgentCore
 from agent.core.link import CoordinatorLink
 from agent.core.model import Assignment, DesiredState, Exit, Failure, GroupState, Standby, Stop
 from agent.workers.failures.exit_status import describe_exit, signal_name
@@ -194,7 +194,8 @@ class History:
             text = f"{name}: stopping {count(before.workers_alive, 'worker')}"
             if self._kill_at is not None:
                 text += f", SIGKILL in {format_duration(round(self._kill_at - self._now))}"
-            self._say("signal", f"{text}; {name} again kills at once")
+            again = "again" if signum == SIGINT else f"again after {SIGNAL_REPEAT_S:g} s"
+            self._say("signal", f"{text}; {name} {again} kills at once")
         else:
             self._say("signal", f"{name}: leaving the run")
 

@@ -47,7 +47,7 @@ from tests.support.agents import (
 )
 
 S = GroupState
-TERM, INT = 15, 2
+TERM, INT, HUP = 15, 2, 1
 SUCCEEDED = Exit(is_success=True, reason="all workers succeeded")
 REPORT = FailureReport(reason="round 0 failed")
 FAILED = Exit(is_success=False, reason="round 0 failed", report=REPORT)
@@ -389,6 +389,22 @@ def test_the_first_signal_says_goodbye_and_stops_with_it_the_second_kills() -> N
     assert story.feed(desired(FAILED)) == []
     effects = story.feed(WorkersStopped(round_id=0))
     assert effects == [fx.Finish(exit_code=130)], "the first reason counts"
+
+
+@pytest.mark.parametrize("signum", [HUP, TERM])
+def test_a_signal_that_comes_twice_within_two_seconds_counts_as_one(signum: int) -> None:
+    story = AgentStory().running()
+    assert a_stop(signum=signum) in story.feed(SignalReceived(signum=signum))
+    assert story.feed(SignalReceived(signum=signum)) == []
+    assert story.feed(SignalReceived(signum=signum), after_s=1.9) == []
+    killed = story.feed(SignalReceived(signum=signum), after_s=0.2)
+    assert of(killed, fx.KillWorkers) == [fx.KillWorkers()]
+
+
+def test_another_signal_kills_at_once() -> None:
+    story = AgentStory().running()
+    story.feed(SignalReceived(signum=HUP))
+    assert story.feed(SignalReceived(signum=TERM)) == [fx.KillWorkers()]
 
 
 def test_a_signal_to_an_idle_agent_ends_it_at_once() -> None:
