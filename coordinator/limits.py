@@ -18,6 +18,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Calls of one caller that are under way; those of more are refused. Twice what the largest
     # run has, for all its agents may share a token and be connected twice while they come back.
     streams_per_caller_max: int = 100_000
+    # Workers of one caller's agents, beyond the first few of each agent; the sessions of more are
+    # refused. The coordinator keeps up to 3 KB for each worker.
+    workers_free_per_session: int = 8
+    workers_per_caller_max: int = 100_000
     # Calls of which the caller is not asked for, as of probes of health. One more ends the oldest:
     # a probe is over at once, so that who holds many calls keeps no probe away.
     anonymous_calls_max: int = 1_000

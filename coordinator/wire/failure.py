@@ -27,9 +27,10 @@ from drumbeat.mapping import (
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
-SCOPE_CHARACTERS_MAX = 512  # of the name of the timer or section that ran out
+LIMIT_BYTES_MAX = 512  # of the name of the timer or section that ran out
 UPTIME_MAX_S = 100 * 366 * 86_400.0  # no agent lives for a century
 EXPIRED_MAX = 256  # of one beat
+EXPIRED_PER_WORKER_MAX = 4
 # Every agent gets an `Exit` in the same moment, so it is small.
 EXIT_BYTES_MAX = 16 * 1024
 # An `Exit` holds the name of a host, and numbers, beside it.
@@ -72,7 +73,7 @@ _EXPIRED = MessageMapping(
     model.ExpiredLimit,
     session_pb2.ExpiredLimit,
     parts={"kind": model.HangKind},
-    checks={"scope": cut(SCOPE_CHARACTERS_MAX), "number": between(1, 2**63)},
+    checks={"scope": cut_bytes(LIMIT_BYTES_MAX), "number": between(1, 2**63)},
 )
 _HANG_GROUP = MessageMapping(model.HangGroup, failure_pb2.HangGroup)
 _REPORT = MessageMapping(
@@ -93,7 +94,7 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
         model.Hang,
         failure_pb2.Hang,
         parts={"kind": model.HangKind, "progress": PROGRESS},
-        checks={"scope": cut(SCOPE_CHARACTERS_MAX), "stacks": long, "evidence": long},
+        checks={"scope": cut_bytes(LIMIT_BYTES_MAX), "stacks": long, "evidence": long},
     )
     return MessageMapping(
         model.FailureRecord,
@@ -200,7 +201,8 @@ def expired_limits(
     message: session_pb2.Beat, size: int, on_problem: OnProblem
 ) -> tuple[model.ExpiredLimit, ...]:
     """Read which limits the workers of a host with so many exceed."""
-    found = _EXPIRED.read_all(message.expired[:EXPIRED_MAX], "beat.expired", on_problem)
+    most = min(EXPIRED_MAX, size * EXPIRED_PER_WORKER_MAX)
+    found = _EXPIRED.read_all(message.expired[:most], "beat.expired", on_problem)
     return tuple(each for each in found if each.local_rank < size)
 
 

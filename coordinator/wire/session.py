@@ -33,7 +33,10 @@ HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
 LABELS_MAX = 64
-FEATURES_MAX = 64
+# Agents do not accept longer keys and values.
+LABEL_BYTES_MAX = 63
+# Features of agents that the coordinator asks for; of others it keeps nothing.
+AGENT_FEATURES = frozenset({"stacks", "logs"})
 STEPS_MAX_S = 1e10  # of all steps of a process together; no board can say more
 # What the coordinator can do beyond the first version of the protocol.
 FEATURES = ("evidence",)
@@ -108,7 +111,7 @@ def session_opened(
     if len(hello.gpus) > GPUS_MAX:
         raise errors.InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     names = sorted(hello.labels)[:LABELS_MAX]
-    labels = {one_line(name, most): one_line(hello.labels[name], most) for name in names}
+    labels = {_label(name): _label(hello.labels[name]) for name in names}
     try:
         incarnation = failures.NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
@@ -123,10 +126,16 @@ def session_opened(
             version=one_line(hello.version, most),
             labels=labels,
             devices=one_line(gpu_summary(message), most),
-            features=frozenset(hello.features[:FEATURES_MAX]),
+            features=AGENT_FEATURES.intersection(hello.features),
         )
     except InvalidField as problem:
         raise refusal_of(problem) from None
+
+
+def _label(text: str) -> str:
+    """Return the name or the value of a label in one short line."""
+    line = one_line(text, LABEL_BYTES_MAX)
+    return line.encode()[:LABEL_BYTES_MAX].decode(errors="ignore")
 
 
 def gpu_summary(message: session_pb2.AgentReport) -> str:

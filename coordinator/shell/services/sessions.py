@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -16,7 +18,13 @@ from coordinator.access.caller import TRUSTED, Caller
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import FailureRecord
 from coordinator.core.run.records import CallKind
-from coordinator.errors import CoordinatorError, Deposed, InvalidRequest, Unauthenticated
+from coordinator.errors import (
+    CoordinatorError,
+    Deposed,
+    InvalidRequest,
+    LimitReached,
+    Unauthenticated,
+)
 from coordinator.shell.driver import Driver
 from coordinator.wire import session as wire
 from coordinator.wire.failure import failure_reported
@@ -45,6 +53,7 @@ class Sessions:
         self._driver = driver
         self._has_told = False
         self._request_ids = itertools.count(1)
+        self._workers: Counter[str] = Counter()  # that count against a limit, by caller
 
     async def open(
         self,
@@ -54,6 +63,16 @@ class Sessions:
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests, caller)
+        with self._counted(caller, opened.agent.local_world_size):
+            await self._hold(opened, requests, send, caller)
+
+    async def _hold(
+        self,
+        opened: SessionOpened,
+        requests: AsyncIterator[session_pb2.AgentReport],
+        send: Callable[[session_pb2.Directive], Awaitable[None]],
+        caller: Caller,
+    ) -> None:
         outbox, term = self._driver.open(opened), self._driver.journal.term
 
         async def write() -> None:
@@ -113,6 +132,21 @@ class Sessions:
             except DecodeError as error:
                 raise _undecodable(error) from None
 
+    @contextmanager
+    def _counted(self, caller: Caller, size: int) -> Iterator[None]:
+        """Count the workers of a session in the context. Raises ``LimitReached``."""
+        limits = self._driver.limits
+        extra = max(0, size - limits.workers_free_per_session)
+        if extra and self._workers[caller.name] + extra > limits.workers_per_caller_max:
+            raise LimitReached("workers_per_caller_max", limits.workers_per_caller_max)
+        self._workers[caller.name] += extra
+        try:
+            yield
+        finally:
+            self._workers[caller.name] -= extra
+            if not self._workers[caller.name]:
+                del self._workers[caller.name]
+
     async def _hello(
         self, requests: AsyncIterator[session_pb2.AgentReport], caller: Caller
     ) -> SessionOpened:
@@ -158,8 +192,11 @@ class Sessions:
             except DecodeError as error:
                 noted(_undecodable(error))
                 continue
-            if (event := wire.session_event(message, opened, noted)) is not None:
+            event = wire.session_event(message, opened, noted)
+            del message  # it may be as large as 1 MiB, and the next one may take long
+            if event is not None:
                 self._driver.submit(event)
+            del event
 
     async def _read_records(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import tracemalloc
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.model import Beat, GroupState, Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
-from coordinator.errors import Unavailable
+from coordinator.errors import LimitReached, Unavailable
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
@@ -154,3 +156,73 @@ async def test_an_error_reaches_a_session_whose_agent_reads_nothing() -> None:
         driver.stop(Unavailable("it is stopping"))
         with pytest.raises(Unavailable):
             await asyncio.wait_for(session, DEADLINE_S)
+
+
+async def hostile(name: str, size: int) -> AsyncIterator[session_pb2.AgentReport]:
+    """Say as much as one message holds, in the hello and in a beat."""
+    texts = [chr(0x1F600 + number % 64) * 200 for number in range(64)]
+    report = session_pb2.AgentReport(
+        fence=common_pb2.Fence(run_id="r", incarnation=name, round_id=1),
+        hello=session_pb2.Hello(
+            run=session_pb2.RunPurpose(run_id="r", spec=spec(2, 2)),
+            host="h",
+            address="a",
+            role="r",
+            local_world_size=size,
+            features=["\U0001f600" * 3_000 + text for text in texts],
+            labels={text + str(number): text for number, text in enumerate(texts)},
+            beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE),
+        ),
+    )
+    for rank in range(size):
+        report.hello.beat.workers.add(local_rank=rank, step=2**40 + rank, scope=texts[rank % 64])
+    for number, text in enumerate(texts):
+        report.hello.beat.expired.add(number=number + 1, kind=1, scope=text)
+        report.hello.beat.observations.add(section=text[:31] + str(number))
+    del texts, text
+    yield report
+    report = session_pb2.AgentReport()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("size", [1, 8, 4096])
+async def test_a_hostile_session_costs_at_most_100_kb(size: int) -> None:
+    """Measured with a tenth of the workers and a tenth of 1,000 sessions: 10 MB in all."""
+    sessions_count, welcomed, refused = 100, 0, 0
+    everyone = asyncio.Event()
+
+    def note() -> None:
+        if welcomed + refused == sessions_count:
+            everyone.set()
+
+    async def send(_: session_pb2.Directive) -> None:
+        nonlocal welcomed
+        welcomed += 1
+        note()
+        await asyncio.Event().wait()
+
+    async def hold(sessions: Sessions, name: str) -> None:
+        nonlocal refused
+        try:
+            await sessions.open(hostile(name, size), send)
+        except LimitReached:
+            refused += 1
+            note()
+
+    driver = Driver(Registry(Policy()), Journal(), Limits(workers_per_caller_max=10_000))
+    running = asyncio.create_task(driver.run())
+    sessions = Sessions(driver)
+    tracemalloc.start()
+    held = [asyncio.create_task(hold(sessions, f"i{number}")) for number in range(sessions_count)]
+    try:
+        await asyncio.wait_for(everyone.wait(), DEADLINE_S)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] <= 10_000_000
+        assert welcomed >= 2
+        assert bool(refused) == (size == 4096)
+    finally:
+        tracemalloc.stop()
+        for task in [*held, running]:
+            task.cancel()
+        await asyncio.gather(*held, running, return_exceptions=True)
+    assert not sessions._workers
