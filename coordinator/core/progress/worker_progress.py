@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 # Of the name of an open timer or section, in UTF-8; enough to recognize it.
 SCOPE_BYTES_MAX = 128
+# Far beyond any run, and every JSON reader keeps it exact.
+STEPS_REPEATED_MAX = 2**53
 # Ranks named in one line; if more are behind, none in particular is.
 BEHIND_SHOWN_MAX = 4
 # For how long, and up to twice that, the longest time between two steps counts; the first words of
@@ -118,7 +120,8 @@ class Whereabouts:
             if step is None:
                 continue
             if self._reached is not None:
-                self.steps_repeated += max(0, self._reached - step)
+                repeated = self.steps_repeated + max(0, self._reached - step)
+                self.steps_repeated = min(repeated, STEPS_REPEATED_MAX)
                 self._reached = None
             took_s = worker.step_time_s or 0.0
             if before is not None:

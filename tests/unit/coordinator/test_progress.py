@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from coordinator.core.progress.worker_progress import Whereabouts, WorkerProgress
+from coordinator.core.progress.overview import Overview
+from coordinator.core.progress.worker_progress import (
+    STEPS_REPEATED_MAX,
+    Whereabouts,
+    WorkerProgress,
+)
+from coordinator.wire.run_status import overview_message
 from tests.support.world import RUN, a_running_story
 
 
@@ -78,3 +84,16 @@ def test_steps_that_a_later_round_computes_again_are_counted() -> None:
         19,
     ]
     assert [told(2, 131), told(3, 111)] == [19, 39]
+
+
+def test_absurd_steps_of_a_worker_do_not_break_the_overview_of_its_run() -> None:
+    story = a_running_story(2, restarts_max=9)
+    for step in (2**63 - 1, -(2**63), 2**63 - 1, -(2**63)):
+        story.beat("a", workers=(at(step=step),))
+        story.fail("b")
+        story.obey_all()
+    run = story.run(RUN)
+    presence = run.members.presences["a.1"]
+    assert presence.whereabouts.steps_repeated == STEPS_REPEATED_MAX
+    message = overview_message(run.state, run, Overview(), now=story.now)
+    assert message.steps_repeated == STEPS_REPEATED_MAX
