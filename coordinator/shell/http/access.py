@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
+import socket
 import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
@@ -70,9 +72,11 @@ class Access:
         self._used = UsedCodes()
         self._own = secrets.token_bytes(32)
         self.cookie = ""
+        self._own_names = {"localhost", socket.gethostname().lower()}
 
-    def set_port(self, port: int) -> None:
-        """Name the cookie: browsers have those of all ports of a host together."""
+    def set_address(self, host: str, port: int) -> None:
+        """Take the advertised name, and name the cookie: browsers share cookies among ports."""
+        self._own_names.add(host.lower())
         self.cookie = f"__Host-drumbeat-{port}" if self._identity else f"drumbeat-{port}"
 
     def known(self, request: web.BaseRequest, coordinator: Coordinator) -> Known:
@@ -106,11 +110,31 @@ class Access:
         if not shown.isascii() or not secrets.compare_digest(shown, self.csrf(known) or ""):
             raise Forbidden(known.caller.name, f"{CSRF} is not the csrf of /api/me")
 
+    def check_host(self, request: web.BaseRequest) -> None:
+        """Raise ``Forbidden`` if nobody authenticates and a request is for another host's name.
+
+        A foreign site may let its own name resolve to this address; an address cannot be forged so.
+        """
+        shown = request.headers.get(hdrs.HOST, "")
+        if self._identity is not None or not shown:
+            return
+        try:
+            name = urlsplit(f"//{shown}").hostname or ""
+        except ValueError:
+            name = ""
+        if name not in self._own_names and not _is_address(name):
+            allowed = "use the address of this coordinator, or name it with --advertise"
+            raise Forbidden("the page", f"the host of the request is unknown: {allowed}")
+
     def check_origin(self, request: web.BaseRequest, name: str = "") -> None:
         """Raise ``Forbidden`` unless a page of this very address sent a request."""
         origin, host = request.headers.get(hdrs.ORIGIN, ""), request.headers.get(hdrs.HOST, "")
         try:
-            is_own = bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+            sent_by, scheme = urlsplit(origin), "https" if self._identity else "http"
+            is_own = bool(host) and (sent_by.scheme, sent_by.netloc.lower()) == (
+                scheme,
+                host.lower(),
+            )
         except ValueError:
             is_own = False
         if not is_own or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
@@ -190,6 +214,14 @@ def link(scheme: str, host: str, port: int, run_id: str = "", code: str = "") ->
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     path = f"/runs/{quote(run_id, safe='')}" if run_id else "/"
     return f"{scheme}://{where}{path}{f'#code={code}' if code else ''}"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _cookie(request: web.BaseRequest, name: str) -> str | None:

@@ -14,3 +14,7 @@ class Pace:
         """Let one more come; return after how many seconds it is its turn."""
         self._due = max(self._due, now) + self._interval_s
         return max(0.0, self._due - self._burst_s - now)
+
+    def give_back(self) -> None:
+        """Let the next one have the turn of one that has gone before it."""
+        self._due -= self._interval_s

@@ -45,7 +45,7 @@ class Page:
         """Take the port, and return it. Raises ``PortInUse``. Blocks as the name service does."""
         self._port = self._listener.bind()
         self._host = advertised(self._config, self._port).host
-        self._access.set_port(self._port)
+        self._access.set_address(self._host, self._port)
         return self._port
 
     def start(self, coordinator: Coordinator) -> None:

@@ -93,6 +93,7 @@ class Site:
 
     async def _answered(self, call: Call) -> web.StreamResponse:
         try:
+            self._access.check_host(call.request)
             if (file := self._file(call.request)) is not None:
                 return _of_file(call.request, file)
             return await self._served(call)
@@ -108,7 +109,11 @@ class Site:
 
     async def _wait_for_turn(self) -> None:
         if delay_s := self._strangers.take(now=asyncio.get_running_loop().time()):
-            await asyncio.sleep(delay_s)
+            try:
+                await asyncio.sleep(delay_s)
+            except asyncio.CancelledError:  # its client is gone
+                self._strangers.give_back()
+                raise
 
     def _file(self, request: web.BaseRequest) -> File | None:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import pytest
 from coordinator.access.authority import Authority
 from coordinator.access.certificate_roles import parse_roles
 from coordinator.access.operator_certificate import OperatorCertificate
+from coordinator.limits import Limits
 from drumbeat.access.token import Role
 from drumbeat.v1 import control_pb2
 from tests.support.certificates import CertificateAuthority
@@ -256,3 +259,40 @@ async def test_clients_with_certificates_of_the_operators_need_no_link(tmp_path:
         headers = {"X-Drumbeat-CSRF": me["csrf"]}
         told = await browser.post(path, {"name": "gpu7"}, ssl=admin, headers=headers)
         assert told.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "["])
+async def test_without_authentication_a_request_for_a_foreign_name_is_refused(
+    tmp_path: Path, host: str
+) -> None:
+    """A foreign site whose name resolves to the coordinator's address must not act as its page."""
+    async with site(tmp_path, insecure=True) as made:
+        browser = made.browser()
+        headers = {"Host": host, "Origin": f"http://{host}"}
+        for path in ("/", "/api/runs", "/api/me"):
+            assert (await browser.get(path, headers=headers)).status == 403
+        assert (await browser.post("/api/runs/run/stop", {}, headers=headers)).status == 403
+        for own in ("localhost", "127.0.0.1:1", "[::1]:8080", socket.gethostname().upper()):
+            assert (await browser.get("/api/runs", headers={"Host": own})).status == 200
+
+
+async def test_a_page_of_another_scheme_changes_nothing(tmp_path: Path, served: Site) -> None:
+    admin = await served.entered()
+    other = {"Origin": admin.origin.replace("https", "http")}
+    assert (await admin.post("/api/runs/run/stop", {"reason": "x"}, headers=other)).status == 403
+    async with site(tmp_path / "open", insecure=True) as made:
+        browser = made.browser()
+        other = {"Origin": browser.origin.replace("http", "https")}
+        assert (await browser.post("/api/runs/run/stop", {}, headers=other)).status == 403
+
+
+async def test_dropped_requests_do_not_delay_the_next_one(tmp_path: Path) -> None:
+    limits = Limits(http_strangers_per_s=0.01, http_at_once_max=1)
+    async with site(tmp_path, insecure=True, limits=limits) as made:
+        page, loop = made.page._site, asyncio.get_running_loop()
+        assert page._strangers.take(now=loop.time()) == 0
+        waiting = asyncio.create_task(page._wait_for_turn())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert page._strangers.take(now=loop.time()) <= 100

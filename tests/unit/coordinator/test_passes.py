@@ -62,3 +62,12 @@ def test_strangers_come_at_once_for_a_moment_and_then_at_one_rate() -> None:
     pace = Pace(10.0, 3)
     assert [pace.take(now=0.0) for _ in range(5)] == pytest.approx([0.0, 0.0, 0.0, 0.1, 0.2])
     assert pace.take(now=60.0) == 0.0
+
+
+def test_those_that_leave_before_their_turn_delay_no_one() -> None:
+    pace = Pace(10.0, 3)
+    delays = [pace.take(now=0.0) for _ in range(3_003)]
+    assert delays[-1] == pytest.approx(300.0)
+    for _ in range(3_000):
+        pace.give_back()
+    assert pace.take(now=0.0) == pytest.approx(0.1)
