@@ -13,10 +13,17 @@ if TYPE_CHECKING:
 
 # Of all keys and values of one store.
 BYTES_MAX = 256 * 1024 * 1024
+# Of all keys that clients wait for, with what it takes to remember one.
+WAITING_BYTES_MAX = 32 * 1024 * 1024
+WAITING_KEY_BYTES = 512
 _INTEGER_LIMIT = 2**63
 
 Answers = list[tuple[int, bytes]]
 """What to send to which clients, in this order."""
+
+
+def _cost(key: bytes) -> int:
+    return len(key) + WAITING_KEY_BYTES
 
 
 class StoreTable:
@@ -31,6 +38,7 @@ class StoreTable:
         self._waiting: dict[bytes, dict[int, None]] = {}  # who waits for a key, first come first
         self._awaited: dict[int, set[bytes]] = {}  # what a client waits for
         self._bytes = 0
+        self._waiting_bytes = 0
         self._answers: Answers = []
 
     def handle(self, client: int, command: Command) -> Answers:
@@ -44,6 +52,7 @@ class StoreTable:
     def leave(self, client: int) -> None:
         """Forget what a client waits for."""
         for key in self._awaited.pop(client, ()):
+            self._waiting_bytes -= _cost(key)
             waiting = self._waiting[key]
             del waiting[client]
             if not waiting:
@@ -149,9 +158,12 @@ class StoreTable:
 
     def _number_at(self, key: bytes) -> int:
         try:
-            return int(self._values.get(key, b"0"))
+            number = int(self._values.get(key, b"0"))
         except ValueError:
             raise CommandError("a number is added to what is none") from None
+        if not -_INTEGER_LIMIT <= number < _INTEGER_LIMIT:
+            raise CommandError("a number is added to one of more than 64 bits")
+        return number
 
     def _put(self, key: bytes, value: bytes) -> None:
         before = self._values.get(key)
@@ -165,12 +177,17 @@ class StoreTable:
 
     def _await(self, client: int, keys: set[bytes]) -> None:
         self.leave(client)
+        cost = sum(map(_cost, keys))
+        if self._waiting_bytes + cost > WAITING_BYTES_MAX:
+            raise CommandError(f"clients wait for keys of more than {WAITING_BYTES_MAX} bytes")
+        self._waiting_bytes += cost
         self._awaited[client] = keys
         for key in keys:
             self._waiting.setdefault(key, {})[client] = None
 
     def _wake(self, key: bytes) -> None:
         for client in self._waiting.pop(key, ()):
+            self._waiting_bytes -= _cost(key)
             awaited = self._awaited[client]
             awaited.discard(key)
             if not awaited:

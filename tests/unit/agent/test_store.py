@@ -181,3 +181,25 @@ def test_a_store_has_a_bound_and_room_again(store: Store, monkeypatch: pytest.Mo
     store(1, Op.SET, b"l", b"123")
     store(1, Op.DELETE, b"k")
     store(1, Op.SET, b"k", b"x" * 15)
+
+
+def test_a_number_of_thousands_of_digits_ends_the_client_alone() -> None:
+    made = StoreTable()
+    made.handle(1, Command(Op.SET, (b"k", b"9" * 4_300)))
+    for command in (Command(Op.BARRIER, (b"k", 2)), Command(Op.ADD, (b"k", 1))):
+        with pytest.raises(CommandError, match="64 bits"):
+            made.handle(1, command)
+
+
+def test_keys_that_clients_wait_for_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "WAITING_BYTES_MAX", 2 * (table.WAITING_KEY_BYTES + 1))
+    made = StoreTable()
+    for _ in range(3):  # a key that is not awaited any more costs nothing
+        made.handle(1, Command(Op.WAIT, ([b"a"],)))
+        made.handle(2, Command(Op.WAIT, ([b"b"],)))
+        with pytest.raises(CommandError, match="wait for keys"):
+            made.handle(3, Command(Op.WAIT, ([b"c"],)))
+        made.leave(2)
+        made.handle(4, Command(Op.SET, (b"a", b"")))
+        made.handle(4, Command(Op.DELETE, (b"a",)))
+    assert made._waiting_bytes == 0
