@@ -151,7 +151,7 @@ class Driver:
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
-        self._ports = Stores() if config.serves_store else Ports()
+        self._ports = Stores(config.store_loopback) if config.serves_store else Ports()
         self._spool = Spool(folder, config, identity)
         self._spool.adopt()
         self._workers = Workers(

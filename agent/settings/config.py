@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent.settings import kinds
@@ -331,6 +332,16 @@ class JobSettings(AccessSettings):
     def serves_store(self) -> bool:
         """Whether it serves torch's store; at a port that is given rank 0 makes it, as ever."""
         return self.agent_store and not self.master_port
+
+    @property
+    def store_loopback(self) -> str:
+        """MASTER_ADDR of a store that only this host needs: a loopback address, else empty."""
+        alone = "127.0.0.1" if self.is_standalone else ""
+        address = self.master_addr or self.local_addr or alone
+        try:
+            return address if ip_address(address).is_loopback else ""
+        except ValueError:
+            return ""
 
     @property
     def straggler_rule(self) -> tuple[float, int]:

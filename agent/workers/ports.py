@@ -42,6 +42,19 @@ def bind_anywhere() -> tuple[int, socket.socket]:
     return bound.getsockname()[1], bound
 
 
+def bind_loopback(address: str) -> tuple[int, socket.socket]:
+    """Return a free port of a loopback address, and a socket that is bound to it alone."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address, 0))
+    except OSError:
+        bound.close()
+        raise
+    return bound.getsockname()[1], bound
+
+
 def address_towards(host: str, port: int) -> str:
     """Return the address of this host from which ``host`` is reached; sends nothing.
 

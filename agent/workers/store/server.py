@@ -14,7 +14,7 @@ from itertools import count
 
 import structlog
 
-from agent.workers.ports import bind_anywhere
+from agent.workers.ports import bind_anywhere, bind_loopback
 from agent.workers.store.commands import CommandError, CommandReader
 from agent.workers.store.table import StoreTable
 
@@ -47,14 +47,19 @@ def clients_max() -> int:
 
 
 class Stores:
-    """Listening stores by port. Belongs to the event loop it is used in."""
+    """Listening stores by port. Belongs to the event loop it is used in.
 
-    def __init__(self) -> None:
+    ``loopback`` is the only address at which they listen; empty: at all of this host.
+    """
+
+    def __init__(self, loopback: str = "") -> None:
+        self._loopback = loopback
         self._stores: dict[int, Store] = {}
 
     def reserve(self) -> int:
-        """Listen at a free port of every address; ``OSError`` if there is none left."""
-        port, listener = bind_anywhere()
+        """Listen at a free port; ``OSError`` if there is none left."""
+        is_local = bool(self._loopback)
+        port, listener = bind_loopback(self._loopback) if is_local else bind_anywhere()
         listener.setblocking(False)
         listener.listen(BACKLOG)
         self._stores[port] = Store(listener)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.settings.config import AgentConfig, Program
 from agent.workers.store import server
 from agent.workers.store.commands import MAGIC, Op
 from agent.workers.store.server import Stores
@@ -191,3 +192,33 @@ def test_it_answers_as_torchs_own_store() -> None:
         for _ in range(400):
             name, call = some_call(rng)
             assert outcome(call, ours) == outcome(call, own), (seed, name)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, "127.0.0.1"),  # standalone
+        ({"master_addr": "10.0.0.1"}, ""),
+        ({"coordinator": "head"}, ""),
+        ({"coordinator": "head", "master_addr": "127.0.0.1"}, "127.0.0.1"),
+        ({"coordinator": "head", "master_addr": "::1"}, "::1"),
+        ({"coordinator": "head", "master_addr": "head"}, ""),
+        ({"coordinator": "head", "local_addr": "127.0.0.1"}, "127.0.0.1"),
+    ],
+)
+async def test_the_store_of_a_loopback_master_address_listens_there_alone(
+    given: dict[str, Any], address: str
+) -> None:
+    config = AgentConfig(run_id="r", program=Program("program", "true"), **given)
+    assert config.store_loopback == address
+    made = Stores(config.store_loopback)
+    try:
+        port = made.reserve()
+        _, writer = await asyncio.open_connection(address or "127.0.0.1", port)
+        writer.transport.abort()
+        if address:
+            other = "127.0.0.2" if address == "127.0.0.1" else "127.0.0.1"
+            with pytest.raises(OSError, match=r"refused|failed"):
+                await asyncio.open_connection(other, port)
+    finally:
+        made.keep_only()
