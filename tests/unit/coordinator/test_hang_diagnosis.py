@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from coordinator.core.failures.hang_diagnosis import (
     CAUSES_MAX,
@@ -268,3 +269,11 @@ def test_what_is_told_of_80_000_ranks_is_small() -> None:
     assert causes(found) == [77_777]
     assert [group.ranks for group in found.groups] == ["77777", "0-77776,77778-79999"]
     assert len(msgspec.json.encode(found)) < 4_096
+
+
+def test_a_rank_of_another_role_is_not_blamed_for_what_nothing_is_known_of() -> None:
+    """An evaluator, say, that tells no heartbeats and waits for a checkpoint."""
+    ranks = [seen(0, ALL_REDUCE), seen(1, ALL_REDUCE), seen(2, LOADER, heartbeat_age_s=None)]
+    other = replace(ranks[2], worker=replace(ranks[2].worker, role="evaluator"))
+    assert [cause.worker.rank for cause in judged(*ranks).causes] == [2]
+    assert judged(*ranks[:2], other).causes == ()

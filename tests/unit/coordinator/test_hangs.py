@@ -498,11 +498,3 @@ def test_a_host_that_is_lost_before_the_evidence_is_there_is_the_cause() -> None
     assert hang.causes[0].place == "on a host that was lost"
     answer(story, question, b=LOADER)
     assert hang_of(story) == hang, "the evidence is of a round that is over"
-
-
-def test_a_rank_of_another_role_is_not_blamed_for_what_nothing_is_known_of() -> None:
-    """An evaluator, say, that tells no heartbeats and waits for a checkpoint."""
-    ranks = [seen(0, ALL_REDUCE), seen(1, ALL_REDUCE), seen(2, LOADER, heartbeat_age_s=None)]
-    other = replace(ranks[2], worker=replace(ranks[2].worker, role="evaluator"))
-    assert [cause.worker.rank for cause in judged(*ranks).causes] == [2]
-    assert judged(*ranks[:2], other).causes == ()
