@@ -111,7 +111,7 @@ def render_report(report: FailureReport, name: str) -> str:
     if report.goodput:
         head.append(_line(f"goodput: {report.goodput}"))
     sections: list[Iterable[str]] = [head]
-    if report.root_causes or report.victims_count or report.positions:
+    if report.root_causes or report.victims_count or report.positions or report.hang:
         sections.append(_causes(report.root_causes, report.hang))
     if report.hang is not None and report.hang.groups:
         sections.append(_hang_groups(report.hang))

@@ -48,7 +48,6 @@ class Meter:
         self._unheard: set[str] = set()
         self._unbegun: dict[str, int] = {}
         self._is_changed = False
-        self._is_hung = False  # the stretch ends with a heartbeat, which is news
         self._away: tuple[tuple[int, int], ...] = ()
         self._progress: int | None = None
         self._running: int | None = None
@@ -74,7 +73,6 @@ class Meter:
         self._set(Marks())
         self._unstarted, self._unheard, self._unbegun = set(), set(), {}
         is_round = ledger.stretch is Stretch.ROUND
-        self._is_hung = ledger.stretch is Stretch.HUNG
         if ledger.stretch is Stretch.GATHERING:
             self._stopping = set(alive)
         elif is_round and not is_again:
@@ -102,7 +100,6 @@ class Meter:
         """
         self.number, self._round_id, self._resumed_from = ledger.number, round_id, ledger.seen
         self._start, self._reached = ledger.until, ledger.reached
-        self._is_hung = ledger.stretch is Stretch.HUNG
         marks = ledger.marks or Marks(is_stopping=ledger.stretch is Stretch.GATHERING)
         self._set(marks)
         if marks.is_stopping and marks.stopped is None:
@@ -201,8 +198,6 @@ class Meter:
             return
         age_s = min(worker.heartbeat_age_s or 0.0 for worker in fresh)
         latest = max(nanoseconds(sent_at - age_s), self._start)
-        if self._is_hung and self._progress is None:
-            self._is_changed = True
         if self._progress is None or latest > self._progress:
             self._progress = latest
         steps = [worker.step for worker in fresh if worker.step is not None]
