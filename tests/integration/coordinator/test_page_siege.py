@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.support.coordinators import Coordinator
     from tests.support.pages import Site
 
-HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 LIMITS = Limits(http_request_timeout_s=200 * MS, http_connections_max=20)
 
 
@@ -60,7 +60,7 @@ NO_REQUESTS = [
     HEAD + b"X: y\r\n" * 1_000 + b"\r\n",
     HEAD + b"Content-Length: -1\r\n\r\n",
     HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-    b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 ]
 
 
@@ -77,7 +77,7 @@ async def test_a_connection_has_a_time_for_its_next_request(served: Site) -> Non
 
 
 async def test_a_body_has_a_size_and_a_time(served: Site) -> None:
-    head = b"POST /api/drains HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n"
+    head = b"POST /api/drains HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n"
     head += b"Content-Type: application/json\r\n"
     for length in (b"Content-Length: 99\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"):
         assert b"in time" in await said(served, head + length)
@@ -115,7 +115,7 @@ async def test_no_path_leads_out_of_the_page_and_a_run_may_have_any_name(served:
     asked = [(path, b"nothing is served") for path in PATHS]
     asked += [(f"/api/runs/{name}", b"there is no run") for name in NAMES]
     for path, why in asked:
-        head = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         answer = await said(served, head.encode())
         assert (b" 404 " in answer.split(b"\r\n", 1)[0], why in answer) == (True, True), path
 
@@ -142,7 +142,7 @@ async def test_a_reader_that_takes_nothing_is_left_and_others_go_on(tmp_path: Pa
     async with site(tmp_path, insecure=True, limits=limits) as made, Client(made.port) as client:
         await client.agent().join()
         reader, writer = await asyncio.open_connection("127.0.0.1", made.page.port, limit=1)
-        writer.write(b"GET /api/runs/run/logs?tail=5 HTTP/1.1\r\nHost: a\r\n\r\n")
+        writer.write(b"GET /api/runs/run/logs?tail=5 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.read(1)
         async with made.browser().open("GET", "/api/live") as response:
             await Stream(response).next_of("runs")
@@ -257,7 +257,7 @@ async def test_of_what_a_reader_does_not_take_the_latest_waits(
     limits = Limits(page_send_timeout_s=200 * MS)
     async with site(tmp_path, insecure=True, limits=limits) as made:
         slow, writer = await asyncio.open_connection("127.0.0.1", made.page.port, limit=1)
-        writer.write(b"GET /api/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        writer.write(b"GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with made.browser().open("GET", "/api/live") as response:
             async with asyncio.timeout(DEADLINE_S):
                 assert len(await response.content.readexactly(8_000_000)) == 8_000_000
