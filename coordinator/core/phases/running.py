@@ -68,10 +68,12 @@ class Running(RunPhase):
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
         """Take in what a participant says of this round; of another it will hear of this one."""
         state, round_id = self.state, self._round.round_id
-        if beat.round_id is not None and beat.round_id > round_id and state.is_seated(incarnation):
+        held = -1 if beat.round_id is None else beat.round_id
+        # A later round counts as held only from a hello on: no round of its number is begun then.
+        if round_id < held < state.rounds_seen and state.is_seated(incarnation):
             name = state.members[incarnation].name
-            self._later = reasons.older_journal(self._round, name, beat.round_id)
-        if beat.round_id != round_id or not state.is_seated(incarnation):
+            self._later = reasons.older_journal(self._round, name, held)
+        if held != round_id or not state.is_seated(incarnation):
             return
         if beat.observations:
             self.run.learning.observe(beat.observations, now=now)
@@ -180,7 +182,8 @@ class Running(RunPhase):
             self.run.silent.note(current, self.members, since=self._failed_since, charged=0)
             where, cause = self._where(judged_at), VerdictCause.START_IMPOSSIBLE
             return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
-        if self._lost or self._later or self._is_to_end():
+        is_behind = bool(self._later) and state.notice is None
+        if self._lost or is_behind or self._is_to_end():
             return self._broken_off(now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)

@@ -332,7 +332,7 @@ class Run(RunContext):
         incarnation, held = event.agent.incarnation, event.beat.round_id
         seen = 0 if held is None else held + 1
         if (member := self.state.members.get(incarnation)) is not None:
-            if seen > self.state.next_round_id:  # an older copy of the journal was restored
+            if seen > self.state.next_round_id and self.state.verdict is None:  # older journal
                 self.decide(rec.AgentAdmitted(agent=member, rounds_seen=seen, at_s=now))
         else:
             agent = numbered(event.agent, self._names)

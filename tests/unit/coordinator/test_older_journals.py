@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.model import Assignment, Standby
+from coordinator.core.events import RestartAsked
+from coordinator.core.model import Assignment, Exit, GroupState, Standby
+from coordinator.core.policy import Policy
 from coordinator.core.run.state import Phase
+from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story, a_story
 
 NAMES = ("a", "b", "c")
+GRACE = Policy(checkpoint_grace_s=20.0)
 
 
 def fail_a_round(story: Story) -> None:
@@ -123,3 +127,35 @@ def test_no_identity_is_used_again_after_a_run_was_forgotten() -> None:
         story.advance(1.0)
     assert len(set(keys)) == 3, keys
     assert keys[0] == RUN
+
+
+def test_a_run_that_has_ended_is_not_entered_again_from_a_later_round() -> None:
+    story = a_running_story(2, 2)
+    for name in "ab":
+        story.succeed(name)
+    story.agents["a"].round_id = story.state().next_round_id
+    known = len(story.journal)
+    (told,) = [each for each in story.back("a") if isinstance(each, fx.Direct)]
+    assert isinstance(told.state, Exit)
+    assert len(story.journal) == known
+
+
+def test_a_later_round_without_a_hello_ends_nothing_while_training_saves() -> None:
+    story = a_running_story(2, 2, policy=GRACE)
+    ask(story, RestartAsked)
+    notice = story.state().notice
+    assert notice is not None
+    story.beat("a", GroupState.IDLE, round_id=1)
+    assert story.state().notice == notice
+
+
+def test_an_older_journal_ends_its_round_once_training_had_its_time_to_save() -> None:
+    story = a_running_story(2, 2, policy=GRACE)
+    ask(story, RestartAsked)
+    story.agents["a"].round_id = 4
+    story.back("a")
+    assert story.state().notice is not None
+    story.advance(20.0)
+    story.obey_all()
+    story.obey_all()
+    assert story.state().round_id == 5
