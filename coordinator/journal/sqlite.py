@@ -192,7 +192,7 @@ def _read_last_write(directory: Path) -> LastWrite | None:
 
 
 def time_of(wall: float) -> str:
-    """Return a time of day for people."""
+    """Return a date and time in UTC as text; ``wall`` is in seconds since 1970."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

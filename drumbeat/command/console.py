@@ -21,7 +21,8 @@ from drumbeat.format import count
 PENDING_BYTES_MAX = 4 * 1024 * 1024
 STALL_S = 1.0  # how long a console may take nothing at the end before the rest is given up
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # errors of a full disk; there may be room later
-ROOM_RETRY_S = 0.5  # between two attempts to write to a full disk, which tells nobody of room
+# Between two attempts to write to a full disk: the kernel sends no event when there is room.
+ROOM_RETRY_S = 0.5
 _CHUNK_BYTES = 4096  # written at once, so that a slow console can be told from a stalled one
 
 _console: list["Console"] = []  # where this process writes; one at a time

@@ -1,4 +1,4 @@
-"""Synchronous training on two hosts: nobody is behind, until a rank holds the others up."""
+"""Synchronous training on two hosts: no rank is behind, until a rank holds the others up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ for step, batch in enumerate(DataLoader(Data())):
 
 
 class Look(NamedTuple):
-    """Who is behind, by each way to look; empty if nobody is."""
+    """Return which ranks are behind, by each way to look; empty if none is."""
 
     status: str
     why: str
@@ -95,7 +95,7 @@ def address() -> Iterator[str]:
     port.close()
 
 
-def test_nobody_is_behind_in_training_until_a_rank_holds_the_others_up(
+def test_no_rank_is_behind_in_training_until_one_holds_the_others_up(
     cluster: Cluster, address: str
 ) -> None:
     script = cluster.directory / "train.py"

@@ -149,7 +149,7 @@ def check_answer(told: dict[str, Any]) -> None:
     assert "sleep_in_python" in places["sleep_in_python"], places
 
 
-def test_workers_stay_as_they_are_whoever_looks(scene: Scene) -> None:
+def test_workers_stay_as_they_are_while_they_are_looked_at(scene: Scene) -> None:
     before, looks = scene.states(), random.Random(22)
     for _ in range(READER_LOOKS):
         check_answer(looks.choice([scene.by_command, scene.by_page])())

@@ -235,7 +235,7 @@ async def test_a_module_that_reads_a_worker_s_own_variable_is_left_out_alone(job
     assert not said(harness, TemplateNews.COLD)
 
 
-async def test_a_variable_that_nobody_foresaw_costs_one_cold_round(job: Job) -> None:
+async def test_an_unforeseen_variable_costs_one_cold_round(job: Job) -> None:
     job.modules = ("other", "shared")
     job.worker_env = {"SEAT": "window"}
     job.write(

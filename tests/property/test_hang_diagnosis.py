@@ -1,4 +1,4 @@
-"""Whoever makes a synchronous round hang, and however: that rank is named, or nobody is."""
+"""Whichever rank makes a synchronous round hang, and however: it is named, or no rank is."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def cases(way: str) -> Iterator[tuple[int, str, int | None, int, set[int], tuple
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_cause_is_named_or_nobody_is(way: str) -> None:
+def test_the_cause_is_named_or_no_rank_is(way: str) -> None:
     outcomes: Counter[str] = Counter()
     for size, waits, step, culprit, unheard, expired in cases(way):
         ranks = a_round(way, size, culprit, waits, unheard, step)

@@ -2,7 +2,7 @@
 
 A rank that waits for other ranks in a collective causes nothing, whichever limit it exceeds; the
 cause is among those that do something else. If that does not tell, the one that is elsewhere than
-most, or at an earlier step, is the cause. If that does not tell either, nobody is named: a rank
+most, or at an earlier step, is the cause. If that does not tell either, no rank is named: a rank
 is never named only because nothing was seen of it, unless it must be the cause.
 """
 
@@ -152,11 +152,11 @@ class _Judgement:
         return [], "most ranks do what may be to wait for a GPU"
 
     def _among_busy(self, busy: Sequence[RankEvidence]) -> tuple[list[RankEvidence], str]:
-        """Judge where nobody is seen to wait: synchronizing with a GPU may not show in a stack."""
+        """Judge where no rank is seen to wait: synchronizing with a GPU may not show in a stack."""
         stalled = [each for each in busy if self._is_stalled(each)]
         if len(stalled) == 1 and len(busy) == self._count:
             odd, _ = self._elsewhere(self._still)
-            return odd or stalled, ""  # it exceeds a limit of its own, and waits for nobody
+            return odd or stalled, ""  # it exceeds a limit of its own, and waits for no rank
         return self._elsewhere(self._still)
 
     def _of_same_role(self, ranks: Sequence[RankEvidence]) -> list[RankEvidence]:

@@ -99,7 +99,7 @@ class _Reader:
         """Take tokens in, in order of their creation."""
         tokens = []
         for pair in pairs:
-            lost = "this token lets nobody in, or is not known as revoked"
+            lost = "this token is not accepted, or its revocation is lost"
             token = self._opened(pair, KeptToken, lost)
             if token is not None:
                 tokens.append((token.created_at, pair.create_revision, token))

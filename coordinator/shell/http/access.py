@@ -111,7 +111,7 @@ class Access:
             raise Forbidden(known.caller.name, f"{CSRF} is not the csrf of /api/me")
 
     def check_host(self, request: web.BaseRequest) -> None:
-        """Raise ``Forbidden`` if nobody authenticates and a request is for another host's name.
+        """Raise ``Forbidden`` if there is no authentication and a request is for a foreign name.
 
         A foreign site may let its own name resolve to this address; an address cannot be forged so.
         """

@@ -253,7 +253,7 @@ BROKEN: dict[str, tuple[str, bytes]] = {
     "a token that is none": ("tokens/t", b"{}"),
     "a drain that is none": ("drains/t", b"[]"),
     "forgets that are none": ("forgets", b"{}"),
-    "a key of nobody": ("other", b"{}"),
+    "an unknown key": ("other", b"{}"),
 }
 
 

@@ -117,7 +117,7 @@ async def test_a_held_limit_is_judged_before_its_worker_is_ended(tmp_path: Path)
         assert hang.age.ToTimedelta().total_seconds() >= 21.0
 
 
-async def test_a_limit_that_is_only_reported_sends_no_signals_and_ends_nobody(
+async def test_a_limit_that_is_only_reported_sends_no_signals_and_ends_no_worker(
     tmp_path: Path,
 ) -> None:
     async with coordinator(tmp_path) as client:
@@ -136,7 +136,7 @@ async def test_a_limit_that_is_only_reported_sends_no_signals_and_ends_nobody(
         assert (await hang_of(client)).is_ending
 
 
-async def test_a_host_that_does_not_answer_is_the_cause_and_holds_up_nobody_for_long(
+async def test_a_host_that_does_not_answer_is_the_cause_and_delays_others_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collecting.StackQuestions.__init__, "__defaults__", (SHORT_S,))
@@ -156,7 +156,7 @@ async def test_a_host_that_does_not_answer_is_the_cause_and_holds_up_nobody_for_
         assert "has not answered within 0.3 s" in cause.notes
 
 
-async def test_nobody_is_named_if_all_ranks_are_at_one_place(tmp_path: Path) -> None:
+async def test_no_rank_is_named_if_all_ranks_are_at_one_place(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as client:
         first, second = await a_round(client, "a", "b")
         await say_expired(first, a_limit())

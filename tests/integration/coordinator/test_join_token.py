@@ -1,4 +1,4 @@
-"""The token that a coordinator prints: one for the cluster, whoever leads and wherever it runs."""
+"""The token that a coordinator prints: one for the cluster, whichever coordinator leads."""
 
 from __future__ import annotations
 

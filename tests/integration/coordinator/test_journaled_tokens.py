@@ -116,7 +116,7 @@ BODY = msgspec.json.encode(KEPT)
         lambda _: seal("tokens/token002", BODY, release="0")[0],
     ],
 )
-def test_a_token_that_was_not_written_by_us_lets_nobody_in_and_is_named(
+def test_a_token_that_was_not_written_by_us_is_not_accepted_and_is_named(
     tmp_path: Path, edit: Callable[[bytes], bytes]
 ) -> None:
     journal = SqliteFile(tmp_path)

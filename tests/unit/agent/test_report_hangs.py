@@ -56,7 +56,7 @@ def test_a_report_tells_where_all_ranks_were() -> None:
     ]
 
 
-def test_a_report_says_that_nobody_can_tell_the_cause() -> None:
+def test_a_report_says_that_the_cause_cannot_be_told() -> None:
     victim = a_record(0, is_stopped_by_agent=True)
     hang = a_hang(WAITING, summary=CANNOT_TELL)
     lines = rendered(victims=[victim], victims_count=1, world_size=3, hang=hang)

@@ -172,7 +172,7 @@ def test_status_and_page_are_told_the_same_whenever_hosts_are_heard() -> None:
     for name, step in (("a", 41), ("b", 42), ("c", 42)):
         beat(story, name, at(step, 0.05))
     story.now += 60.0
-    assert behind(story) == ("", []), "nobody has said that a makes no step"
+    assert behind(story) == ("", []), "no report said that a makes no step"
     for name, step, age_s in (("a", 41, 60.0), ("b", 42, 59.0), ("c", 42, 59.0)):
         beat(story, name, at(step, age_s))
     assert behind(story) == ("rank 0 on a at step 41", [[0, 1]])
@@ -189,7 +189,7 @@ def test_ranks_of_another_role_are_no_peers() -> None:
     assert behind(story) == ("", [])
 
 
-def test_nobody_is_behind_unless_a_round_runs() -> None:
+def test_no_rank_is_behind_unless_a_round_runs() -> None:
     story = a_running_story(3, restarts_max=1)
     for name, step in (("a", 40), ("b", 41), ("c", 41)):
         beat(story, name, at(step, 0.05))

@@ -64,7 +64,7 @@ def test_ranks_that_are_all_at_one_place_do_not_tell(stacks: str) -> None:
     assert [group.ranks for group in found.groups] == ["0-3"]
 
 
-def test_a_stopped_rank_causes_the_hang_whoever_else_is_busy() -> None:
+def test_a_stopped_rank_causes_the_hang_whichever_others_are_busy() -> None:
     found = judged(seen(0), seen(1, "", is_stopped=True), seen(2, LOADER))
     assert causes(found) == [1]
     assert found.summary.startswith("rank 1 on h1 is stopped, 1 rank waits ")
@@ -90,7 +90,7 @@ def test_of_two_hosts_that_do_not_answer_none_is_named_by_chance() -> None:
     assert "cannot tell which rank causes the hang: 2 ranks gave no stack" in found.summary
 
 
-def test_a_host_that_does_not_answer_is_innocent_if_another_rank_waits_for_nobody() -> None:
+def test_a_host_that_does_not_answer_is_innocent_if_another_rank_waits_for_none() -> None:
     assert causes(judged(seen(0), seen(1, LOADER), unreached(2))) == [1]
 
 
@@ -155,7 +155,7 @@ def test_a_limit_that_is_exceeded_while_all_train_is_that_ranks_own() -> None:
     assert causes(found) == [0]
 
 
-def test_a_rank_that_exceeds_a_limit_alone_and_waits_for_nobody_is_the_cause() -> None:
+def test_a_rank_that_exceeds_a_limit_alone_and_waits_for_none_is_the_cause() -> None:
     others = [seen(rank, COPY, heartbeat_age_s=None, step=None) for rank in (1, 2)]
     assert causes(judged(seen(0, LOCK), *others, kind=HangKind.TIMER)) == [0]
 
@@ -208,7 +208,7 @@ def test_a_rank_that_waits_is_never_named_beside_those_that_do_not() -> None:
     assert causes(judged(seen(0), seen(1, LOADER), seen(2, LOADER))) == [1, 2]
 
 
-def test_without_any_stack_nobody_is_named() -> None:
+def test_without_any_stack_no_rank_is_named() -> None:
     found = judged(unreached(0), unreached(1))
     assert causes(found) == []
     assert "no rank gave a stack" in found.summary

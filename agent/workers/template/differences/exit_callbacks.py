@@ -27,5 +27,5 @@ def callbacks_dropped(script_name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if _ATEXIT.register is note:  # else somebody else has put a function of theirs there
+        if _ATEXIT.register is note:  # else another module has replaced the function since
             _ATEXIT.register = register

@@ -133,7 +133,7 @@ class ImportValues:
                 self._tree.leave_out(chain, why)
 
     def remove_temporary(self) -> None:
-        """Remove what nobody else can remove: this process ends without having been of use."""
+        """Remove what only this process can remove; it ends without having started a worker."""
         from shutil import rmtree  # noqa: PLC0415 - seldom needed
 
         for path, chain in self._temporary.items():

@@ -67,7 +67,7 @@ def test_a_stopped_process_gets_sigkill_at_once() -> None:
     assert story.signals() == [(0, SIGKILL)]
 
 
-def test_a_stopped_process_that_somebody_continued_is_let_live_but_told_of() -> None:
+def test_a_stopped_process_that_was_continued_from_outside_is_let_live_but_told_of() -> None:
     """We only looked at it, so what it wrote since is its own doing."""
     story = WatchStory(is_answering=False)
     story.kick(a_board(a_slot(limit_s=2.0)))
