@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
 
-from bench.figures import one_of_each
-from bench.harness import LOOPBACK, Question, Scene
+from bench.harness import LOOPBACK, Scene
 from bench.looking.commands import SLOW_PACE, probed
-from bench.scale import fake_agents
+from bench.looking.fleets import WORKERS, questions
 from bench.scale.fake_agents import Fleet
-from bench.ways import Way
 
-WORKERS = 8
 RANKS = (10_000, 80_000)
 JUDGED_WITHIN_S = 60.0
 
@@ -41,29 +37,13 @@ async def measure(scene: Scene, ranks: int) -> dict[str, float | None]:
         }
 
 
-def figures(ranks: int, way: str) -> dict[str, float | None]:
-    """Return all figures of one fleet."""
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(measure(scene, ranks))
-
-
-def questions(ranks: int) -> list[Question]:
-    """Return what is asked of a fleet."""
-    runs = one_of_each(partial(figures, ranks))
-    return [
-        Question(
-            name=f"hang_evidence_{ranks}_{name}",
-            text=f"{text}, {ranks:,} ranks of {ranks // WORKERS:,} agents",
-            unit=unit,
-            repeats=3,
-            **runs.in_each_way(name),
-        )
-        for name, unit, text in (
-            ("time", "s", "from an expired limit to the judgement of the hang"),
-            ("stop", "ms", "longest stop of the coordinator's event loop during it"),
-            ("memory", "MB", "more memory of the coordinator"),
-        )
-    ]
-
-
-QUESTIONS = tuple(question for ranks in RANKS for question in questions(ranks))
+QUESTIONS = questions(
+    "hang_evidence",
+    measure,
+    RANKS,
+    (
+        ("time", "s", "from an expired limit to the judgement of the hang"),
+        ("stop", "ms", "longest stop of the coordinator's event loop during it"),
+        ("memory", "MB", "more memory of the coordinator"),
+    ),
+)
