@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from coordinator.core.model import HangDiagnosis
 
 
+TIMER = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)
+
+
 def exceed(story: Story, name: str, *limits: ExpiredLimit) -> list[fx.Effect]:
     """Let an agent say from now on which limits its workers exceed."""
     return story.beat(name, more={"expired": limits})
@@ -76,6 +79,14 @@ def a_hanging_story(size: int = 3, **fields: Any) -> tuple[Story, fx.TakeEvidenc
     story = a_running_story(size, **fields)
     (question,) = questions(exceed(story, "a", a_limit()))
     return story, question
+
+
+def a_reported_hang(size: int = 2, of: str = "a") -> Story:
+    """Return a story in which an agent's worker exceeds a timer, and "b" is judged the cause."""
+    story = a_running_story(size)
+    (question,) = questions(exceed(story, of, TIMER))
+    answer(story, question, b=LOADER)
+    return story
 
 
 def hang_of(story: Story) -> HangDiagnosis:
@@ -281,12 +292,9 @@ def test_a_progress_limit_is_left_with_a_heartbeat_alone() -> None:
 
 
 def test_a_second_hang_of_a_round_is_found() -> None:
-    story = a_running_story(2)
-    timer = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)
-    (question,) = questions(exceed(story, "a", timer))
-    answer(story, question, b=LOADER)
+    story = a_reported_hang()
     exceed(story, "a")
-    (second,) = questions(exceed(story, "a", replace(timer, number=2)))
+    (second,) = questions(exceed(story, "a", replace(TIMER, number=2)))
     answer(story, second, a=LOADER)
     assert [record.hang.causes[0].agent for record in story.records(HangJudged)] == ["b", "a"]
 
@@ -324,10 +332,7 @@ def test_a_restart_after_the_hang_was_judged_releases_the_workers_without_asking
 
 
 def test_a_restart_does_not_take_a_reported_hang_for_over_before_all_agents_were_heard() -> None:
-    story = a_running_story(3)
-    timer = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)
-    (question,) = questions(exceed(story, "c", timer))
-    answer(story, question, b=LOADER)
+    story = a_reported_hang(3, of="c")
     story.restart()
     story.back("a")
     story.back("b")
@@ -339,10 +344,7 @@ def test_a_restart_does_not_take_a_reported_hang_for_over_before_all_agents_were
 
 
 def test_a_reported_hang_that_ended_while_the_coordinator_was_away_is_over() -> None:
-    story = a_running_story(2)
-    timer = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)
-    (question,) = questions(exceed(story, "a", timer))
-    answer(story, question, b=LOADER)
+    story = a_reported_hang()
     story.restart()
     story.agents["a"].more = {}
     story.back("a")
@@ -440,10 +442,7 @@ def test_a_crash_after_the_hang_was_judged_is_a_consequence() -> None:
 
 
 def test_a_hang_that_was_over_explains_no_later_failure() -> None:
-    story = a_running_story(2)
-    timer = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)
-    (question,) = questions(exceed(story, "a", timer))
-    answer(story, question, b=LOADER)
+    story = a_reported_hang()
     exceed(story, "a")
     story.advance(5.0)
     story.record("a", message="boom")
