@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+# Of the time for stacks, what a thread of the runtime has for its answer if a signal may follow.
+ASKED_SHARE = 0.4
+
 
 class HangKind(StrEnum):
     """Which limit a worker broke. The values are those of the protocol."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.watchdog.hang import Evidence
+from agent.watchdog.hang import ASKED_SHARE, Evidence
 from drumbeat.format import count, printable
 from worker_sdk.board.layout import STACKS_END
 
@@ -30,8 +30,6 @@ log = structlog.get_logger()
 # More stacks are cut: those of the latest threads, for the first is written last.
 STACKS_BYTES_MAX = 64 * 1024
 STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to any longer
-# Of the time there is, what a thread of the runtime has for its answer, if a signal may follow.
-ASKED_SHARE = 0.4
 QUIET_S = 0.003  # after so long without more the process is asked whether that was all
 ANCESTORS_MAX = 64  # how far below its worker a process may be
 _KERNEL_STACK_LINES_MAX = 12

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.core.worker import Armed, Investigation, Stage, Worker
-from agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from agent.watchdog.hang import ASKED_SHARE, Evidence, Hang, HangKind, Standing
 
 SIGKILL, SIGTERM = 9, 15
 
-ASKED_SHARE = 0.4  # of the time for stacks, that of the question before a signal
 EVIDENCE_LATE_S = 5.0  # later it is not waited for: reading about a process may block on it
 _LEFT = "then the worker went on by itself; it is not killed"
 _ENDED = "its process has ended by itself"
