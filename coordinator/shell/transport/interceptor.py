@@ -133,7 +133,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except DecodeError as error:
                 problem = InvalidRequest("message", str(error), "one of this method")
                 await _abort(context, problem)
-            except NotImplementedError:  # of a newer service of gRPC's
+            except NotImplementedError:
+                # gRPC's health service declares `List`, and does not serve it.
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this method is not served")
             except grpc.aio.BaseError:  # the call was aborted, or its caller is gone
                 raise

@@ -282,7 +282,7 @@ class EtcdClient:
         await self._ask(lambda state, _now: state.compact(revision))
 
     def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
-        """Not of use here; see ``Watch``."""
+        """Raise: simulated coordinators watch with ``Watch``, whose events the clock hands out."""
         raise NotImplementedError
 
     async def close(self) -> None:
