@@ -45,7 +45,9 @@ class _Kept:
         """Return whether a reader that asked then may have this answer."""
         if self.answer is None or not is_repeated:
             return self.answer is not None and self.written_at >= asked_at
-        return asked_at < self.fresh_until(state)
+        # Of a run that has ended a reader asks once more, and never again.
+        is_told = state.verdict is None or self.answer.run.phase == query_pb2.RUN_PHASE_ENDED
+        return is_told and asked_at < self.fresh_until(state)
 
     def fresh_until(self, state: RunState) -> float:
         """Return until when repeated readers are given this answer."""

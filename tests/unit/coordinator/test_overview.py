@@ -216,6 +216,20 @@ async def test_those_who_ask_again_and_again_share_an_overview_until_it_is_old()
     assert await step() == (3, FRESH_LEAST_S)
 
 
+async def test_the_end_of_a_run_is_told_though_an_overview_from_before_is_new() -> None:
+    story = a_running_story(1)
+    overviews, phases = Overviews(lambda: story.now), list[int]()
+
+    async def look() -> None:
+        found = await overviews.get(story.state(), story.run(), is_repeated=True)
+        phases.append(found.run.phase)
+
+    await look()
+    story.succeed("a")
+    await look()
+    assert phases == [query_pb2.RUN_PHASE_RUNNING, query_pb2.RUN_PHASE_ENDED]
+
+
 async def test_the_more_watch_the_less_often_each_of_them_is_given_something_new() -> None:
     story = a_running_story(1)
     overviews, waits = Overviews(lambda: story.now), list[float]()
