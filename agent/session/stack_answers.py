@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 import structlog
 
@@ -15,6 +16,7 @@ from agent.session.transport import Connection, TransportError
 from agent.watchdog.runner import Watchdog
 from agent.watchdog.stack_taking import StacksTaken
 from drumbeat.mapping import seconds_of
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 
 log = structlog.get_logger()
@@ -24,35 +26,61 @@ ANSWER_BYTES_MAX = 512 * 1024  # of all stacks in one answer
 WORKER_TIMEOUT_S = 2.0  # less if the answer is waited for no longer than twice that
 
 
+class _Question(NamedTuple):
+    request: session_pb2.StackRequest
+    deadline: float  # on the loop's clock: later, nobody waits for the answer
+
+
+_Questions = asyncio.Queue[_Question]
+
+
 class StackAnswers:
-    """Of one session. Questions are answered one after the other, beside all that it does."""
+    """Answers the questions of one session, in their order.
+
+    Questions of readers and questions for evidence of a hang do not wait for each other: what
+    decides who is to blame must not depend on who looks.
+    """
 
     def __init__(self, run_id: str, identity: Identity, watchdog: Watchdog) -> None:
         self._run_id, self._identity, self._watchdog = run_id, identity, watchdog
-        self._requests = asyncio.Queue[session_pb2.StackRequest]()
+        self._of_readers, self._for_evidence = _Questions(REQUESTS_MAX), _Questions(REQUESTS_MAX)
         self._seen = frozenset[str]()
         self._files = FileThread("sources")
 
     def asked(self, collect: session_pb2.Collect) -> None:
         """Take in all that is asked at present."""
         requests = {each.request_id: each for each in collect.stacks[:REQUESTS_MAX]}
+        now = asyncio.get_running_loop().time()
         for request_id, request in requests.items():
-            if request_id not in self._seen and self._requests.qsize() < REQUESTS_MAX:
-                self._requests.put_nowait(request)
+            questions = self._for_evidence if request.is_evidence else self._of_readers
+            if request_id not in self._seen and not questions.full():
+                questions.put_nowait(_Question(request, now + seconds_of(request.time_left)))
         self._seen = frozenset(requests)
 
     async def run(self, connection: Connection) -> None:
         """Answer until cancelled. What can't be delivered is not asked for any more, or again."""
         with closing(self._files):
-            while True:
-                request = await self._requests.get()
-                try:
-                    await connection.report_stacks(await self._answer(request))
-                except TransportError as error:
-                    log.info("stacks not delivered", reason=error.reason)
+            await until_one_ends(
+                self._answer_all(self._of_readers, connection),
+                self._answer_all(self._for_evidence, connection),
+            )
 
-    async def _answer(self, request: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
-        within_s = min(WORKER_TIMEOUT_S, seconds_of(request.time_left) / 2)
+    async def _answer_all(self, questions: _Questions, connection: Connection) -> None:
+        while True:
+            request, deadline = await questions.get()
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                log.info("stacks not taken", reason="the question had to wait for too long")
+                continue
+            try:
+                await connection.report_stacks(await self._answer(request, left_s))
+            except TransportError as error:
+                log.info("stacks not delivered", reason=error.reason)
+
+    async def _answer(
+        self, request: session_pb2.StackRequest, left_s: float
+    ) -> session_pb2.ReportStacksRequest:
+        within_s = min(WORKER_TIMEOUT_S, left_s / 2)
         asked, may_signal = request.local_ranks, request.may_signal
         watchdog, round_id, identity = self._watchdog, request.round_id, self._identity
         if request.is_evidence:

@@ -29,7 +29,7 @@ from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
 from agent.watchdog.listener import Listener
-from agent.watchdog.stack_taking import Look, StacksTaken, StackTaker, with_state
+from agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
 from agent.watchdog.stacks import describe_process, is_below, signal_below
 from drumbeat.command.console import write_text
 from worker_sdk import context
@@ -37,8 +37,6 @@ from worker_sdk import context
 log = structlog.get_logger()
 
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
-
-
 # Every worker of a hang exceeds these; the coordinator shows the stacks of all ranks, grouped.
 _SHOWN_BY_COORDINATOR = (HangKind.PROGRESS, HangKind.STARTUP)
 
@@ -275,33 +273,33 @@ class Watchdog:
 
     async def _look_at(self, key: WorkerKey, timeout_s: float, *, may_signal: bool) -> Look:
         worker = self._workers.get(key)
-        if worker is None or worker.known is None:
+        if worker is None or (known := worker.known) is None:
             return Look(key.local_rank, evidence=Evidence(notes="this host has no such worker"))
-        async with worker.stacks.lock:
-            evidence = worker.known.evidence_held()
-            if not worker.is_watched:
-                evidence = evidence or Evidence(notes="it does not run")
-            elif evidence is None:
-                snapshot = worker.board.read() or Snapshot()
-                evidence = await worker.stacks.evidence(
-                    worker.pid, snapshot, timeout_s, may_signal=may_signal
-                )
-        stacks, notes = self._redact(evidence.stacks), self._redact(evidence.notes)
-        evidence, standing = replace(evidence, stacks=stacks, notes=notes), worker.known.standing()
-        standing = replace(standing, scope=self._redact(standing.scope))
-        return Look(key.local_rank, worker.pid, evidence, standing)
+        try:
+            async with worker.stacks.turn(timeout_s) as left_s:
+                evidence = known.evidence_held()
+                if evidence is None and worker.is_watched:
+                    evidence = await worker.stacks.evidence(
+                        worker.pid, worker.board.read() or Snapshot(), left_s, may_signal=may_signal
+                    )
+        except TimeoutError:
+            evidence = known.evidence_held() or Evidence(notes=BUSY)
+        evidence = evidence or Evidence(notes="it does not run")
+        return Look(key.local_rank, worker.pid, evidence, known.standing()).redacted(self._redact)
 
     async def _stacks_of(
         self, key: WorkerKey, timeout_s: float, *, may_signal: bool
     ) -> StacksTaken:
         if (worker := self._workers.get(key)) is None:
             return StacksTaken(key.local_rank, problem="this host has no such worker, or no board")
-        async with worker.stacks.lock:
-            if not worker.is_watched:
-                return StacksTaken(key.local_rank, problem="it does not run")
-            found = await worker.stacks.for_reader(worker.pid, timeout_s, may_signal=may_signal)
-        redact = self._redact
-        return found._replace(stacks=redact(found.stacks), problem=redact(found.problem))
+        try:
+            async with worker.stacks.turn(timeout_s) as left_s:
+                if not worker.is_watched:
+                    return StacksTaken(key.local_rank, problem="it does not run")
+                found = await worker.stacks.for_reader(worker.pid, left_s, may_signal=may_signal)
+        except TimeoutError:
+            return StacksTaken(key.local_rank, worker.pid, problem=BUSY)
+        return found.redacted(self._redact)
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
@@ -415,7 +413,7 @@ class Watchdog:
 
     async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
-        async with worker.stacks.lock:
+        async with worker.stacks.turn():
             evidence = await worker.stacks.evidence(
                 effect.pid or worker.pid,
                 snapshot,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import structlog
@@ -20,7 +24,8 @@ _SIGNAL_HINT = (
     "; `coordinator stacks --signal` asks with a signal that can end a system call early (EINTR)"
 )
 
-
+BUSY = "another look at it did not end in time"
+LOOK_MIN_S = 0.5  # what a look gets that has waited for another one, however long it waited
 SILENT_BEATS = 2.0  # a worker that has missed so many signs of life may be stopped
 
 
@@ -40,6 +45,10 @@ class StacksTaken(NamedTuple):
     stacks: str = ""
     problem: str = ""
 
+    def redacted(self, redact: Callable[[str], str]) -> StacksTaken:
+        """Return it without secrets."""
+        return self._replace(stacks=redact(self.stacks), problem=redact(self.problem))
+
 
 class Look(NamedTuple):
     """What one worker does, as evidence of a hang of its round."""
@@ -49,13 +58,37 @@ class Look(NamedTuple):
     evidence: Evidence = Evidence()
     standing: Standing | None = None
 
+    def redacted(self, redact: Callable[[str], str]) -> Look:
+        """Return it without secrets."""
+        evidence, standing = self.evidence, self.standing
+        stacks, notes = redact(evidence.stacks), redact(evidence.notes)
+        return self._replace(
+            evidence=replace(evidence, stacks=stacks, notes=notes),
+            standing=standing and replace(standing, scope=redact(standing.scope)),
+        )
+
 
 class StackTaker:
     """Takes the stacks of one worker, which all come one way: through the FIFO of its board."""
 
     def __init__(self, key: WorkerKey, board: Board) -> None:
         self._key, self._board = key, board
-        self.lock = asyncio.Lock()
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, timeout_s: float | None = None) -> AsyncIterator[float]:
+        """Wait until no other look at this worker goes on; yield how long this look may take.
+
+        Raises ``TimeoutError`` if other looks go on for all of ``timeout_s``; None: wait for them.
+        """
+        began = time.monotonic()
+        async with asyncio.timeout(timeout_s):
+            await self._lock.acquire()
+        try:
+            left_s = math.inf if timeout_s is None else timeout_s - (time.monotonic() - began)
+            yield max(left_s, LOOK_MIN_S)
+        finally:
+            self._lock.release()
 
     async def evidence(
         self,
@@ -68,7 +101,7 @@ class StackTaker:
     ) -> Evidence:
         """Return what can be had within the time: `take_evidence`, which never fails here.
 
-        ``snapshot`` is what its board says. Call it with the lock.
+        ``snapshot`` is what its board says. Call it in a turn.
         """
         source = StackSource(
             stacks_fd=self._board.stacks_fd,
@@ -85,7 +118,7 @@ class StackTaker:
             return Evidence(notes=f"no stacks: {describe(error)}")
 
     async def for_reader(self, pid: int, timeout_s: float, *, may_signal: bool) -> StacksTaken:
-        """Return what a reader is shown. Call it with the lock."""
+        """Return what a reader is shown. Call it in a turn."""
         snapshot = self._board.read() or Snapshot()
         found = await self.evidence(pid, snapshot, timeout_s, may_signal=may_signal)
         problem = "" if found.stacks else found.notes

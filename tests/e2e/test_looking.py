@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-READER_LOOKS = int(os.environ.get("DRUMBEAT_LOOKS", "7"))
-"""Of readers, in an order that a seed decides; with 3 of the watchdog at 10 states: 100 looks."""
-EVERY_S = 8.0
+READER_LOOKS = int(os.environ.get("DRUMBEAT_LOOKS", "2"))
+"""Of readers, in an order that a seed decides; with 7 and 3 of the watchdog at 10 states: 100."""
+EVERY_S = 3.0
 """Between two looks of the watchdog, at timers that only report."""
 NAMES = [way.__name__ for way in WAYS]
 WITH_LOCK = {name for name in NAMES if name.endswith("with_lock")}

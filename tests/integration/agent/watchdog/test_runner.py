@@ -26,7 +26,7 @@ from agent.watchdog.core.model import (
 )
 from agent.watchdog.hang import Evidence, Standing
 from agent.watchdog.runner import Watchdog
-from agent.watchdog.stack_taking import with_state
+from agent.watchdog.stack_taking import BUSY, with_state
 from tests.support.waiting import MS, wait_until
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 
@@ -125,6 +125,57 @@ async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
     assert (found.stacks, found.problem, taken) == ("stacks 1", "", 2)
     assert scene.signals == [10]
     assert [entry["event"] for entry in logs] == ["worker hangs"]
+
+
+async def test_a_look_that_does_not_end_does_not_keep_other_questions_waiting(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def take(*_: object, **__: object) -> Evidence:
+        begun.set()
+        await may_end.wait()
+        return Evidence(stacks="stacks")
+
+    monkeypatch.setattr(stack_taking, "take_evidence", take)
+    watchdog, ranks = scene.watchdog, [KEY.local_rank]
+    watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    first = asyncio.create_task(watchdog.stacks_now(KEY.round_id, ranks, 1.0))
+    async with asyncio.timeout(DEADLINE_S):
+        await begun.wait()
+        (second,) = await watchdog.stacks_now(KEY.round_id, ranks, 10 * MS)
+        (look,) = await watchdog.evidence_now(KEY.round_id, ranks, 10 * MS, may_signal=False)
+        may_end.set()
+        (found,) = await first
+    assert (second.stacks, second.problem) == ("", BUSY)
+    assert (look.evidence.stacks, look.evidence.notes) == ("", BUSY)
+    assert found.stacks == "stacks"
+
+
+async def test_a_look_that_had_to_wait_still_gets_time_of_its_own(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, begun, may_end = list[float](), asyncio.Event(), asyncio.Event()
+
+    async def take(_pid: int, _source: object, timeout_s: float, **_: object) -> Evidence:
+        times.append(timeout_s)
+        begun.set()
+        await may_end.wait()
+        return Evidence(stacks="stacks")
+
+    monkeypatch.setattr(stack_taking, "take_evidence", take)
+    monkeypatch.setattr(stack_taking, "LOOK_MIN_S", 60.0)
+    watchdog, ranks = scene.watchdog, [KEY.local_rank]
+    watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    first = asyncio.create_task(watchdog.stacks_now(KEY.round_id, ranks, 100.0))
+    async with asyncio.timeout(DEADLINE_S):
+        await begun.wait()
+        second = asyncio.create_task(
+            watchdog.evidence_now(KEY.round_id, ranks, 20.0, may_signal=False)
+        )
+        may_end.set()
+        await asyncio.gather(first, second)
+    assert times[1] == 60.0
 
 
 D_STATE = """
