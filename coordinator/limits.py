@@ -25,10 +25,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Calls of which the caller is not asked for, as of probes of health. One more ends the oldest:
     # a probe is over at once, so that who holds many calls keeps no probe away.
     anonymous_calls_max: int = 1_000
-    # Streams of events under way; one more is refused. For each a flag is kept and nothing else.
+    # Streams of events under way, and those of one caller; one more is refused. For each a flag is
+    # kept and nothing else.
     watches_max: int = 1_000
+    watches_per_caller_max: int = 250
     # Readers of workers' output at once, of all runs; one more is refused.
     log_readers_max: int = 16
+    log_readers_per_caller_max: int = 8
+    # Questions for stacks at once, of all runs; one more is refused.
+    stack_questions_max: int = 4
+    stack_questions_per_caller_max: int = 2
+    # For each message of an answer. A caller that takes nothing in this time is refused the rest.
+    send_timeout_s: float = 20.0
     # What one of them is given; agents then read no further, and what they keep no longer is lost
     # to this reader, which is told how many lines. A message counts as 4 KiB at least.
     log_bytes_per_s_max: int = 4 * 1024 * 1024
@@ -50,8 +58,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Unbounded, it was 80 MB a connection.
     read_bytes_max: int = 64 * 1024
     # Connections of HTTP, those of TLS that does not stand yet among them. One more ends the oldest
-    # of those whose caller is not known.
+    # of those whose caller is not known, else the oldest of a caller that has more than its share.
     http_connections_max: int = 1_000
+    # A caller's share; its calls under way beyond that are refused.
+    http_connections_per_caller_max: int = 250
     # Handshakes of TLS, which cost 1 ms of the event loop each, and requests whose caller is not
     # known; so many more at once. More of them wait in their connections, and agents for none.
     http_handshakes_per_s: float = 100.0
@@ -66,6 +76,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     http_body_bytes_max: int = 16 * 1024
     # Streams of the page under way; one more is refused. For each the latest of each kind waits.
     page_streams_max: int = 256
+    page_streams_per_caller_max: int = 64
     # A reader of one that takes nothing in this time is left.
     page_send_timeout_s: float = 20.0
     # How long a link lets a browser in, and the browser stays in.

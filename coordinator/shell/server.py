@@ -192,10 +192,10 @@ class Server:
         ``follower`` is asked while there is no term: without one there always is.
         """
         assert self._bound is not None, "it has a port"
-        (server, port), limits = self._bound, self._config.limits
+        server, port = self._bound
         local = INSECURE if self._local is None else self._local.text()
         of_all = ClusterService(cluster, self.audit, caller_of, self._outage)
-        self._always = of_all.services(limits.hello_timeout_s)
+        self._always = of_all.services(self._config.limits)
         self._follower, self.cluster = follower, cluster
         try:
             # Known before the first caller is let in: an agent that comes back at once looks there.

@@ -34,7 +34,7 @@ class Term:
         self.driver, self.number = driver, driver.journal.term
         self.control = ControlService(driver, identity, audit, caller_of)
         self.queries = QueryService(driver, caller_of, links)
-        self.services = Services(self._served(), driver.limits.hello_timeout_s)
+        self.services = Services(self._served(), driver.limits)
         self._owner: asyncio.Task[None] | None = None
         if identity is not None and len(identity.keys) > 1:
             driver.announce(identity.keys)

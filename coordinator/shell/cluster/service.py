@@ -10,6 +10,7 @@ from coordinator.access.audit import Audit
 from coordinator.access.caller import Caller
 from coordinator.errors import CannotStepDown
 from coordinator.leadership.model import Leader, Member
+from coordinator.limits import Limits
 from coordinator.shell.transport.methods import CONTROL, QUERY, Services
 from coordinator.wire.control import reason_of
 from drumbeat.v1 import control_pb2, query_pb2
@@ -56,9 +57,9 @@ class ClusterService:
         self._cluster, self._audit, self._caller_of = cluster, audit, caller_of
         self._outage = outage
 
-    def services(self, within_s: float) -> Services:
+    def services(self, limits: Limits) -> Services:
         """Return what is served."""
-        return Services({QUERY: self, CONTROL: self}, within_s)
+        return Services({QUERY: self, CONTROL: self}, limits)
 
     async def ListCoordinators(
         self,

@@ -16,7 +16,6 @@ from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.progress.log_reading import Brought, LogReading, LogsAsked
 from coordinator.core.progress.stack_gathering import Asked
-from coordinator.errors import LimitReached
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
 
@@ -153,15 +152,11 @@ class LogReaders:
                     reader.lost(opened.agent.incarnation)
 
     @contextmanager
-    def open(
-        self, asked: LogsAsked, agents: Mapping[str, Asked], *, most: int
-    ) -> Iterator[LogReader]:
-        """Have output brought while the context is open. Raises ``LimitReached`` beyond ``most``.
+    def open(self, asked: LogsAsked, agents: Mapping[str, Asked]) -> Iterator[LogReader]:
+        """Have output brought while the context is open.
 
         ``agents`` are those whose workers are asked for in the current round.
         """
-        if len(self._readers) >= most:
-            raise LimitReached("log_readers_max", most)
         reader = LogReader(asked.run_id, uuid.uuid4().hex, LogReading(asked, dict(agents)))
         self._readers[reader.request_id] = reader
         if not asked.follow:  # else those that are away may be back by then

@@ -24,13 +24,8 @@ from coordinator.core.run.state import RunState
 from coordinator.errors import LimitReached
 
 FEATURE = "stacks"  # of agents that answer
-QUESTIONS_MAX = 4  # of readers, at once, of all runs
 EVIDENCE_MAX = 64  # questions for evidence of hangs, at once; a run has one
 EVIDENCE_BYTES_MAX = 256 * 1024 * 1024  # of one; equal stacks count and are kept once
-_LIMITS = {
-    False: ("stack_questions_max", QUESTIONS_MAX),
-    True: ("evidence_questions_max", EVIDENCE_MAX),
-}
 ANSWER_WITHIN_S = 4.0
 ASKED_AT_ONCE_MAX = 250
 
@@ -83,15 +78,13 @@ class StackQuestions:
         may_signal: bool = False,
         is_evidence: bool = False,
     ) -> AsyncGenerator[Answer, None]:
-        """Yield an answer for each agent, as they come. Raises ``LimitReached``.
+        """Yield an answer for each agent, as they come.
 
         With ``may_signal``, workers that do not answer are sent a signal that gets their stacks.
-        ``is_evidence``: it is asked to judge a hang, which waits for no reader.
+        ``is_evidence``: it is asked to judge a hang. Raises ``LimitReached`` then.
         """
-        same = [each for each in self._questions.values() if each.is_evidence == is_evidence]
-        name, most = _LIMITS[is_evidence]
-        if len(same) >= most:
-            raise LimitReached(name, most)
+        if is_evidence and sum(q.is_evidence for q in self._questions.values()) >= EVIDENCE_MAX:
+            raise LimitReached("evidence_questions_max", EVIDENCE_MAX)
         deadline = asyncio.get_running_loop().time() + self._within_s
         gathering = StackGathering(dict(asked))
         if is_evidence:

@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import ssl
+from collections import Counter
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -49,8 +51,8 @@ DATA = {**SECURITY, "Cache-Control": "no-store"}
 class Connection(web.RequestHandler):
     """One connection. What it is to do next has a time, in which it is done or the end comes."""
 
-    is_known = False
-    """Whether a request came from a caller that is let in."""
+    caller: str | None = None
+    """Who sent its latest request, once that is known."""
 
     def __init__(self, listener: Listener, manager: web.Server, limits: Limits) -> None:
         super().__init__(
@@ -115,7 +117,7 @@ _NO_REQUEST = {"error": {"reason": "this is no request that can be read", "hint"
 
 
 class Listener:
-    """Takes the port, and the connections to it; one more than there may be ends an unknown one."""
+    """Takes the port, and the connections to it; one more than there may be ends another one."""
 
     def __init__(self, config: CoordinatorConfig, handler: Any) -> None:
         self._config, self._limits = config, config.limits
@@ -190,7 +192,11 @@ class Listener:
     def _has_room(self) -> bool:
         if len(self._open) < self._limits.http_connections_max:
             return True
-        oldest = next((each for each in self._open if not getattr(each, "is_known", False)), None)
+        callers = Counter(map(_caller, self._open))
+        most = self._limits.http_connections_per_caller_max
+        ends = (each for each in self._open if callers[_caller(each)] > most)
+        strangers = (each for each in self._open if _caller(each) is None)
+        oldest = next(chain(strangers, ends), None)
         if oldest is not None:
             del self._open[oldest]
             _end(oldest)
@@ -219,6 +225,10 @@ class Listener:
         self._open.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("connection broken", exc_info=error)
+
+
+def _caller(each: Connection | asyncio.Task[None]) -> str | None:
+    return each.caller if isinstance(each, Connection) else None
 
 
 def _end(each: Connection | asyncio.Task[None]) -> None:

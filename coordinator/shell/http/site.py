@@ -15,7 +15,6 @@ from coordinator.access.authentication import AUTHORIZATION, token_id_of
 from coordinator.errors import (
     CoordinatorError,
     InvalidRequest,
-    LimitReached,
     Unauthenticated,
 )
 from coordinator.limits import Limits
@@ -30,6 +29,7 @@ from coordinator.shell.http.calls import (
 from coordinator.shell.http.connections import SECURITY
 from coordinator.shell.http.files import File, Files
 from coordinator.shell.http.pace import Pace
+from coordinator.shell.services.shares import Shares
 from coordinator.shell.transport.interceptor import set_caller
 from coordinator.shell.transport.methods import Calls
 from drumbeat.format import one_line
@@ -66,6 +66,7 @@ class Site:
         self.coordinator: Coordinator  # once it serves
         self._calls = Calls()
         self._strangers = Pace(limits.http_strangers_per_s, limits.http_at_once_max)
+        self._shares = Shares("http_connections", limits)
         self._of_callers: dict[str, list[Calls]] = {}
 
     def end(self, error: CoordinatorError) -> None:
@@ -82,7 +83,7 @@ class Site:
         call = Call(request, self._limits)
         call.connection.expect(self._limits.http_answer_timeout_s)
         try:
-            if not call.connection.is_known:
+            if call.connection.caller is None:
                 await self._wait_for_turn()
             response = await self._answered(call)
             await response.prepare(request)
@@ -126,7 +127,7 @@ class Site:
         if parts == ("api", "enter"):
             return await self._enter(call)
         call.known = known = self._access.known(request, self.coordinator)
-        call.connection.is_known = True
+        call.connection.caller = known.caller.name
         route = self._found(call, parts)
         known.caller.check_method(f"/drumbeat.v1.{route.rpc}")
         if call.run_id:
@@ -188,11 +189,10 @@ class Site:
         """Count a call among those of its caller, which may end together."""
         name, calls = known.caller.name, Calls()
         of_caller = self._of_callers.setdefault(name, [])
-        if len(of_caller) >= (most := self._limits.http_connections_max):
-            raise LimitReached("http_connections_max", most)
         of_caller.append(calls)
         try:
             with ExitStack() as stack:
+                stack.enter_context(self._shares.held(known.caller))
                 stack.enter_context(self._calls.held())
                 stack.enter_context(calls.held())
                 yield

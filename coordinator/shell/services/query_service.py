@@ -25,6 +25,7 @@ from coordinator.shell.collecting.logs import LogReader
 from coordinator.shell.collecting.stacks import asked_of_round
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.overviews import Overviews
+from coordinator.shell.services.shares import Shares
 from coordinator.wire.control import page_role
 from coordinator.wire.failure import verdict_message
 from coordinator.wire.goodput import goodput_message
@@ -70,6 +71,9 @@ class QueryService:
         self._driver, self._caller_of = driver, caller_of
         self._overviews = Overviews(driver.now)
         self._links = links
+        limits = driver.limits
+        self._watches, self._log_readers = Shares("watches", limits), Shares("log_readers", limits)
+        self._stack_questions = Shares("stack_questions", limits)
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -126,7 +130,10 @@ class QueryService:
         if after > state.events_count:
             allowed = f"0 to {state.events_count}, the latest event of this run"
             raise InvalidRequest("after_sequence", str(after), allowed)
-        with runs.watches.open(key, most=self._driver.limits.watches_max) as watch:
+        with (
+            self._watches.held(self._caller_of(context)),
+            runs.watches.open(key, most=self._driver.limits.watches_max) as watch,
+        ):
             while (found := runs.states.get(key)) is not None:
                 if found.events_count > after:
                     asked = query_pb2.ListEventsRequest(after_sequence=after)
@@ -144,21 +151,22 @@ class QueryService:
 
     async def GetStacks(self, request: query_pb2.GetStacksRequest, context: Any) -> None:
         """Write the stacks of a run's workers. Raises ``LimitReached`` or ``Forbidden`` too."""
-        may_signal = request.may_signal
-        if may_signal and (caller := self._caller_of(context)).role is not Role.ADMIN:
+        may_signal, caller = request.may_signal, self._caller_of(context)
+        if may_signal and caller.role is not Role.ADMIN:
             raise Forbidden(caller.name, "a signal to workers needs the role admin")
         state, _ = self._find(request.run_id, 0)
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
             raise UnknownRun(request.run_id, "that has workers at present")
-        asked = await asked_of_round(state, state.round, request.ranks)
-        round_id, ask = state.round.round_id, self._driver.stacks.ask
-        answering = ask(request.run_id, round_id, asked, may_signal=may_signal)
-        try:
-            async with asyncio.timeout(STACKS_READ_WITHIN_S), aclosing(answering) as answers:
-                async for answer in answers:
-                    await context.write(answer_message(answer))
-        except TimeoutError:
-            raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
+        current, ask = state.round, self._driver.stacks.ask
+        with self._stack_questions.held(caller):
+            asked = await asked_of_round(state, current, request.ranks)
+            answering = ask(request.run_id, current.round_id, asked, may_signal=may_signal)
+            try:
+                async with asyncio.timeout(STACKS_READ_WITHIN_S), aclosing(answering) as answers:
+                    async for answer in answers:
+                        await context.write(answer_message(answer))
+            except TimeoutError:
+                raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
 
     async def GetOverview(
         self, request: query_pb2.GetOverviewRequest, context: object = None
@@ -172,7 +180,7 @@ class QueryService:
         state, _ = self._find(request.run_id, request.generation)
         if state.round is None and not request.follow:
             raise UnknownRun(request.run_id, "that has had workers")
-        asked, limits = logs_asked(request, state), self._driver.limits
+        asked = logs_asked(request, state)
         current, runs = state.round, self._driver.journal.runs
         is_over = state.verdict is not None
         agents = (
@@ -181,8 +189,9 @@ class QueryService:
             else await asked_of_round(state, current, request.ranks)
         )
         with (
-            runs.watches.open(state.key, most=limits.watches_max) as watch,
-            self._driver.logs.open(asked, agents, most=limits.log_readers_max) as reader,
+            self._log_readers.held(self._caller_of(context)),
+            runs.watches.open(state.key, most=self._driver.limits.watches_max) as watch,
+            self._driver.logs.open(asked, agents) as reader,
         ):
             reader.reading.begin({each.incarnation: each.cursors for each in request.cursors})
 

@@ -100,7 +100,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 refuse = self._refusing(error, method, token_id_of(metadata))
                 return grpc.stream_stream_rpc_method_handler(refuse)
 
-        behaviour = behaviour_of(handler, self._limits.hello_timeout_s)
+        behaviour = behaviour_of(handler, self._limits)
         codecs = (handler.request_deserializer, handler.response_serializer)
         wrapped = self._wrapped(behaviour, method, caller)
         return grpc.stream_stream_rpc_method_handler(wrapped, *codecs)

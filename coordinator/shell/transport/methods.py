@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import isasyncgenfunction
@@ -11,7 +12,8 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from coordinator.errors import CoordinatorError, InvalidRequest
+from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached
+from coordinator.limits import Limits
 from drumbeat.v1 import (
     control_pb2,
     control_pb2_grpc,
@@ -66,11 +68,11 @@ class Calls:
 class Services:
     """Methods of services that are served for a time, of each service by an object."""
 
-    def __init__(self, served: Mapping[ServiceDescriptor, object], within_s: float) -> None:
+    def __init__(self, served: Mapping[ServiceDescriptor, object], limits: Limits) -> None:
         self.calls = Calls()
         self._behaviours = {
             f"/{service.full_name}/{method.name}": _behaviour(
-                getattr(each, method.name), within_s, is_stream=method.client_streaming
+                getattr(each, method.name), limits, is_stream=method.client_streaming
             )
             for service, each in served.items()
             for method in service.methods
@@ -128,7 +130,7 @@ class _StandIn:
         return grpc.stream_stream_rpc_method_handler(serve, *codecs)
 
 
-def behaviour_of(handler: Any, within_s: float) -> Behaviour:
+def behaviour_of(handler: Any, limits: Limits) -> Behaviour:
     """Return what is told of a call before its message is there, and reads that itself.
 
     gRPC would wait for it for ever, uncounted.
@@ -137,18 +139,19 @@ def behaviour_of(handler: Any, within_s: float) -> Behaviour:
         handler.unary_unary or handler.unary_stream,
         handler.stream_stream or handler.stream_unary,
     )
-    return _behaviour(of_one or of_stream, within_s, is_stream=of_one is None)
+    return _behaviour(of_one or of_stream, limits, is_stream=of_one is None)
 
 
-def _behaviour(behaviour: Any, within_s: float, *, is_stream: bool) -> Behaviour:
+def _behaviour(behaviour: Any, limits: Limits, *, is_stream: bool) -> Behaviour:
     if not is_stream:
-        return _reading(behaviour, within_s)
+        return _reading(behaviour, limits)
     return _writing(behaviour) if isasyncgenfunction(behaviour) else behaviour
 
 
-def _reading(behaviour: Any, within_s: float) -> Behaviour:
+def _reading(behaviour: Any, limits: Limits) -> Behaviour:
     """Return a behaviour that reads the one message of its caller, and writes the answers."""
-    answer = _writing(behaviour) if isasyncgenfunction(behaviour) else behaviour
+    answer: Any = _writing(behaviour) if isasyncgenfunction(behaviour) else behaviour
+    within_s = limits.hello_timeout_s
 
     async def call(_: Any, context: Context) -> None:
         request: Any = grpc.aio.EOF
@@ -157,8 +160,9 @@ def _reading(behaviour: Any, within_s: float) -> Behaviour:
                 request = await context.read()
         if request is grpc.aio.EOF:
             raise InvalidRequest("message", "nothing", f"one within {within_s:g} s")
-        if (response := await answer(request, context)) is not None:
-            await context.write(response)
+        answering = _Answering(context, limits.send_timeout_s)
+        if (response := await answer(request, answering)) is not None:
+            await answering.write(response)
 
     return call
 
@@ -169,3 +173,21 @@ def _writing(behaviour: Any) -> Behaviour:
             await context.write(response)
 
     return call
+
+
+class _Answering:
+    """The context of a call that is answered: each message has a time to be taken."""
+
+    def __init__(self, context: Context, within_s: float) -> None:
+        self._context, self._within_s = context, within_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, message: Any) -> None:
+        """Send a message. Raises ``LimitReached``."""
+        try:
+            async with asyncio.timeout(self._within_s):
+                await self._context.write(message)
+        except TimeoutError:
+            raise LimitReached("send_timeout_s", math.ceil(self._within_s)) from None

@@ -15,7 +15,7 @@ from coordinator.core.progress.stack_gathering import Answer, Found, StackGather
 from coordinator.errors import LimitReached
 from coordinator.journal.journal import Journal
 from coordinator.limits import Limits
-from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX, QUESTIONS_MAX, StackQuestions
+from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX, EVIDENCE_MAX, StackQuestions
 from coordinator.shell.driver import Driver
 from coordinator.shell.services.query_service import QueryService
 from drumbeat.v1 import query_pb2
@@ -90,9 +90,10 @@ def opened(name: str, *, is_old: bool = False) -> SessionOpened:
     )
 
 
-async def ask(questions: StackQuestions, count: int) -> list[Answer]:
+async def ask(questions: StackQuestions, count: int, *, is_evidence: bool = False) -> list[Answer]:
     seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(count)]
-    async with aclosing(questions.ask("run", 0, asked_of(seats, []))) as answers:
+    asking = questions.ask("run", 0, asked_of(seats, []), is_evidence=is_evidence)
+    async with aclosing(asking) as answers:
         return [answer async for answer in answers]
 
 
@@ -170,18 +171,20 @@ async def test_an_answer_of_another_run_is_not_taken() -> None:
     await asking
 
 
-async def test_so_many_are_asked_at_once_and_no_more() -> None:
+async def test_so_many_hangs_are_asked_about_at_once_and_no_more() -> None:
     questions = StackQuestions(answer_within_s=10_000 * MS)
     agent = Agent(questions, "0")
-    several = [asyncio.create_task(ask(questions, 1)) for _ in range(QUESTIONS_MAX)]
+    several = [
+        asyncio.create_task(ask(questions, 1, is_evidence=True)) for _ in range(EVIDENCE_MAX)
+    ]
     await asyncio.sleep(0)
-    assert len(agent.heard[-1].stacks) == QUESTIONS_MAX, "the latest says all"
+    assert len(agent.heard[-1].stacks) == EVIDENCE_MAX, "the latest says all"
     with pytest.raises(LimitReached):
-        await ask(questions, 1)
+        await ask(questions, 1, is_evidence=True)
     for task in several:
         task.cancel()
     await asyncio.gather(*several, return_exceptions=True)
-    assert len(await ask(questions, 0)) == 0, "their places are free again"
+    assert len(await ask(questions, 0, is_evidence=True)) == 0, "their places are free again"
 
 
 async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() -> None:

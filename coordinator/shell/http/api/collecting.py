@@ -59,7 +59,7 @@ class Collecting:
             call.found_run()
             await call.open_stream()
             return
-        with self._live.counted():
+        with self._live.counted(call):
             lines = LogLines(call)
             await until_one_ends(call.term.queries.WatchLogs(asked, lines), call.keep_open())
 

@@ -9,17 +9,18 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import structlog
 
 from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError, LimitReached, Unavailable, UnknownRun
+from coordinator.errors import CoordinatorError, Unavailable, UnknownRun
 from coordinator.limits import Limits
 from coordinator.shell.http.api.runs import runs_document
 from coordinator.shell.http.calls import SILENCE, SILENCE_MAX_S, Call, event
 from coordinator.shell.http.ranks import Grid, Grids
 from coordinator.shell.http.site import RUN, Route
+from coordinator.shell.services.shares import Shares
 from coordinator.shell.term import Term
 from coordinator.wire.documents import (
     event_document,
@@ -252,11 +253,10 @@ class Live:
     """The handlers of live streams."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
         self._term: Term | None = None
         self._feeds: dict[tuple[str, int, bool], Feed] = {}
         self._grids: Grids
-        self._count = 0
+        self._streams = Shares("page_streams", limits)
 
     def routes(self) -> list[Route]:
         """Return where they are."""
@@ -293,23 +293,16 @@ class Live:
         self._go_on(term)
         return self._grids
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a stream. Raises ``LimitReached``."""
-        if self._count >= (most := self._limits.page_streams_max):
-            raise LimitReached("page_streams_max", most)
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
+    def counted(self, call: Call) -> AbstractContextManager[None]:
+        """Count a stream of a caller. Raises ``LimitReached``."""
+        return self._streams.held(call.known.caller)
 
     def _go_on(self, term: Term) -> None:
         if term is not self._term:  # readers of the one before were ended with it
             self._term, self._feeds, self._grids = term, {}, Grids(term.driver.now)
 
     async def _stream(self, call: Call, feed: Feed, after: int) -> None:
-        with self.counted(), feed.open(after) as reader:
+        with self.counted(call), feed.open(after) as reader:
             await call.open_stream()
             while not call.is_head:
                 await call.send(await reader.take(feed))
