@@ -25,6 +25,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True):
     version: str = ""  # for readers, as the labels
     labels: dict[str, str] = field(default_factory=dict)
     devices: str = ""  # its GPUs in short
+    caller: str = ""  # the name of its token or certificate; empty: it was not asked for one
     features: frozenset[str] = frozenset()
 
 

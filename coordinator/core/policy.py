@@ -21,6 +21,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     # stands, up to a kilobyte, so that no agent makes it many by saying that it has thousands.
     workers_max: int = 400_000
     runs_max: int = 1_000  # live runs; a hello of one more is refused
+    # Runs that one caller's agents created and that wait for agents; a hello that would create one
+    # more is refused. Such a run needs no connection until its join timeout is over.
+    runs_waiting_per_caller_max: int = 250
+    # The longest join timeout, which is the longest that `agent join` takes; a hello that would
+    # create a run with a longer one is refused.
+    join_timeout_max_s: float = 30 * 86400.0
     # What is remembered of runs that have ended; the oldest is forgotten first.
     runs_ended_max: int = 1_000
     runs_ended_per_id_max: int = 20

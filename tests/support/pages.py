@@ -22,6 +22,7 @@ from coordinator.access.server_identity import ServerIdentity
 from coordinator.access.token_table import secret_sha256
 from coordinator.config import CoordinatorConfig
 from coordinator.core.events import TokenCreated, TokenRevoked
+from coordinator.core.policy import Policy
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.limits import Limits
 from coordinator.shell.driver import Driver
@@ -209,6 +210,7 @@ async def site(
     limits: Limits | None = None,
     insecure: bool = False,
     identity: ServerIdentity | None = None,
+    policy: Policy | None = None,
     **settings: Any,
 ) -> AsyncIterator[Site]:
     """Serve a page at a free port, with the coordinator's own authority unless it is insecure."""
@@ -224,7 +226,7 @@ async def site(
     page = Page(config, identity)
     jar = aiohttp.DummyCookieJar()
     async with (
-        serving(config, journal, identity=identity, page=page) as (port, driver),
+        serving(config, journal, policy, identity=identity, page=page) as (port, driver),
         aiohttp.ClientSession(cookie_jar=jar) as session,
     ):
         yield Site(driver, port, page, identity, session)

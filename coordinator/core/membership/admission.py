@@ -64,9 +64,10 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | N
     return errors.InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
 
 
-def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | None:
+def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
     least, most, port = spec.agents_min, spec.agents_max, spec.master_port
+    join_s, join_max_s = spec.join_timeout_s, policy.join_timeout_max_s
     barrier, factor, steps = (
         spec.exit_barrier_timeout_s,
         spec.straggler_factor,
@@ -74,8 +75,9 @@ def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | Non
     )
     rules = [
         ("agents_min", least, least >= 1, "at least 1"),
-        ("agents_min", least, least <= agents_max, f"at most {agents_max}"),
+        ("agents_min", least, least <= policy.agents_max, f"at most {policy.agents_max}"),
         ("agents_max", most, most >= least, f"at least agents_min ({least})"),
+        ("join_timeout", join_s, join_s <= join_max_s, f"at most {join_max_s:g} seconds"),
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
         ("straggler_factor", factor, factor == 0 or 1 < factor <= 100, "0, or above 1 to 100"),
         ("straggler_steps", steps, steps >= (factor > 0), "at least 1 with a straggler_factor"),

@@ -18,7 +18,13 @@ from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.registry.remembered import ended_bytes, id_and_generation
 from coordinator.core.registry.throttle import Throttle
-from coordinator.core.run.records import AgentRemoved, CallKind, CallNoted, RunCreated
+from coordinator.core.run.records import (
+    CALLER_CHARACTERS_MAX,
+    AgentRemoved,
+    CallKind,
+    CallNoted,
+    RunCreated,
+)
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
@@ -307,7 +313,7 @@ class Registry:
     def _supersede(self, run: IsolatedRun, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
         found = differences(theirs=event.spec, ours=run.state.spec)
-        error = self._create_error(event, freed=1)
+        error = self._create_error(event, replaced=run)
         if error is None and run.state.members:
             error = errors.RunMissesAgents(event.run_id, found)
         if error is not None:
@@ -344,6 +350,7 @@ class Registry:
             generation=1
             + (predecessor.generation if predecessor is not None else self.forgets.generation),
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
+            created_by=event.caller[:CALLER_CHARACTERS_MAX],
         )
         state = RunState.created(record)
         effects = [fx.Persist(run_id=state.key, record=record), *self._add(state, now)]
@@ -351,14 +358,20 @@ class Registry:
         return effects + self._forget_oldest(event.run_id)
 
     def _create_error(
-        self, event: ev.SessionOpened, *, freed: int = 0
+        self, event: ev.SessionOpened, *, replaced: IsolatedRun | None = None
     ) -> errors.CoordinatorError | None:
-        """Return why there can't be such a run, once ``freed`` runs have ended."""
-        policy = self._policy
-        if error := spec_error(event.spec, agents_max=policy.agents_max):
+        """Return why there can't be such a run, once the one that it replaces has ended."""
+        policy, caller = self._policy, event.caller[:CALLER_CHARACTERS_MAX]
+        if error := spec_error(event.spec, policy):
             return error
-        if len(self.runs) - len(self.ended) - freed >= policy.runs_max:
+        if len(self.runs) - len(self.ended) - (replaced is not None) >= policy.runs_max:
             return errors.LimitReached("runs_max", policy.runs_max)
+        if caller:
+            runs = (run.state for run in self.runs.values() if run is not replaced)
+            waiting = (state for state in runs if state.phase is Phase.GATHERING)
+            most = policy.runs_waiting_per_caller_max
+            if sum(state.created_by == caller for state in waiting) >= most:
+                return errors.LimitReached("runs_waiting_per_caller_max", most)
         return rounds_error(event.beat, next_round_id=0)
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:

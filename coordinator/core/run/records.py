@@ -44,6 +44,7 @@ class RunCreated(Struct, frozen=True, kw_only=True):
     history_max: int = 1_000
     generation: int = 1
     predecessor_ended_at: float | None = None  # agents that began before belong to that run
+    created_by: str = ""  # the name of its first agent's token or certificate
 
 
 class AgentAdmitted(Struct, frozen=True, kw_only=True):

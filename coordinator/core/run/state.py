@@ -80,15 +80,15 @@ class InvalidTransition(Exception):
 class RunState:
     """What the coordinator must still know of a run after a restart.
 
-    A run that has ended keeps its verdict, history and numbers; ``members`` until none
-    of them can come for the verdict any more, and of the seats the first whose agent was
-    left: it shows the report.
+    A run that has ended keeps its verdict, history and numbers; ``members`` until none of them
+    can come for the verdict any more, and of the seats the first left: its agent has the report.
     """
 
     run_id: str
     spec: RunSpec
     generation: int = 1  # counts the runs that had this id one after the other
     predecessor_ended_at: float | None = None  # when the one before ended
+    created_by: str = ""
     failures_kept_max: int = 1000
     history_max: int = 1000
     phase: Phase = Phase.GATHERING

@@ -165,6 +165,7 @@ class Sessions:
         if message.hello.term > self._driver.journal.term:
             self._tell_later_term(message.hello.term)
             raise Deposed(message.hello.term)
+        opened = replace(opened, caller=caller.name)
         if gpus := opened.devices:
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})

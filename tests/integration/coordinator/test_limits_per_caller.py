@@ -10,13 +10,14 @@ import aiohttp
 import grpc
 import pytest
 
+from coordinator.core.policy import Policy
 from coordinator.limits import Limits
 from drumbeat.access.token import Role
 from drumbeat.v1 import query_pb2
 from tests.integration.coordinator.test_logs import Bringer, Reader, asked, joined
 from tests.support.pages import bearer, site
 from tests.support.waiting import MS
-from tests.support.wire import DEADLINE_S, Client, Refused, coordinator
+from tests.support.wire import DEADLINE_S, Client, Refused, coordinator, spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,3 +138,18 @@ async def test_idle_connections_of_one_caller_keep_no_other_out(served: Site) ->
             browser.session = own
             assert (await browser.get("/api/me", headers=bearer(first))).status == 200
         assert (await served.browser().get("/api/me", headers=bearer(second))).status == 200
+
+
+async def test_one_token_opens_its_share_of_runs_that_wait_for_agents(tmp_path: Path) -> None:
+    policy, two = Policy(runs_waiting_per_caller_max=1), spec(2, 2)
+    async with site(tmp_path, policy=policy) as served, AsyncExitStack() as stack:
+        one, other = [
+            await stack.enter_async_context(served.client(await served.token(Role.JOIN)))
+            for _ in range(2)
+        ]
+        await one.agent(run_id="a", spec=two).join()
+        agent = one.agent(run_id="b", spec=two)
+        await agent.say_hello()
+        refused = await agent.refused()
+        assert refused.detail.limit.name == "runs_waiting_per_caller_max"
+        await other.agent(run_id="b", spec=two).join()

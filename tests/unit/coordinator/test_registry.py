@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached
+from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.membership.admission import spec_error
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
@@ -16,6 +16,17 @@ from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import Phase
 from coordinator.errors import InvalidRequest, LimitReached
 from tests.support.world import BEAT_S, Story, a_running_story, a_spec, a_story
+
+
+class CallersStory(Story):
+    """A story whose agents bring a token."""
+
+    caller = "token"
+
+    def handle(self, event: Event) -> list[fx.Effect]:
+        if isinstance(event, SessionOpened):
+            event = replace(event, caller=self.caller)
+        return super().handle(event)
 
 
 def end_run(story: Story, run_id: str) -> None:
@@ -65,6 +76,25 @@ def test_one_run_too_many_is_refused_until_another_has_ended() -> None:
     story.succeed("a")
     story.back("b")
     assert list(story.registry.runs) == ["first", "second"]
+
+
+def test_runs_of_one_caller_that_wait_for_agents_leave_room_for_others() -> None:
+    story = CallersStory(spec=a_spec(2), policy=Policy(runs_waiting_per_caller_max=2))
+    for name in ("a", "b"):
+        story.join(name, run_id=name)
+        story.break_session(name)
+    story.restart()
+    (refused,) = story.join("c", run_id="c")
+    assert isinstance(refused, fx.Reject)
+    assert refused.error.args == ("runs_waiting_per_caller_max", 2)
+    story.caller = "other"
+    story.join("d", run_id="d")
+    story.caller = "token"
+    story.back("a")
+    story.join("e", run_id="a")
+    assert story.registry.runs["a"].state.phase is Phase.RUNNING, "its agents are let in"
+    story.back("c")
+    assert list(story.registry.runs) == ["a", "b", "d", "c"], "one of the two waits no longer"
 
 
 def test_the_oldest_ended_run_is_forgotten() -> None:
@@ -205,6 +235,7 @@ def test_what_an_event_causes_does_not_grow_with_the_number_of_agents(size: int)
         ("agents_max", 1),
         ("master_port", 65_536),
         ("join_timeout_s", -1.0),
+        ("join_timeout_s", 30 * 86400.0 + 1),
         ("last_call_s", float("nan")),
         ("shutdown_timeout_s", float("inf")),
         ("coordinator_grace_s", -0.5),
@@ -214,7 +245,7 @@ def test_what_an_event_causes_does_not_grow_with_the_number_of_agents(size: int)
 )
 def test_an_impossible_spec_is_refused_by_field(field: str, given: Any) -> None:
     fields: dict[str, Any] = {"agents_min": 2, "agents_max": 2} | {field: given}
-    error = spec_error(a_spec(**fields), agents_max=9)
+    error = spec_error(a_spec(**fields), Policy(agents_max=9))
     assert isinstance(error, InvalidRequest)
     assert (error.field, error.value) == (f"spec.{field.removesuffix('_s')}", given)
     story = Story(spec=a_spec(**fields))
@@ -224,7 +255,8 @@ def test_an_impossible_spec_is_refused_by_field(field: str, given: Any) -> None:
 
 def test_a_sound_spec_is_accepted() -> None:
     assert (
-        spec_error(a_spec(2, 4, exit_barrier_timeout_s=1.0, last_call_s=0.0), agents_max=9) is None
+        spec_error(a_spec(2, 4, exit_barrier_timeout_s=1.0, last_call_s=0.0), Policy(agents_max=9))
+        is None
     )
 
 

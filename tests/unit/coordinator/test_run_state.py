@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,7 +70,7 @@ PATHS: dict[Phase, list[Record]] = {
 }
 
 
-def state_of(*records: Record, **limits: int) -> RunState:
+def state_of(*records: Record, **limits: Any) -> RunState:
     created = RunCreated(run_id="run", spec=a_spec(1, 4, restarts_max=9), **limits)
     state = RunState.created(created)
     for record in (

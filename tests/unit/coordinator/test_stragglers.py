@@ -11,6 +11,7 @@ import pytest
 from coordinator.core.membership.admission import spec_error
 from coordinator.core.model import Beat, GroupState, Round
 from coordinator.core.phases.ranks import assign_seats
+from coordinator.core.policy import Policy
 from coordinator.core.progress.stragglers import (
     BEATS_LEAST,
     EVENT_INTERVAL_S,
@@ -354,10 +355,10 @@ def test_the_median_of_many_is_that_of_some_from_every_place_of_a_host() -> None
 
 @pytest.mark.parametrize("factor", [1.0, -2.0, 101.0, math.nan, math.inf])
 def test_an_impossible_rule_is_refused(factor: float) -> None:
-    error = spec_error(a_spec(1, straggler_factor=factor, straggler_steps=1), agents_max=10)
+    error = spec_error(a_spec(1, straggler_factor=factor, straggler_steps=1), Policy(agents_max=10))
     assert error is not None
     assert "straggler_factor" in str(error)
-    error = spec_error(a_spec(1, straggler_factor=1.5), agents_max=10)
+    error = spec_error(a_spec(1, straggler_factor=1.5), Policy(agents_max=10))
     assert error is not None
     assert "straggler_steps" in str(error)
 
