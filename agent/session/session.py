@@ -181,7 +181,8 @@ class Session:
 
         async def show_all() -> None:
             message = await self._cut_exit
-            await complete(message.exit, connection.verdict, run_id=self._config.run_id)
+            run_id, key = self._config.run_id, self._identity.incarnation_key
+            await complete(message.exit, connection.verdict, run_id=run_id, key=key)
             self._take_desired(message)
             await asyncio.get_running_loop().create_future()
 

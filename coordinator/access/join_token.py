@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
 
 FILE = "join.token"  # in the state directory, for its user alone
 _REQUEST_ID = 0  # those of failure records are positive, those of operators negative
-# Standard output is a log there, which others than this user read.
+# Standard output is a log there, which others than this user read, even if it is a terminal.
 _LOGS = ("JOURNAL_STREAM", "KUBERNETES_SERVICE_HOST")
 
 
@@ -69,18 +70,19 @@ def how_to_join(addresses: Sequence[str], token: Token | None, directory: Path) 
     """Return what the operator is shown; ``addresses`` are those of all coordinators there are."""
     if token is None:
         return "make a token for machines that join:\n  coordinator token create --role join"
-    shown = f"--token {token.text()}"
-    if is_log():
-        shown = f"--token-file {directory / FILE}"
+    # In the environment, for all users of a host read the arguments of its processes.
+    before, after = f"DRUMBEAT_TOKEN={token.text()} ", ""
+    if not shows_secrets():
+        before, after = "", f" --token-file {directory / FILE}"
     if token.ca == NO_CA:
-        shown += " --tls-ca ca.crt"  # of the authority that the operator knows
-    where = ",".join(addresses)
-    return f"join a machine with:\n  agent join --coordinator {where} {shown} train.py"
+        after += " --tls-ca ca.crt"  # of the authority that the operator knows
+    command = f"{before}agent join --coordinator {','.join(addresses)}{after} train.py"
+    return f"join a machine with:\n  {command}"
 
 
-def is_log() -> bool:
-    """Whether standard output is a log, which others than this user read."""
-    return any(map(os.environ.get, _LOGS))
+def shows_secrets() -> bool:
+    """Whether this user alone reads standard output: it is a terminal, and not that of a pod."""
+    return sys.stdout.isatty() and not any(map(os.environ.get, _LOGS))
 
 
 def _read(directory: Path) -> Token | None:

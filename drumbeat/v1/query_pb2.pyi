@@ -563,17 +563,23 @@ class GetReportRequest(google.protobuf.message.Message):
 
     RUN_ID_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
+    INCARNATION_KEY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     generation: builtins.int
     """Which of the runs of this id; 0: the latest."""
+    incarnation_key: builtins.bytes
+    """What proves that an agent of the run asks; see `Hello.incarnation_key`. A caller with the role
+    join that is bound to no run needs it, others leave it empty.
+    """
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         generation: builtins.int = ...,
+        incarnation_key: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "incarnation_key", b"incarnation_key", "run_id", b"run_id"]) -> None: ...
 
 Global___GetReportRequest: typing_extensions.TypeAlias = GetReportRequest
 

@@ -19,8 +19,9 @@ pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="s
 REFUSED = "401"
 
 
-async def test_the_printed_link_opens_the_list_of_runs_once(browser: Browser, stage: Stage) -> None:
-    async with browser.visit(stage.printed_link) as visit:
+async def test_a_link_opens_the_list_of_runs_once(browser: Browser, stage: Stage) -> None:
+    link = stage.link()
+    async with browser.visit(link) as visit:
         page = visit.page
         for run_id in (TRAINING, FAILED, HOSTILE):
             await expect(page.get_by_role("link", name=run_id)).to_be_visible()
@@ -34,7 +35,7 @@ async def test_the_printed_link_opens_the_list_of_runs_once(browser: Browser, st
         await page.get_by_role("link", name=FAILED).click()
         await page.reload()
         await expect(page.get_by_role("heading", level=1)).to_have_text(FAILED)
-    async with browser.visit(stage.printed_link, errors=REFUSED) as visit:
+    async with browser.visit(link, errors=REFUSED) as visit:
         page = visit.page
         await expect(page.get_by_text("used before")).to_be_visible()
         code = page.get_by_label("Link or code")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-JOIN_LINE = r"^  (agent join --coordinator \S+ --token (drumbeat1\.join\.\S+)) train\.py$"
+JOIN_LINE = r"^  (agent join --coordinator \S+ --token-file (\S+)) train\.py$"
 NO_TOKEN_LINE = r"^  coordinator token create --role join$"
 OTHER_USER = 65534
 
@@ -59,13 +60,15 @@ def audited(coordinator: Coordinator, event: str) -> list[dict[str, Any]]:
     return [line for line in coordinator.process.log_lines() if line["event"] == event]
 
 
-def test_the_line_that_a_coordinator_prints_joins_a_machine_and_shows_no_secret(
+def test_the_line_in_a_log_joins_a_machine_and_the_log_has_no_secret(
     cluster: Cluster,
 ) -> None:
     """So do the same token as a variable and in a file, each in a run of its own."""
-    coordinator = cluster.coordinator("--host", "0.0.0.0")
-    line, text = coordinator.process.wait_for_line(JOIN_LINE).groups()
+    coordinator = cluster.coordinator("--host", "0.0.0.0", "--http-port", "0")
+    line, file = coordinator.process.wait_for_line(JOIN_LINE).groups()
+    text = Path(file).read_text().strip()
     secret = parse_token(text).secret
+    assert stat.S_IMODE(Path(file).stat().st_mode) == 0o600
     server = cluster.worker_server()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     typed = f"exec {line} {' '.join(server.command)}"
@@ -88,20 +91,23 @@ def test_the_line_that_a_coordinator_prints_joins_a_machine_and_shows_no_secret(
     assert files_with(secret, cluster.directory) == {"join.token", "token"}
     exit_all(workers)
     assert [agent.wait() for agent in agents] == [0, 0, 0]
-    assert not any(secret in process.stderr for process in (*agents, coordinator.process))
+    assert not any(secret in process.log() for process in (*agents, coordinator.process))
+    assert "#code=" not in coordinator.process.stdout
 
 
 def test_the_token_to_join_with_stays_the_same_until_it_is_revoked(cluster: Cluster) -> None:
     """That ends those that joined with it, and no others."""
     coordinator = cluster.coordinator("--host", "0.0.0.0")
-    text = coordinator.process.wait_for_line(JOIN_LINE)[2]
+    file = coordinator.process.wait_for_line(JOIN_LINE)[2]
+    text = Path(file).read_text().strip()
     ours, others = (cluster.job(coordinator=coordinator, run_id=name) for name in ("a", "b"))
     leaving = ours.join("--token-file", cluster.private_file("token", text))
     staying = others.join()
     (left,), (stayed,) = ours.server.wait_for(1), others.server.wait_for(1)
     coordinator.kill()
     coordinator.restart()
-    assert coordinator.process.wait_for_line(JOIN_LINE)[2] == text
+    assert coordinator.process.wait_for_line(JOIN_LINE)[2] == file
+    assert Path(file).read_text().strip() == text
     token_id = parse_token(text).token_id
     revoked = coordinator.operate("token", "revoke", token_id)
     assert revoked.stdout == f"coordinator: join token {token_id} is revoked"

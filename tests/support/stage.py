@@ -93,11 +93,6 @@ class Stage:
         self.cluster.__exit__(kind, error, traceback)
         self._port.close()
 
-    @property
-    def printed_link(self) -> str:
-        """The link that this life of the coordinator printed."""
-        return self.coordinator.process.wait_for_line(r"^page: (\S+)$")[1]
-
     def link(self, run_id: str = "", role: Role = Role.ADMIN) -> str:
         """Return a new link to the page, or to one run in it."""
         asked = query_pb2.GetPageLinkRequest(

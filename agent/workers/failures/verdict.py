@@ -59,9 +59,14 @@ def is_to_be_completed(message: session_pb2.Exit) -> bool:
     return message.is_report_cut and message.shows_report
 
 
-async def complete(message: session_pb2.Exit, ask: Ask, *, run_id: str) -> None:
-    """Put the whole report in, if it can be had; ``ask`` calls ``QueryService.GetReport``."""
-    request = query_pb2.GetReportRequest(run_id=run_id, generation=message.generation)
+async def complete(message: session_pb2.Exit, ask: Ask, *, run_id: str, key: bytes) -> None:
+    """Put the whole report in, if it can be had; ``ask`` calls ``QueryService.GetReport``.
+
+    ``key`` proves which agent asks.
+    """
+    request = query_pb2.GetReportRequest(
+        run_id=run_id, generation=message.generation, incarnation_key=key
+    )
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             verdict = await ask(request)

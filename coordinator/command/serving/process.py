@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.access.join_token import how_to_join, is_log, is_loopback, join_token, pin
+from coordinator.access.join_token import how_to_join, is_loopback, join_token, pin, shows_secrets
 from coordinator.access.operator_certificate import OperatorCertificate
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
@@ -65,7 +65,7 @@ def tell_page(config: CoordinatorConfig, page: Page | None) -> None:
     """Say where the page is, and let its user in where no other one reads it."""
     if page is None:
         return
-    if config.insecure or not is_log():
+    if config.insecure or shows_secrets():
         print(f"page: {page.local_link()}", flush=True)
     else:
         print(f"page: {page.link_without_code()}, with a link of `coordinator page`", flush=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from coordinator.access.caller import TRUSTED, Caller
+from coordinator.access.caller import TRUSTED, Caller, incarnation_of
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import (
@@ -112,8 +112,12 @@ class QueryService:
         self, request: query_pb2.GetReportRequest, context: object = None
     ) -> query_pb2.GetReportResponse:
         """Return how a run ended. Raises ``Forbidden`` for callers of another run."""
-        self._caller_of(context).check_run(request.run_id)
+        caller = self._caller_of(context)
+        caller.check_run(request.run_id)
         state, _ = self._find(request.run_id, request.generation)
+        is_of_run = bool(caller.run_id) or incarnation_of(request.incarnation_key) in state.members
+        if caller.role is Role.JOIN and not is_of_run:
+            raise Forbidden(caller.name, "it does not prove that an agent of the run asks")
         if state.verdict is None:
             raise UnknownRun(request.run_id, "that has ended")
         return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))

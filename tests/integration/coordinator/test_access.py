@@ -174,6 +174,28 @@ async def test_a_role_may_call_what_is_its_own(
                 assert "needs the role" in refused.details
 
 
+async def test_a_report_is_for_agents_of_its_run_and_for_tokens_that_are_bound_to_it(
+    secured: Secured,
+) -> None:
+    asked = query_pb2.GetReportRequest(run_id="run")
+    unbound, bound = await secured.token(Role.JOIN), await secured.token(Role.JOIN, "run")
+    async with secured.client(unbound) as client, secured.client(bound) as of_run:
+        agent = await client.agent().join(uptime_s=0.0)
+        await agent.run()
+        await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0)
+        await agent.desired("exit")
+        stranger = await client.agent(run_id="other").join()
+        for key in (b"", stranger.key):
+            asked.incarnation_key = key
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await client.runs.GetReport(asked, timeout=DEADLINE_S)
+            assert refused.value.code() is PERMISSION_DENIED
+        asked.incarnation_key = b""
+        verdict = (await of_run.runs.GetReport(asked, timeout=DEADLINE_S)).verdict
+        asked.incarnation_key = agent.key
+        assert (await client.runs.GetReport(asked, timeout=DEADLINE_S)).verdict == verdict
+
+
 async def test_only_an_admin_has_signals_sent_to_workers(secured: Secured) -> None:
     request = query_pb2.GetStacksRequest(run_id="run", may_signal=True)
     for role, expected in (

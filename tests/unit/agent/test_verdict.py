@@ -43,9 +43,9 @@ def shown(message: session_pb2.Exit) -> str:
 async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
     message, ask = an_exit(is_cut=True, shows=True), AsyncMock(return_value=WHOLE)
     assert is_to_be_completed(message)
-    await complete(message, ask, run_id="r")
+    await complete(message, ask, run_id="r", key=b"k")
     assert [call.args[0] for call in ask.await_args_list] == [
-        query_pb2.GetReportRequest(run_id="r", generation=3)
+        query_pb2.GetReportRequest(run_id="r", generation=3, incarnation_key=b"k")
     ]
     assert "all of it" in shown(message)
     assert "Cut" not in shown(message)
@@ -61,7 +61,7 @@ def test_no_other_agent_asks(is_cut: bool, shows: bool) -> None:
 @pytest.mark.parametrize("error", [TransportError("gone"), TimeoutError()])
 async def test_what_is_known_is_shown_if_the_rest_cannot_be_had(error: Exception) -> None:
     message = an_exit(is_cut=True, shows=True)
-    await complete(message, AsyncMock(side_effect=error), run_id="r")
+    await complete(message, AsyncMock(side_effect=error), run_id="r", key=b"k")
     assert "too bad" in shown(message)
     assert "did not answer" in shown(message)
 
@@ -76,5 +76,5 @@ async def test_a_coordinator_that_says_nothing_is_not_waited_for_long(
         return WHOLE
 
     message = an_exit(is_cut=True, shows=True)
-    await complete(message, ask, run_id="r")
+    await complete(message, ask, run_id="r", key=b"k")
     assert "did not answer" in shown(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,16 @@ DIRECTORY = Path("/state")
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JOURNAL_STREAM", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
 
 def command(*where: str, token: Token | None = TOKEN) -> str:
     return how_to_join(where or HERE, token, DIRECTORY).splitlines()[1].strip()
 
 
-def test_the_command_has_the_token_and_the_addresses() -> None:
-    assert command() == f"agent join --coordinator head:29400 --token {TOKEN.text()} train.py"
+def test_the_command_has_the_addresses_and_the_token_outside_of_its_arguments() -> None:
+    token = f"DRUMBEAT_TOKEN={TOKEN.text()}"
+    assert command() == f"{token} agent join --coordinator head:29400 train.py"
     assert " --coordinator head1:29400,head2:29400 " in command("head1:29400", "head2:29400")
 
 
@@ -55,7 +58,7 @@ def test_what_is_advertised_counts_and_has_the_port_of_the_coordinator() -> None
 
 def test_beside_an_operators_certificate_its_authority_is_asked_for() -> None:
     token = Token(TOKEN.role, TOKEN.token_id, TOKEN.secret)
-    assert f"--token {token.text()} --tls-ca ca.crt " in command(token=token)
+    assert " --tls-ca ca.crt " in command(token=token)
 
 
 @pytest.mark.parametrize("log", ["JOURNAL_STREAM", "KUBERNETES_SERVICE_HOST"])
@@ -63,6 +66,15 @@ def test_a_log_that_others_read_gets_the_file_and_not_the_token(
     log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(log, "8:12345")
+    assert_file_alone()
+
+
+def test_a_file_or_a_pipe_gets_the_file_and_not_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert_file_alone()
+
+
+def assert_file_alone() -> None:
     assert f"--token-file {DIRECTORY / FILE} " in command()
     assert TOKEN.secret not in command()
 
