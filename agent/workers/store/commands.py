@@ -21,6 +21,8 @@ TEXT_BYTES_MAX = 8 * 1024 * 1024
 LIST_MAX = 128 * 1024
 # Of one command with all its texts, which is kept until it is complete; torch's has no such bound.
 COMMAND_BYTES_MAX = 64 * 1024 * 1024
+# What it takes to keep one argument, beside its bytes.
+ARGUMENT_BYTES = 48
 # What every client says first.
 MAGIC = 0x3C85F7CE
 
@@ -103,9 +105,14 @@ class CommandReader:
     def __init__(self) -> None:
         self._data = bytearray()
         self._at = 0
-        self._taken = 0  # of this command
+        self._taken = self._kept = 0  # of this command, without and with what it takes to keep it
         self._complete: list[Command] = []
         self._reading = self._read()
+
+    @property
+    def held(self) -> int:
+        """How many bytes are kept of a command that is not complete."""
+        return len(self._data) + self._kept
 
     def feed(self, data: bytes) -> list[Command]:
         """Return the commands that are complete now; after ``CommandError`` there are no more."""
@@ -116,10 +123,15 @@ class CommandReader:
         self._at = 0
         return complete
 
+    def close(self) -> None:
+        """Keep nothing any more: the generator and this refer to each other."""
+        self._reading.close()
+        self._data.clear()
+
     def _read(self) -> Generator[None]:
         is_valid = False
         while True:
-            self._taken = 0
+            self._taken = self._kept = 0
             number = (yield from self._take(1))[0]
             if number not in _ARGUMENTS or is_valid == (number == Op.VALIDATE):
                 raise CommandError(f"command {number} is unknown, or not here")
@@ -165,6 +177,7 @@ class CommandReader:
             yield
         taken = bytes(self._data[self._at : self._at + size])
         self._at += size
+        self._kept += size + ARGUMENT_BYTES
         return taken
 
 

@@ -11,18 +11,21 @@ import resource
 import socket
 from contextlib import suppress
 from itertools import count
+from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.workers.ports import bind_anywhere, bind_loopback
+from agent.workers.store.budget import Budget
 from agent.workers.store.commands import CommandError, CommandReader
 from agent.workers.store.table import StoreTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = structlog.get_logger()
 
 BACKLOG = 4_096
-# A client that has more to read than this is let go.
-UNREAD_BYTES_MAX = 64 * 1024 * 1024
 # Of a rank there are a few: one for each of its process groups.
 OPEN_FILES_WANTED = 65_536
 # Lines of a store's log on clients that it lets go: a scan of ports must not fill it.
@@ -55,6 +58,8 @@ class Stores:
     def __init__(self, loopback: str = "") -> None:
         self._loopback = loopback
         self._stores: dict[int, Store] = {}
+        self._numbers, self._budget = count(), Budget()
+        self._budget.let_go = self._let_go
 
     def reserve(self) -> int:
         """Listen at a free port; ``OSError`` if there is none left."""
@@ -62,7 +67,7 @@ class Stores:
         port, listener = bind_loopback(self._loopback) if is_local else bind_anywhere()
         listener.setblocking(False)
         listener.listen(BACKLOG)
-        self._stores[port] = Store(listener)
+        self._stores[port] = Store(listener, self._budget, self._numbers)
         return port
 
     def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
@@ -70,14 +75,20 @@ class Stores:
         for port in self._stores.keys() - ports:
             self._stores.pop(port).close()
 
+    def _let_go(self, number: int) -> None:
+        """Let the client go that holds most, with all that it holds."""
+        for store in self._stores.values():
+            store.drop(number)
+
 
 class Store:
     """One store and its clients, in one event loop."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._table = StoreTable()
+    def __init__(self, listener: socket.socket, budget: Budget, numbers: Iterator[int]) -> None:
+        self.budget = budget
+        self._table = StoreTable(budget)
         self._clients: dict[int, Client] = {}
-        self._numbers = count()
+        self._numbers = numbers
         self._told = count()
         self._serving = asyncio.ensure_future(self._serve(listener))
         # After the server, which has it in the loop; and if that has never begun.
@@ -88,6 +99,8 @@ class Store:
         self._serving.cancel()
         for client in [*self._clients.values()]:
             client.end()
+        for number in self._table.holders():
+            self.budget.forget(number)
 
     def admit(self, client: Client) -> int | None:
         """Return the number of a new client, None if there are too many."""
@@ -98,14 +111,24 @@ class Store:
             return None
         number = next(self._numbers)
         self._clients[number] = client
+        self.budget.met(len(self._clients))
         return number
 
     def handle(self, number: int, data: bytes, reader: CommandReader) -> None:
         """Do what a client says."""
         for command in reader.feed(data):
+            if number not in self._clients:
+                return
             for client, answer in self._table.handle(number, command):
                 if client in self._clients:  # it may have gone by the answer before
                     self._clients[client].send(answer)
+
+    def drop(self, number: int) -> None:
+        """Let a client go, or one that has gone, and all that it made the store hold."""
+        if (client := self._clients.get(number)) is not None:
+            self.tell("a store let the client go that held most", limit=self.budget.limit)
+            client.end()
+        self._table.drop(number)
 
     def tell(self, what: str, **more: object) -> None:
         """Log what is wrong with a client, of the first ones that it is of."""
@@ -131,12 +154,14 @@ class Client(asyncio.Protocol):
         self._store = store
         self._reader = CommandReader()
         self._number: int | None = None
+        self._counted = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it in, if there is room."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(high=0)  # it is told when all was read
         self._number = self._store.admit(self)
         if self._number is None:
             self.end()
@@ -147,28 +172,48 @@ class Client(asyncio.Protocol):
             return
         try:
             self._store.handle(self._number, data, self._reader)
+            self._count()
         except CommandError as error:
             self._store.tell("a store let a client go", reason=str(error))
             self.end()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Let it go."""
-        if self._number is not None:
-            self._store.forget(self._number)
+        self.end()
+
+    def resume_writing(self) -> None:
+        """Take note that it has read everything."""
+        self._count()
 
     def send(self, data: bytes) -> None:
-        """Answer; a client that does not read is let go."""
+        """Answer. What a client does not read counts."""
         assert self._transport is not None, "an answer before a question"
         if self._transport.is_closing():
             return  # it has gone, which is told later
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+        try:
+            self._count()
+        except CommandError as error:
+            self._store.tell("a store let a client go", reason=str(error))
             self.end()
+
+    def _count(self) -> None:
+        """Count what it leaves unread and unfinished. Raises ``CommandError``."""
+        if self._number is None or self._transport is None:
+            return
+        held = self._reader.held + self._transport.get_write_buffer_size()
+        if held > self._counted:
+            self._store.budget.hold(self._number, held - self._counted)
+        else:
+            self._store.budget.release(self._number, self._counted - held)
+        self._counted = held
 
     def end(self) -> None:
         """Reset the connection."""
         if self._transport is not None:
             self._transport.abort()
         if self._number is not None:
+            self._store.budget.release(self._number, self._counted)
             self._store.forget(self._number)
             self._number = None
+            self._reader.close()

@@ -9,12 +9,12 @@ from agent.workers.store import commands
 from agent.workers.store.commands import Command, CommandError, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-# Of all keys and values of one store.
-BYTES_MAX = 256 * 1024 * 1024
-# Of all keys that clients wait for, with what it takes to remember one.
-WAITING_BYTES_MAX = 32 * 1024 * 1024
+    from agent.workers.store.budget import Budget
+
+# What it takes to remember a value, and that a client waits for a key, beside their bytes.
+VALUE_BYTES = 256
 WAITING_KEY_BYTES = 512
 _INTEGER_LIMIT = 2**63
 
@@ -22,8 +22,12 @@ Answers = list[tuple[int, bytes]]
 """What to send to which clients, in this order."""
 
 
-def _cost(key: bytes) -> int:
+def _waiting_cost(key: bytes) -> int:
     return len(key) + WAITING_KEY_BYTES
+
+
+def _cost(key: bytes, value: bytes) -> int:
+    return len(key) + len(value) + VALUE_BYTES
 
 
 class StoreTable:
@@ -32,13 +36,13 @@ class StoreTable:
     Not thread-safe; one owner calls it. Each command costs what it touches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self._values: dict[bytes, bytes] = {}
-        self._queues: dict[bytes, deque[bytes]] = {}
+        self._owners: dict[bytes, int] = {}  # the clients that set them
+        self._queues: dict[bytes, deque[tuple[int, bytes]]] = {}  # each with who pushed it
         self._waiting: dict[bytes, dict[int, None]] = {}  # who waits for a key, first come first
         self._awaited: dict[int, set[bytes]] = {}  # what a client waits for
-        self._bytes = 0
-        self._waiting_bytes = 0
         self._answers: Answers = []
 
     def handle(self, client: int, command: Command) -> Answers:
@@ -52,11 +56,29 @@ class StoreTable:
     def leave(self, client: int) -> None:
         """Forget what a client waits for."""
         for key in self._awaited.pop(client, ()):
-            self._waiting_bytes -= _cost(key)
+            self._budget.release(client, _waiting_cost(key))
             waiting = self._waiting[key]
             del waiting[client]
             if not waiting:
                 del self._waiting[key]
+
+    def holders(self) -> set[int]:
+        """Return the clients that make the store hold something. Linear in keys."""
+        of_queues = (owner for queue in self._queues.values() for owner, _ in queue)
+        return {*self._owners.values(), *of_queues, *self._awaited}
+
+    def drop(self, client: int) -> None:
+        """Forget all that a client made the store hold. Linear in keys."""
+        self.leave(client)
+        for key in [key for key, owner in self._owners.items() if owner == client]:
+            self._remove(key)
+        for key, queue in [*self._queues.items()]:
+            kept = deque(each for each in queue if each[0] != client)
+            for _, value in (each for each in queue if each[0] == client):
+                self._budget.release(client, _cost(key, value))
+            self._queues[key] = kept
+            if not kept:
+                del self._queues[key]
 
     def _validate(self, _client: int, _magic: int) -> None:
         """Say nothing: a client is told only that it is let go."""
@@ -64,8 +86,8 @@ class StoreTable:
     def _ping(self, _client: int, nonce: int) -> bytes:
         return commands.word(nonce)
 
-    def _set(self, _client: int, key: bytes, value: bytes) -> None:
-        self._put(key, value)
+    def _set(self, client: int, key: bytes, value: bytes) -> None:
+        self._put(client, key, value)
         self._wake(key)
 
     def _set_many(self, client: int, pairs: list[bytes]) -> None:
@@ -92,23 +114,20 @@ class StoreTable:
         return commands.text(self._values.get(key, b""))
 
     def _get_many(self, client: int, keys: list[bytes]) -> bytes:
-        # A key may be named again and again: what is answered is no more than all that there is.
-        if sum(len(self._values.get(key, b"")) for key in keys) > BYTES_MAX:
-            raise CommandError("more is asked for at once than a store holds")
-        return b"".join(self._get(client, key) for key in keys)
+        # A key may be named again and again.
+        return self._joined(client, [self._values.get(key, b"") for key in keys])
 
     def _delete(self, _client: int, key: bytes) -> bytes:
-        value = self._values.pop(key, None)
-        if value is None:
+        if key not in self._values:
             return commands.integer(0)
-        self._bytes -= len(key) + len(value)
+        self._remove(key)
         return commands.integer(1)
 
     def _count(self, _client: int) -> bytes:
         return commands.integer(len(self._values))
 
     def _list(self, client: int) -> bytes:
-        return self._count(client) + b"".join(map(commands.text, self._values))
+        return self._count(client) + self._joined(client, self._values)
 
     def _check(self, _client: int, keys: list[bytes]) -> bytes:
         return commands.READY if all(map(self._is_there, keys)) else commands.NOT_READY
@@ -127,16 +146,16 @@ class StoreTable:
     def _arrive(self, client: int, key: bytes, size: int) -> bytes | None:
         """Count one more at a barrier: its key has their number, and all wait for the last."""
         total = self._number_at(key) + 1
-        self._put(key, str(total).encode())
+        self._put(client, key, str(total).encode())
         if total < size:
             self._await(client, {key})
             return None
         self._wake(key)
         return commands.AWAITED
 
-    def _push(self, _client: int, key: bytes, value: bytes) -> None:
-        self._hold(len(key) + len(value))
-        self._queues.setdefault(key, deque()).append(value)
+    def _push(self, client: int, key: bytes, value: bytes) -> None:
+        self._budget.hold(client, _cost(key, value))
+        self._queues.setdefault(key, deque()).append((client, value))
         self._wake_one(key)
 
     def _pop(self, _client: int, key: bytes) -> bytes:
@@ -144,8 +163,8 @@ class StoreTable:
         queue = self._queues.get(key)
         if not queue:
             return commands.integer(0)
-        length, value = len(queue), queue.popleft()
-        self._bytes -= len(key) + len(value)
+        length, (owner, value) = len(queue), queue.popleft()
+        self._budget.release(owner, _cost(key, value))
         if not queue:
             del self._queues[key]
         return commands.integer(length) + commands.text(value)
@@ -165,29 +184,32 @@ class StoreTable:
             raise CommandError("a number is added to one of more than 64 bits")
         return number
 
-    def _put(self, key: bytes, value: bytes) -> None:
-        before = self._values.get(key)
-        self._hold(len(value) + (len(key) if before is None else -len(before)))
-        self._values[key] = value
+    def _put(self, client: int, key: bytes, value: bytes) -> None:
+        self._budget.hold(client, _cost(key, value))
+        self._remove(key)
+        self._values[key], self._owners[key] = value, client
 
-    def _hold(self, more: int) -> None:
-        if self._bytes + more > BYTES_MAX:
-            raise CommandError(f"the store is full: it holds {BYTES_MAX // 2**20} MiB")
-        self._bytes += more
+    def _remove(self, key: bytes) -> None:
+        if (value := self._values.pop(key, None)) is not None:
+            self._budget.release(self._owners.pop(key), _cost(key, value))
+
+    def _joined(self, client: int, texts: Collection[bytes]) -> bytes:
+        """Return texts as one answer, if there is room for it and its copy in the connection."""
+        size = 2 * sum(map(len, texts))
+        self._budget.hold(client, size)
+        self._budget.release(client, size)
+        return commands.texts(texts)
 
     def _await(self, client: int, keys: set[bytes]) -> None:
         self.leave(client)
-        cost = sum(map(_cost, keys))
-        if self._waiting_bytes + cost > WAITING_BYTES_MAX:
-            raise CommandError(f"clients wait for keys of more than {WAITING_BYTES_MAX} bytes")
-        self._waiting_bytes += cost
+        self._budget.hold(client, sum(map(_waiting_cost, keys)))
         self._awaited[client] = keys
         for key in keys:
             self._waiting.setdefault(key, {})[client] = None
 
     def _wake(self, key: bytes) -> None:
         for client in self._waiting.pop(key, ()):
-            self._waiting_bytes -= _cost(key)
+            self._budget.release(client, _waiting_cost(key))
             awaited = self._awaited[client]
             awaited.discard(key)
             if not awaited:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.settings.config import AgentConfig, Program
-from agent.workers.store import server
+from agent.workers.store import budget, server
 from agent.workers.store.commands import MAGIC, Op
 from agent.workers.store.server import Stores
 from tests.support.cluster import ROOT
@@ -94,7 +94,7 @@ async def test_clients_have_a_bound_and_so_has_what_they_do_not_read(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "clients_max", lambda: 1)
-    monkeypatch.setattr(server, "UNREAD_BYTES_MAX", 2**20)
+    monkeypatch.setattr(budget, "LEAST_BYTES", 2**22)
     port = stores.reserve()
     reader, writer = await connect(port)
     writer.write(PING)

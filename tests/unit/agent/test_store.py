@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.workers.store import commands, table
+from agent.workers.store import budget, commands, table
+from agent.workers.store.budget import Budget
 from agent.workers.store.commands import MAGIC, Command, CommandError, CommandReader, Op
 from agent.workers.store.table import StoreTable
 
@@ -75,7 +76,8 @@ class Store:
     """A table, and what its clients were answered."""
 
     def __init__(self) -> None:
-        self.table = StoreTable()
+        self.budget = Budget()
+        self.table = StoreTable(self.budget)
 
     def __call__(self, client: int, op: Op, *arguments: Any) -> list[tuple[int, bytes]]:
         return list(self.table.handle(client, Command(op, arguments)))
@@ -167,39 +169,46 @@ def test_a_number_is_added_to_a_number(store: Store, op: Op) -> None:
         store(1, Op.ADD, b"n", 1)
 
 
-def test_a_store_has_a_bound_and_room_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "BYTES_MAX", 20)
-    store(1, Op.SET, b"k", b"x" * 10)
-    store(1, Op.SET, b"k", b"y" * 15)
-    store(1, Op.QUEUE_PUSH, b"q", b"123")
+def test_beyond_the_budget_the_client_that_holds_most_goes_with_its_values(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "LEAST_BYTES", 4 * table.VALUE_BYTES)
+    monkeypatch.setattr(budget, "CLIENT_BYTES", 0)
+    store.budget.let_go = store.table.drop
+    store(1, Op.SET, b"a", b"x")
+    store(2, Op.SET, b"b", b"x" * table.VALUE_BYTES)
+    store(3, Op.SET, b"c", b"x" * 200)
+    assert store(1, Op.GET, b"b") == [(1, text(b""))]
+    assert store(1, Op.GET, b"a") == [(1, text(b"x"))]
     for op, value in ((Op.SET, b"1"), (Op.APPEND, b"1"), (Op.QUEUE_PUSH, b"1")):
-        with pytest.raises(CommandError, match="full"):
-            store(1, op, b"l", value)
-    with pytest.raises(CommandError, match="at once"):
-        store(1, Op.MULTI_GET, [b"k", b"k"])
-    store(1, Op.QUEUE_POP, b"q")
-    store(1, Op.SET, b"l", b"123")
-    store(1, Op.DELETE, b"k")
-    store(1, Op.SET, b"k", b"x" * 15)
+        with pytest.raises(CommandError, match="most of them"):
+            store(1, op, b"l", value * 2 * table.VALUE_BYTES)
+    with pytest.raises(CommandError, match="most of them"):
+        store(1, Op.MULTI_GET, [b"c"] * 5)
+    store(1, Op.DELETE, b"c")
+    store(1, Op.QUEUE_PUSH, b"l", b"x" * 200)
+    store(1, Op.QUEUE_POP, b"l")
+    store(1, Op.SET, b"c", b"x" * 200)
+
+
+def test_what_is_gone_costs_nothing(store: Store) -> None:
+    for _ in range(3):
+        store(1, Op.WAIT, [b"a"])
+        store(2, Op.WAIT, [b"b"])
+        store.table.leave(2)
+        store(4, Op.SET, b"a", b"")
+        store(4, Op.DELETE, b"a")
+        store(4, Op.QUEUE_PUSH, b"q", b"v")
+        store(4, Op.QUEUE_PUSH, b"q", b"v")
+        store(3, Op.QUEUE_POP, b"q")
+        store.table.drop(4)
+    assert store.budget._total == 0
+    assert store.table.holders() == set()
 
 
 def test_a_number_of_thousands_of_digits_ends_the_client_alone() -> None:
-    made = StoreTable()
+    made = StoreTable(Budget())
     made.handle(1, Command(Op.SET, (b"k", b"9" * 4_300)))
     for command in (Command(Op.BARRIER, (b"k", 2)), Command(Op.ADD, (b"k", 1))):
         with pytest.raises(CommandError, match="64 bits"):
             made.handle(1, command)
-
-
-def test_keys_that_clients_wait_for_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "WAITING_BYTES_MAX", 2 * (table.WAITING_KEY_BYTES + 1))
-    made = StoreTable()
-    for _ in range(3):  # a key that is not awaited any more costs nothing
-        made.handle(1, Command(Op.WAIT, ([b"a"],)))
-        made.handle(2, Command(Op.WAIT, ([b"b"],)))
-        with pytest.raises(CommandError, match="wait for keys"):
-            made.handle(3, Command(Op.WAIT, ([b"c"],)))
-        made.leave(2)
-        made.handle(4, Command(Op.SET, (b"a", b"")))
-        made.handle(4, Command(Op.DELETE, (b"a",)))
-    assert made._waiting_bytes == 0
