@@ -154,7 +154,7 @@ class Site:
     async def entered(self) -> Browser:
         """Return the browser of the user that the coordinator runs as."""
         browser = self.browser()
-        assert (await browser.enter(self.page.local_link())).status == 200
+        assert (await browser.enter(await self.page.local_link())).status == 200
         return browser
 
     @property

@@ -43,11 +43,14 @@ async def _serve(config: CoordinatorConfig, directory: Path, journal: SqliteJour
     page = open_page(config, identity)
     async with serving(config, journal, identity=identity, published=shown, page=page) as served:
         tell_ready(config, served.port)
-        tell_page(config, page)
         where = [str(advertised(config, served.port))]
-        told = asyncio.create_task(
-            tell_how_to_join(config, where, served.driver, identity, directory)
-        )
+
+        async def tell() -> None:
+            if page is not None:
+                await tell_page(config, page, leads=True)
+            await tell_how_to_join(config, where, served.driver, identity, directory)
+
+        told = asyncio.create_task(tell())
         await stopped.wait()
         told.cancel()
         log.info("coordinator stopping", reason="it was told to by a signal")

@@ -142,7 +142,8 @@ async def _serve(
         async with server.listening(membership, membership.follower, partial(published, directory)):
             membership.start()
             tell_ready(config, port)
-            tell_page(config, page)
+            if page is not None:
+                await tell_page(config, page, leads=False)
             await stopped.wait()
             log.info("coordinator stopping", reason="it was told to by a signal")
             with suppress(CoordinatorError):  # there may be no other one

@@ -61,14 +61,15 @@ def open_page(config: CoordinatorConfig, identity: ServerIdentity | None) -> Pag
     return Page(config, identity)
 
 
-def tell_page(config: CoordinatorConfig, page: Page | None) -> None:
-    """Say where the page is, and let its user in where no other one reads it."""
-    if page is None:
-        return
-    if config.insecure or shows_secrets():
-        print(f"page: {page.local_link()}", flush=True)
+async def tell_page(config: CoordinatorConfig, page: Page, *, leads: bool) -> None:
+    """Say where the page is; a coordinator that leads lets its user in, on a terminal alone."""
+    if config.insecure:
+        text = page.link_without_code()
+    elif leads and shows_secrets():
+        text = await page.local_link()
     else:
-        print(f"page: {page.link_without_code()}, with a link of `coordinator page`", flush=True)
+        text = f"{page.link_without_code()}, with a link of `coordinator page`"
+    print(f"page: {text}", flush=True)
 
 
 @contextmanager

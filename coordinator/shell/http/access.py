@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 
 from coordinator.access.audit import Audit
 from coordinator.access.authentication import AUTHORIZATION, Authenticator
-from coordinator.access.caller import LOCAL_ID, Caller
+from coordinator.access.caller import Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.access.token_table import KeptToken
 from coordinator.errors import Forbidden, RevokedToken, Unauthenticated
@@ -56,6 +56,7 @@ class Known(NamedTuple):
 
     caller: Caller
     session: str | None  # what its page is bound to; None: it brings a token with each call
+    token_id: str = ""  # the token that lets it in; empty: a certificate does, or nothing is asked
     within_s: float | None = None  # when it is not let in any more
 
     @property
@@ -86,9 +87,8 @@ class Access:
             metadata = [(AUTHORIZATION, value) for value in given]
             caller = coordinator.authenticator.by_token(metadata)
             assert caller is not None, "it brings a token, or needs none"
-            return Known(
-                caller, None if given else _OPEN, self._time_left(caller.name, coordinator)
-            )
+            within_s = self._time_left(caller.name, coordinator)
+            return Known(caller, None if given else _OPEN, caller.name, within_s)
         text = _cookie(request, self.cookie)
         if text is not None:
             return self._of_session(text, coordinator)
@@ -140,11 +140,9 @@ class Access:
         if not is_own or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
             raise Forbidden(name or "the page", "a page of another address sent this request")
 
-    def code(self, caller: Caller, role: Role, run_id: str, coordinator: Coordinator) -> str:
-        """Return a code that lets a browser in once, as the caller, or as less than it."""
+    def code(self, name: str, role: Role, run_id: str, token_id: str) -> str:
+        """Return a code that lets a browser in once, as a caller, while the token is valid."""
         assert self._identity is not None, "else nothing is asked for"
-        name = caller.name
-        has_token = coordinator.term is not None and name in coordinator.term.driver.tokens.tokens
         made = Pass(
             kind=Kind.CODE,
             pass_id=secrets.token_urlsafe(16),
@@ -152,7 +150,7 @@ class Access:
             role=role,
             until=time.time() + self._limits.page_code_life_s,
             run_id=run_id,
-            has_token=has_token,
+            token_id=token_id,
         )
         return signed(made, self._secret())
 
@@ -172,35 +170,35 @@ class Access:
             role=found.role,
             until=now + self._limits.page_session_life_s,
             run_id=found.run_id,
-            has_token=found.has_token,
+            token_id=found.token_id,
         )
-        known = Known(Caller(found.name, found.role, found.run_id), made.pass_id)
+        caller = Caller(found.name, found.role, found.run_id)
+        known = Known(caller, made.pass_id, found.token_id)
         return signed(made, self._secret()), known
 
     def _of_session(self, text: str, coordinator: Coordinator) -> Known:
         now = time.time()
         found = opened(text, Kind.SESSION, self._secret(), now=now)
         self._check(found, coordinator)
-        left = (found.until - now, self._time_left(found.name, coordinator))
+        left = (found.until - now, self._time_left(found.token_id, coordinator))
         within_s = min(each for each in left if each is not None)
-        return Known(Caller(found.name, found.role, found.run_id), found.pass_id, within_s)
+        caller = Caller(found.name, found.role, found.run_id)
+        return Known(caller, found.pass_id, found.token_id, within_s)
 
     def _check(self, found: Pass, coordinator: Coordinator) -> None:
         """Raise ``Unauthenticated`` if the token that a pass was made for lets no one in now."""
-        if not found.has_token or found.name == LOCAL_ID:
-            return
-        kept, now = coordinator.kept_token(found.name)
+        kept, now = coordinator.kept_token(found.token_id)
         if kept is None:
-            raise Unauthenticated(f"its token {found.name} is not known here")
+            raise Unauthenticated(f"its token {found.token_id} is not known here")
         if kept.revoked_at is not None:
             raise RevokedToken(kept.token_id, kept.run_id)
         if kept.is_expired(now=now):
-            raise Unauthenticated(f"its token {found.name} has expired")
+            raise Unauthenticated(f"its token {found.token_id} has expired")
 
-    def _time_left(self, name: str, coordinator: Coordinator) -> float | None:
+    def _time_left(self, token_id: str, coordinator: Coordinator) -> float | None:
         if coordinator.term is None:  # when it expires is for the leader to say
             return None
-        kept, now = coordinator.kept_token(name)
+        kept, now = coordinator.kept_token(token_id)
         if kept is None or kept.expires_at is None:
             return None
         return max(0.0, kept.expires_at - now)

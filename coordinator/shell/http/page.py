@@ -7,7 +7,7 @@ import ssl
 from coordinator.access.caller import LOCAL_ID, Caller
 from coordinator.access.server_identity import ServerIdentity
 from coordinator.config import CoordinatorConfig
-from coordinator.errors import CoordinatorError, Forbidden
+from coordinator.errors import CoordinatorError, Forbidden, NotLeader
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.driver import Driver
 from coordinator.shell.http.access import Access, Coordinator, link
@@ -20,7 +20,11 @@ from coordinator.shell.http.connections import Listener
 from coordinator.shell.http.files import Files
 from coordinator.shell.http.site import Site
 from coordinator.shell.http.tls import Handshakes
+from coordinator.shell.term import Term
+from coordinator.shell.transport.interceptor import set_caller
 from drumbeat.access.token import Role
+from drumbeat.mapping import duration
+from drumbeat.v1 import control_pb2 as pb
 
 
 class Page:
@@ -76,25 +80,41 @@ class Page:
         scheme = "http" if self._identity is None else "https"
         return link(scheme, self._host, self._port)
 
-    def local_link(self) -> str:
-        """Return a link for the user that the coordinator runs as."""
-        return self._link(Caller(LOCAL_ID, Role.ADMIN), Role.ADMIN, "")
+    async def local_link(self) -> str:
+        """Return a link for the user that the coordinator runs as, while this one leads."""
+        set_caller(caller := Caller(LOCAL_ID, Role.ADMIN))
+        return await self._link(caller, Role.ADMIN, "")
 
-    def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+    async def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
         """Return a link that lets a browser in as a caller, and for how long.
 
         Raises ``Forbidden``.
         """
         with self._site.coordinator.audit.call("GetPageLink", caller.name, run_id) as details:
             details["role"] = role
-            made = self._link(caller, role, run_id)
+            made = await self._link(caller, role, run_id)
         return made, None if self._identity is None else self._config.limits.page_code_life_s
 
-    def _link(self, caller: Caller, role: Role, run_id: str) -> str:
+    async def _link(self, caller: Caller, role: Role, run_id: str) -> str:
         if caller.role is not Role.ADMIN and role is not caller.role:
             raise Forbidden(caller.name, f"it has the role {caller.role}, not {role}")
         if self._identity is None:
             return link("http", self._host, self._port, run_id)
         only_run = caller.run_id or (run_id if role is Role.VIEW else "")
-        code = self._access.code(caller, role, only_run, self._site.coordinator)
+        if (term := self._site.coordinator.term) is None:
+            raise NotLeader
+        token_id = caller.name
+        if token_id not in term.driver.tokens.tokens:
+            token_id = await self._page_token(term, role, only_run)
+        code = self._access.code(caller.name, role, only_run, token_id)
         return link("https", self._host, self._port, run_id, code)
+
+    async def _page_token(self, term: Term, role: Role, run_id: str) -> str:
+        """Make a token whose secret no one has, so that revoking it ends what a link opens."""
+        limits = self._config.limits
+        asked = pb.CreateTokenRequest(
+            role=pb.Role.Value(f"ROLE_{role.upper()}"),
+            run_id=run_id,
+            ttl=duration(limits.page_code_life_s + limits.page_session_life_s),
+        )
+        return (await term.control.CreateToken(asked, self)).token.token_id

@@ -30,15 +30,15 @@ class Kind(StrEnum):
 
 
 class Pass(Struct, frozen=True, kw_only=True):
-    """Who may call, as which token's or certificate's ``name`` was let in."""
+    """Who may call: as whom, and while which token is valid."""
 
     kind: Kind
     pass_id: str
     name: str
     role: Role
     until: float
+    token_id: str
     run_id: str = ""  # the only run it is for; empty: any
-    has_token: bool = True  # and ends with it; else a certificate was shown
 
 
 def signed(issued: Pass, secret: bytes) -> str:

@@ -67,7 +67,7 @@ class Site:
         self._calls = Calls()
         self._strangers = Pace(limits.http_strangers_per_s, limits.http_at_once_max)
         self._shares = Shares("http_connections", limits)
-        self._of_callers: dict[str, list[Calls]] = {}
+        self._of_tokens: dict[str, list[Calls]] = {}
 
     def end(self, error: CoordinatorError) -> None:
         """End all calls, and those that come, with an error."""
@@ -75,7 +75,7 @@ class Site:
 
     def revoke(self, token_id: str) -> None:
         """End what a token, or a cookie that it led to, has under way."""
-        for calls in self._of_callers.get(token_id, ()):
+        for calls in self._of_tokens.get(token_id, ()):
             calls.end(Unauthenticated(f"its token {token_id} was revoked"))
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -171,7 +171,8 @@ class Site:
             raise InvalidRequest("code", "nothing", "the code of a link")
         await self.coordinator.term_for(call)  # another coordinator has no use for it
         text, known = self._access.enter(code, self.coordinator)
-        log.info("page opened", caller=known.caller.name, role=str(known.caller.role))
+        about = {"role": str(known.caller.role), "token.id": known.token_id}
+        log.info("page opened", caller=known.caller.name, **about)
         response = answer({"name": known.caller.name, "role": known.caller.role})
         response.set_cookie(
             self._access.cookie,
@@ -186,10 +187,9 @@ class Site:
 
     @contextmanager
     def _held(self, known: Known) -> Iterator[None]:
-        """Count a call among those of its caller, which may end together."""
-        name, calls = known.caller.name, Calls()
-        of_caller = self._of_callers.setdefault(name, [])
-        of_caller.append(calls)
+        """Count a call among those of its token, which may end together."""
+        calls, of_token = Calls(), self._of_tokens.setdefault(known.token_id, [])
+        of_token.append(calls)
         try:
             with ExitStack() as stack:
                 stack.enter_context(self._shares.held(known.caller))
@@ -197,9 +197,9 @@ class Site:
                 stack.enter_context(calls.held())
                 yield
         finally:
-            of_caller.remove(calls)
-            if not of_caller:
-                self._of_callers.pop(name, None)
+            of_token.remove(calls)
+            if not of_token:
+                self._of_tokens.pop(known.token_id, None)
 
     def _tell_refused(self, request: web.BaseRequest, error: CoordinatorError) -> None:
         peer = request.get_extra_info("peername") or ("unknown", 0)

@@ -54,8 +54,8 @@ LOG_PAUSE_S = 0.01
 class Links(Protocol):
     """Makes links to the page of this coordinator."""
 
-    def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
-        """Return one, and for how long it is good. Raises ``Forbidden``."""
+    async def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+        """Return one, and for how long it is good. Raises ``CoordinatorError``."""
         ...
 
 
@@ -225,7 +225,7 @@ class QueryService:
             self._find(request.run_id, 0)
         if self._links is None:
             raise NoPage
-        url, valid_s = self._links.link(caller, role, request.run_id)
+        url, valid_s = await self._links.link(caller, role, request.run_id)
         left = None if valid_s is None else duration(valid_s)
         return query_pb2.GetPageLinkResponse(url=url, time_left=left)
 

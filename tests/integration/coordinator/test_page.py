@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 from coordinator.access.authority import Authority
 from coordinator.access.certificate_roles import parse_roles
 from coordinator.access.operator_certificate import OperatorCertificate
+from coordinator.core.events import TokenRevoked
 from coordinator.limits import Limits
 from drumbeat.access.token import Role
 from drumbeat.v1 import control_pb2
@@ -36,7 +38,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_a_browser_enters_with_the_code_of_a_link_once(served: Site) -> None:
-    browser, link = served.browser(), served.page.local_link()
+    browser, link = served.browser(), await served.page.local_link()
     assert (await browser.get("/api/me")).status == 401
     told = await browser.enter(link)
     assert (told.status, told.json) == (200, {"name": "hostuser", "role": "admin"})
@@ -202,6 +204,24 @@ async def test_a_stream_ends_with_the_token_that_it_was_opened_with(served: Site
             assert "was revoked" in (await stream.next_of("ended"))["error"]["reason"]
         assert not of_other.content.at_eof()
     assert (await browser.get("/api/me")).status == 401
+
+
+async def test_a_session_of_the_local_user_ends_when_the_token_of_its_link_is_revoked(
+    served: Site,
+) -> None:
+    one, other = await served.entered(), await served.entered()
+    first, _ = listed = [*served.driver.tokens.tokens.values()]
+    assert [(token.role, token.created_by) for token in listed] == [("admin", "hostuser")] * 2
+    async with one.open("GET", "/api/live") as of_one, other.open("GET", "/api/live") as of_other:
+        streams = Stream(of_one), Stream(of_other)
+        for stream in streams:
+            await stream.next_of("runs")
+        revoked = TokenRevoked(request_id=-secrets.randbits(40), token_id=first.token_id)
+        await served.driver.change_token(revoked)
+        assert "was revoked" in (await streams[0].next_of("ended"))["error"]["reason"]
+        assert not of_other.content.at_eof()
+    assert [(await each.get("/api/me")).status for each in (one, other)] == [401, 200]
+    assert (await other.get("/api/me")).json["name"] == "hostuser"
 
 
 async def test_a_stream_ends_when_its_token_expires(served: Site) -> None:

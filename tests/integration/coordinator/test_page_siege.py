@@ -157,7 +157,7 @@ async def test_a_cookie_is_taken_whole_and_of_this_coordinator_alone(tmp_path: P
         name, _, value = browser.cookie.partition("=")
         body, _, mac = value.partition(".")
         wrong = ["", value[:-1], f"{body}.", f".{mac}", body, f"{body[:-2]}AA.{mac}", "a" * 5_000]
-        wrong += [code_of(made.page.local_link()), f"{value}\xff"]
+        wrong += [code_of(await made.page.local_link()), f"{value}\xff"]
         for forged in wrong:
             browser.cookie = f"{name}={forged}"
             assert (await browser.get("/api/me")).status == 401
@@ -166,7 +166,7 @@ async def test_a_cookie_is_taken_whole_and_of_this_coordinator_alone(tmp_path: P
         for code in (value, "x", "é", None, 7, "a" * 3_000):
             assert (await browser.post("/api/enter", {"code": code})).status in (400, 401)
         told = await browser.ask(
-            "POST", "/api/enter", json={"code": code_of(made.page.local_link())}
+            "POST", "/api/enter", json={"code": code_of(await made.page.local_link())}
         )
         assert told.status == 403  # no origin: another site's form could do that
         for token in (await made.token(Role.JOIN), await made.token(Role.JOIN, run_id="run")):
@@ -198,7 +198,7 @@ async def test_who_leads_no_more_ends_its_streams_and_says_who_does(tmp_path: Pa
         await second.follows(first)
         browser = browser_of(first, session)
         assert first.page is not None
-        await browser.enter(first.page.local_link())
+        await browser.enter(await first.page.local_link())
         viewer = browser_of(first, session)
         token_id = await view(first, viewer)
         async with browser.open("GET", "/api/live") as response:

@@ -12,7 +12,9 @@ from coordinator.shell.http.passes import Kind, Pass, UsedCodes, csrf_of, opened
 from drumbeat.access.token import Role
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
-CODE = Pass(kind=Kind.CODE, pass_id="1", name="k3v9qr2m", role=Role.VIEW, until=100.0)
+CODE = Pass(
+    kind=Kind.CODE, pass_id="1", name="k3v9qr2m", role=Role.VIEW, until=100.0, token_id="k3v9qr2m"
+)
 
 
 def test_what_is_signed_is_read_until_its_end() -> None:
