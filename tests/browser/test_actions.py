@@ -65,6 +65,21 @@ async def test_a_reader_may_change_nothing(browser: Browser, stage: Stage) -> No
         assert status == 403
 
 
+async def test_a_drain_in_all_runs_is_lifted_where_it_is_shown(
+    browser: Browser, own_stage: Stage
+) -> None:
+    stage = own_stage
+    stage.coordinator.operate("drain", "gpu9", "--reason", "fans")
+    async with browser.visit(stage.link(TRAINING)) as visit:
+        page = visit.page
+        row = page.get_by_role("row").filter(has_text="gpu9")
+        await expect(row).to_contain_text("in all runs, by hostuser: fans")
+        await row.get_by_role("button", name="Undrain gpu9").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Undrain", exact=True).click()
+        await expect(page.locator("[data-outcome]")).to_contain_text("may take part")
+        assert stage.coordinator.operate("drains", "-o", "json").stdout.count("gpu9") == 0
+
+
 async def test_an_admin_steers_in_two_tabs_while_the_coordinator_dies(
     browser: Browser, own_stage: Stage
 ) -> None:

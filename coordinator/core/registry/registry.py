@@ -222,6 +222,9 @@ class Registry:
         is_so = event.is_lifted if known is None else known.is_lifted == event.is_lifted
         if is_so or drains.is_known(key, event.call_id):
             told = "not drained" if event.is_lifted else "drained already"
+            of_all = drains.kept.get(("", event.name))
+            if event.is_lifted and event.run_id and of_all is not None and not of_all.is_lifted:
+                told = "drained in all runs: undrain it without a run"
             result = fx.Steered(outcome=f"it is {told}", is_new=False)
             if is_so and not drains.is_known(key, event.call_id):
                 effects += self._tell_runs(event, now)  # training may have less time now

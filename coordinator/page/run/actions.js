@@ -23,7 +23,8 @@ round goes on. Who comes later stands by until it is undrained.`,
   },
   undrain: {
     button: "Undrain…", title: () => "Let a host or an agent in again?", submit: "Undrain", needsName: "let in again",
-    what: "The drain of this name is lifted: who stands by for it takes part again, with the next round.",
+    what: `The drain of this name is lifted: who stands by for it takes part again, with the next round. \
+A drain that holds for all runs is lifted for all runs.`,
   },
   stop: {
     button: "Stop", title: (run) => `Stop ${run}?`, submit: "Stop the run", isDangerous: true,
@@ -70,7 +71,10 @@ export function mount(root, context) {
       if (target) Object.assign(body, { name: target.value.trim(), run_id: context.runId });
       try {
         const path = { drain: "/api/drains", undrain: "/api/undrains" }[name] ?? name;
-        const answer = await context.api(path, { method: "POST", body });
+        let answer;
+        for (const run_id of name === "undrain" ? await drainedIn(body.name) : [body.run_id]) {
+          answer = await context.api(path, { method: "POST", body: { ...body, run_id } });
+        }
         setText(told, `${action.submit}: ${answer.outcome || (answer.is_new === false ? "it was so before" : "asked for")}`);
         show(told, true);
         dialog.close();
@@ -80,6 +84,13 @@ export function mount(root, context) {
         submit.disabled = false;
       }
     }
+  }
+
+  /** Return the runs in which a name is drained here: this one, "" for all of them, or both. */
+  async function drainedIn(name) {
+    const { drains } = await context.api("drains");
+    const found = drains.filter((drain) => drain.name === name).map((drain) => drain.run_id ?? "");
+    return found.length ? found : [context.runId];
   }
 
   function namesFor(name) {

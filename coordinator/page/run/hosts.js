@@ -181,7 +181,7 @@ export function mount(root, context) {
         const of = held.filter((agent) => agent.is_drained && [agent.name, agent.host].includes(drain.name));
         for (const agent of of) agent.drain = drain.name;
         if (of.length) continue;
-        held.push({ name: drain.name, state: "drained", age_s: drain.age_s, waiting_reason: `by ${drain.caller || "an operator"}: ${drain.reason || "no reason is given"}` });
+        held.push({ name: drain.name, state: "drained", age_s: drain.age_s, waiting_reason: `${drain.run_id ? "" : "in all runs, "}by ${drain.caller || "an operator"}: ${drain.reason || "no reason is given"}` });
       }
       others = held;
       choose();

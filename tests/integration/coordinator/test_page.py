@@ -165,6 +165,22 @@ async def test_actions_are_for_admins_and_their_page_alone(served: Site) -> None
         assert told.status == 400
 
 
+async def test_a_drain_in_all_runs_is_listed_as_such_and_lifted_without_a_run(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        await client.agent().join()
+        browser = made.browser()
+        browser.headers["X-Drumbeat-CSRF"] = (await browser.get("/api/me")).json["csrf"]
+        assert (await browser.post("/api/drains", {"name": "gpu7"})).json["is_new"]
+        (drain,) = (await browser.get("/api/runs/run/drains")).json["drains"]
+        assert (drain["name"], drain["run_id"]) == ("gpu7", None)
+        told = (await browser.post("/api/undrains", {"name": "gpu7", "run_id": "run"})).json
+        assert (told["is_new"], "in all runs" in told["outcome"]) == (False, True)
+        assert (await browser.post("/api/undrains", {"name": "gpu7"})).json["is_new"]
+        assert (await browser.get("/api/runs/run/drains")).json["drains"] == []
+
+
 async def test_a_link_for_one_run_shows_no_other(tmp_path: Path) -> None:
     async with site(tmp_path) as made:
         token = await made.token(Role.JOIN)
