@@ -116,6 +116,10 @@ def _local_credentials(where: HostPort) -> Credentials:
         raise AccessProblem(problem, HOW_TO_GET_IN)
     if found:
         return Credentials(tls=None, is_local=True)
+    if not local.is_listened_at(where.port):
+        problem = f"no coordinator is running at {where}: nothing on this host listens at that port"
+        hint = "`coordinator serve` starts it; --coordinator HOST:PORT names another one"
+        raise AccessProblem(problem, hint, is_final=False)
     if local.is_of_another_user(where.port):
         problem = f"a token is needed: the coordinator at {where} is another user's"
         raise AccessProblem(problem, HOW_TO_GET_IN)

@@ -92,6 +92,11 @@ def is_this_host(where: HostPort) -> bool:
     return any(_is_own_address(family, address) for family, *_, address in found)
 
 
+def is_listened_at(port: int) -> bool:
+    """Whether any user of this host listens on a port."""
+    return any(at == port for at, _ in _listeners())
+
+
 def is_of_another_user(port: int) -> bool:
     """Whether another user of this host listens on a port."""
     return any(at == port and user != os.geteuid() for at, user in _listeners())

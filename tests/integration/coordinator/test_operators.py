@@ -52,6 +52,15 @@ class Operator:
         return Done(code, shown, err.splitlines())
 
 
+def test_on_its_host_an_outage_of_the_coordinator_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["status", "--coordinator", "127.0.0.1:1"]) == 3
+    told = capsys.readouterr().err
+    assert "no coordinator is running at 127.0.0.1:1" in told
+    assert "token" not in told
+
+
 async def test_a_token_is_created_listed_and_revoked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

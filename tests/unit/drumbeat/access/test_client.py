@@ -277,13 +277,18 @@ def test_a_coordinator_of_this_host_may_not_have_started_yet(
         about_to_publish = refusal(address)
         monkeypatch.setattr(local, "is_of_another_user", lambda _port: True)
         anothers = refusal(address)
-    monkeypatch.undo()
-    # A port that was free a moment ago may be that of another test's coordinator now.
-    for problem in (about_to_publish, refusal("127.0.0.1:1")):
-        assert "no coordinator of this user is running on this host at port " in problem.text
-        assert not problem.is_final
+    assert "no coordinator of this user is running on this host at port " in about_to_publish.text
+    assert not about_to_publish.is_final
     assert anothers.text == f"a token is needed: the coordinator at {address} is another user's"
     assert anothers.is_final
+
+
+def test_an_outage_of_a_coordinator_of_this_host_is_told_as_such() -> None:
+    # A port that was free a moment ago may be that of another test's coordinator now.
+    problem = refusal("127.0.0.1:1")
+    assert problem.text.startswith("no coordinator is running at 127.0.0.1:1: ")
+    assert "token" not in problem.text + problem.hint
+    assert not problem.is_final
 
 
 def test_neither_grpc_nor_cryptography_is_loaded_before_it_is_needed() -> None:
