@@ -14,7 +14,6 @@ from drumbeat.access import client, diagnosis
 from drumbeat.access.client import Credentials
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import CA_CHARACTERS
-from drumbeat.command.settings import parse_addresses
 
 T = TypeVar("T")
 
@@ -30,7 +29,7 @@ class Access:
 
     def __init__(self, config: AgentConfig, files: FileThread) -> None:
         assert config.coordinator is not None, "a standalone agent needs no way"
-        self.has_others = len(parse_addresses(config.coordinator)) > 1
+        self.has_others = config.knows_several
         self._config, self._files = config, files
         self._authorities: tuple[str, ...] = ()
         self.known: set[str] = set()  # addresses at which the coordinator has answered

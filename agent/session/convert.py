@@ -149,7 +149,7 @@ def hello_message(
     return session_pb2.Hello(
         run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec),
         version=VERSION,
-        features=(*FEATURES, "store") if config.serves_store else FEATURES,
+        features=_features(config),
         labels=dict(label.split("=", 1) for label in config.labels),
         term=identity.term,
         incarnation_key=identity.incarnation_key,
@@ -161,6 +161,14 @@ def hello_message(
         beat=beat,
         gpus=map(GPU.write, identity.gpus),
     )
+
+
+def _features(config: AgentConfig) -> Iterable[str]:
+    yield from FEATURES
+    if config.serves_store:
+        yield "store"
+    if config.knows_several:
+        yield "several-coordinators"
 
 
 def beat_message(

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from agent.settings import kinds
 from drumbeat.access.settings import AccessSettings
 from drumbeat.command import settings
-from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
+from drumbeat.command.settings import (
+    FLAG,
+    declare,
+    limit,
+    parse_addresses,
+    printable,
+    seconds,
+    setting,
+    switch,
+)
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
@@ -327,6 +336,11 @@ class JobSettings(AccessSettings):
     def is_standalone(self) -> bool:
         """Whether the agent brings its own coordinator and trains on this machine alone."""
         return self.coordinator is None
+
+    @property
+    def knows_several(self) -> bool:
+        """Whether it was given the addresses of several coordinators."""
+        return self.coordinator is not None and len(parse_addresses(self.coordinator)) > 1
 
     @property
     def serves_store(self) -> bool:

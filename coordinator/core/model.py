@@ -58,6 +58,7 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
     local_world_size: int
     name: str = ""  # as users see it, else the host's; unique among the members of a run
     has_store: bool = False  # serves torch's store at each port that it holds for a round
+    knows_several: bool = False  # coordinators, so it notices soon that one is silent
 
     def __post_init__(self) -> None:
         if not self.name:

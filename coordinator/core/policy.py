@@ -56,6 +56,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     # The same for members a restarted coordinator remembers or whose token was revoked, and the
     # longest that missed agents delay a decision on a failed group.
     restart_grace_s: float = 15.0
+    # Whether this coordinator leads after another one, or after itself: then agents that know
+    # several coordinators were cut off moments ago, see `rejoin_s`.
+    is_successor: bool = False
+    # Agents that know several coordinators notice within this time that theirs is silent, and
+    # some notice after half of it.
+    silence_noticed_s: float = 4.0
     # With several coordinators, whether agents look for another one if this one is silent for two
     # seconds. Then one that notices a deadline so late gives them as long to come back as one
     # that restarts, also those whose streams break a little later.
@@ -77,3 +83,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     def return_grace_s(self, pace: Pace) -> float:
         """Return how long members have to come back who could not for a while."""
         return max(self.restart_grace_s, 2 * pace.reconnect_delay_max_s)
+
+    def rejoin_s(self, pace: Pace) -> float:
+        """Return how long a new leader waits for the next agent after one has come back.
+
+        All agents of a run lost the same leader in the same moment, and ask the same addresses.
+        So two of them come back at most as far apart as one notices a silent leader sooner than
+        the other, and delays its next attempt longer. A shorter silence than a lease ends nobody.
+        """
+        return max(pace.lease_s, self.silence_noticed_s + pace.reconnect_delay_max_s)

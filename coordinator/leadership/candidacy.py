@@ -55,6 +55,7 @@ class Candidacy:
         self._lease_until = -math.inf  # it lives until then for sure
         self._enrolled_at: int | None = None  # the revision since when it is a member
         self._leader: Leader | None = None  # as etcd said last, this one or another
+        self._leaders_seen = 0  # by this process
         self.revision = 0  # when it said so
         self._is_stale = False  # etcd has not said anything for as long as a lease
         self._given_up = 0  # the latest term that this one led, and will not again
@@ -98,6 +99,11 @@ class Candidacy:
             where = self._leader.address or "at an unknown address"
             return f"the one that led before, {where}, has a lease that is not over yet"
         return self._why_not
+
+    @property
+    def is_successor(self) -> bool:
+        """Whether the one that leads follows another leadership that this process saw."""
+        return self._leaders_seen > 1
 
     def is_leading(self, *, now: float) -> bool:
         """Return whether this one leads, as far as it can know."""
@@ -231,6 +237,7 @@ class Candidacy:
             self._trouble.pop(Call.CAMPAIGN, None)
         elif self._leader is not None:
             self._why_not = f"{self._leader.address} has stopped leading"
+        self._leaders_seen += leader not in (None, self._leader)
         self._leader, self.revision, self._is_stale = leader, revision, False
 
     def _on_step_down(self, event: do.StepDownAsked, now: float) -> None:

@@ -83,6 +83,11 @@ class Election:
         return self._core.is_leading(now=time.monotonic())
 
     @property
+    def is_successor(self) -> bool:
+        """Whether the one that leads follows another leadership that this process saw."""
+        return self._core.is_successor
+
+    @property
     def reason(self) -> str:
         """Why none leads, as far as is known; empty: one does."""
         return self._core.reason

@@ -221,9 +221,13 @@ class Server:
             if self._tracing is not None:
                 await self._tracing.close()
 
-    async def restored(self, journal: Journal) -> Term:
-        """Return a term that goes on from a journal. Raises ``CommandFailed``, and closes it."""
-        registry, limits = Registry(self._policy), self._config.limits
+    async def restored(self, journal: Journal, *, is_successor: bool = False) -> Term:
+        """Return a term that goes on from a journal. Raises ``CommandFailed``, and closes it.
+
+        ``is_successor``: another term ended before, while this process ran.
+        """
+        registry = Registry(replace(self._policy, is_successor=is_successor))
+        limits = self._config.limits
         driver = Driver(registry, journal, limits, on_serving=self._tell_health)
         if self._tracing is not None:
             driver.on_record = self._tracing.observer(driver.now)

@@ -40,7 +40,8 @@ _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
-_AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=("address", "has_store"))
+_UNTOLD = ("address", "has_store", "knows_several")
+_AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_UNTOLD)
 _EVENT = MessageMapping(HistoryEntry, query_pb2.RunEvent, given=("at_s", "decision"))
 
 

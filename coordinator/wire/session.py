@@ -42,6 +42,8 @@ STEPS_MAX_S = 1e10  # of all steps of a process together; no board can say more
 FEATURES = ("evidence",)
 # Of an agent that serves torch's store.
 STORE = "store"
+# Of an agent that knows the addresses of several coordinators.
+SEVERAL = "several-coordinators"
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -56,7 +58,7 @@ _IDENTITY = MessageMapping(
         "name": failures.shown(0),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
     },
-    given=("incarnation", "has_store"),
+    given=("incarnation", "has_store", "knows_several"),
 )
 _PACE = MessageMapping(model.Pace, session_pb2.Pace)
 _LEAVING = MessageMapping(Leaving, session_pb2.Leaving, checks={"reason": failures.shown(0)})
@@ -119,7 +121,11 @@ def session_opened(
             spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             session_id=session_id,
             agent=_IDENTITY.read(
-                hello, "hello", incarnation=incarnation, has_store=STORE in hello.features
+                hello,
+                "hello",
+                incarnation=incarnation,
+                has_store=STORE in hello.features,
+                knows_several=SEVERAL in hello.features,
             ),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=failures.read_uptime_s(message),

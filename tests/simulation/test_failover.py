@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation.clock import readable
+from tests.simulation.cluster import TICK_S
+from tests.simulation.failover.deaths import DeathsTogether
 from tests.simulation.failover.mistakes import MISTAKES
 from tests.simulation.failover.world import FailoverCluster
 from tests.simulation.test_simulation import MISTAKE_SEEDS_MAX, SEEDS, SEEDS_PER_TEST, live
@@ -59,6 +61,16 @@ def test_every_world_keeps_the_promises(first: int) -> None:
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_worlds_that_once_failed(seed: int) -> None:
     live(seed, FailoverCluster)
+
+
+def test_an_agent_that_dies_with_the_leader_is_replaced_soon() -> None:
+    """Within the wait for the next agent after one, and two seconds for the first to come back."""
+    for seed in range(20):
+        cluster = DeathsTogether(seed)
+        cluster.run()
+        policy = cluster.plan.policy
+        bound_s = policy.rejoin_s(policy.base_pace) + 2.0
+        assert cluster.replaced_after_s <= bound_s + TICK_S, f"seed {seed}"
 
 
 def test_a_seed_is_one_world() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from coordinator.core.effects import Direct
 from coordinator.core.events import BeatReceived
-from coordinator.core.model import Beat, FailureRecord, GroupState
+from coordinator.core.model import AgentIdentity, Beat, FailureRecord, GroupState
 from coordinator.core.policy import Policy
 from coordinator.core.progress.meter import Meter
 from coordinator.core.progress.step_times import StepTimes
@@ -57,6 +57,8 @@ class Presence:
     # End of the grace of a broken stream. It holds until a beat follows a hello, for one that had
     # to wait until it was read says nothing of now.
     missed_until: float = 0.0
+    # Until that beat: whether its grace ends sooner once others have come back to a new leader.
+    is_prompt: bool = False
     # By then: how long the coordinator had stood still, and was given to read what had come.
     stalled_before: float = 0.0
     read_before: float = 0.0
@@ -99,6 +101,7 @@ class Membership:
         self._deadlines: Deadlines[str] = Deadlines()
         self._stalled_s = 0.0
         self._reading_s = 0.0
+        self._rejoined_at: float | None = None  # the latest to come back to a new leader
 
     def follow(self, agents: int) -> bool:
         """Take in how many agents the run has; return whether they beat at another pace now.
@@ -137,10 +140,18 @@ class Membership:
         """Return whether a member can be seated now: connected, and heard of late."""
         return incarnation in self.connected and incarnation not in self.suspects
 
+    def take_over(self, agents: Mapping[str, AgentIdentity], *, now: float) -> None:
+        """Wait for all members of a journal, as `Policy.return_grace_s` and `rejoin_s` say."""
+        self.expect(agents, until=now + self._policy.return_grace_s(self.pace))
+        for incarnation, agent in agents.items():
+            is_prompt = self._policy.is_successor and agent.knows_several
+            self.presences[incarnation].is_prompt = is_prompt
+
     def expect(self, incarnations: Iterable[str], *, until: float) -> None:
         """Give members without a session this long to come back, unless they have longer."""
         for incarnation in incarnations:
             presence = self.presences.setdefault(incarnation, Presence())
+            presence.is_prompt = False
             self._miss(incarnation, presence, max(until, presence.missed_until))
 
     def attach(self, incarnation: str, session_id: str, *, now: float) -> str | None:
@@ -150,6 +161,8 @@ class Membership:
         presence.pushed = None
         self.connected.add(incarnation)
         self.missed.discard(incarnation)
+        if presence.is_prompt:
+            self._rejoined(now)
         self._restart_lease(incarnation, presence, now)
         return replaced
 
@@ -180,7 +193,7 @@ class Membership:
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat = now, beat
         if not is_hello:
-            presence.missed_until = 0.0
+            presence.missed_until, presence.is_prompt = 0.0, False
         if beat.workers:
             told_at = now if sent_at is None else sent_at
             presence.whereabouts.take(beat.round_id, beat.workers, now=told_at)
@@ -253,6 +266,15 @@ class Membership:
         """Return the members whose lease or grace is over; note who has become suspect."""
         return [each for each in self._deadlines.pop_due(now) if self._is_over(each, now)]
 
+    def why_over(self, incarnation: str) -> str:
+        """Say why a member is given up that `pop_expired` returned."""
+        presence = self.presences[incarnation]
+        if presence.session_id is not None:
+            return f"nothing was heard of it for {self.pace.lease_s:g} s"
+        if presence.is_prompt and self._rejoined_at is not None:
+            return "it did not come back to the new leader, as other agents did"
+        return "its connection broke and it did not come back"
+
     def _set_pace(self) -> None:
         base, stretch = self._policy.base_pace, self._stretch
         longest_s = max(base.heartbeat_interval_s, INTERVAL_PER_LEASE_MAX * base.lease_s)
@@ -275,14 +297,26 @@ class Membership:
         self.connected.discard(incarnation)
         self.suspects.discard(incarnation)
         self.missed.add(incarnation)
-        self._deadlines.set(incarnation, until)
+        self._deadlines.set(incarnation, self._grace_end(presence))
+
+    def _rejoined(self, now: float) -> None:
+        """Note that a member has come back to a new leader; the others are to follow soon."""
+        is_first, self._rejoined_at = self._rejoined_at is None, now
+        for incarnation in self.missed if is_first else ():
+            self._deadlines.set(incarnation, self._grace_end(self.presences[incarnation]))
+
+    def _grace_end(self, presence: Presence) -> float:
+        """Return when the grace of a missed member ends, unless others come back before."""
+        if not presence.is_prompt or self._rejoined_at is None:
+            return presence.missed_until
+        return min(presence.missed_until, self._rejoined_at + self._policy.rejoin_s(self.pace))
 
     def _is_over(self, incarnation: str, now: float) -> bool:
         """Return whether a member has to be given up; wait on if not."""
         presence = self.presences[incarnation]
         deaf_s = self._stalled_s - presence.stalled_before
         deaf_s += min(self._reading_s - presence.read_before, self.pace.lease_s)
-        until = presence.missed_until
+        until = self._grace_end(presence)
         if presence.session_id is not None:
             until = presence.silent_since + self._suspect_s
             if now >= until + deaf_s:

@@ -59,7 +59,7 @@ class Run(RunContext):
         self._names = {member.name for member in state.members.values()}  # no two alike
         self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
-            members.expect(state.members, until=now + policy.return_grace_s(members.pace))
+            members.take_over(state.members, now=now)
         self.resume_account(now=now)
         self._phase = PHASES[state.phase](self, now=now)
 
@@ -402,9 +402,8 @@ class Run(RunContext):
             self.members.stood_still(now - due)
         for incarnation in self.members.pop_expired(now=now):
             session_id = self.members.presences[incarnation].session_id
-            reason = "its connection broke and it did not come back"
+            reason = self.members.why_over(incarnation)
             if session_id is not None:
-                reason = f"nothing was heard of it for {self.members.pace.lease_s:g} s"
                 self._reject(session_id, StaleSession(reason))
             self._remove(incarnation, reason, now)
         if self.learning.due_at is not None and now >= self.learning.due_at:

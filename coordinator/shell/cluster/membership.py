@@ -172,7 +172,8 @@ class Membership:
         outage: Outage | None = None
         while True:
             try:
-                term = await self._server.restored(self._journal_of(number))
+                journal, is_successor = self._journal_of(number), self._election.is_successor
+                term = await self._server.restored(journal, is_successor=is_successor)
                 break
             except LostLeadership:
                 self._election.refused(number)

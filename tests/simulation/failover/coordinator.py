@@ -42,7 +42,8 @@ class TermLife(Life["Coordinator"]):
         host = Host("sim", monotonic=lambda: clock.now, wall=lambda: clock.now)
         self.journal = EtcdJournal(client, KEYS, term=term, host=host)
         name = f"{process.actor.name} term {term}"
-        super().__init__(process.machine, name, self.journal.runs, term)
+        is_successor = process.candidate.core.is_successor
+        super().__init__(process.machine, name, self.journal.runs, term, is_successor=is_successor)
         client.actor = self.actor  # what ends with the term hears no answer
         self.is_serving = False
         self.is_leaving = False

@@ -65,12 +65,16 @@ class FailoverCluster(Cluster):
 
     def __init__(self, seed: int) -> None:
         self.extra = FailoverPlan.draw(seed)
-        plan = Plan.draw(seed)
+        plan = self.plan_of(seed)
         addresses = ",".join(f"c{number + 1}:1" for number in range(self.extra.coordinators))
         configs = [dataclasses.replace(each, coordinator=addresses) for each in plan.configs]
         super().__init__(dataclasses.replace(plan, configs=tuple(configs)))
         self.network.keepalive_s = KEEPALIVE_S
         self.is_broken = False
+
+    def plan_of(self, seed: int) -> Plan:
+        """Return the plan of this seed."""
+        return Plan.draw(seed)
 
     def run(self) -> None:
         """Live the whole life of this world."""
@@ -81,7 +85,11 @@ class FailoverCluster(Cluster):
                 patch.setattr(batches, "BYTES_MAX", 400)
                 patch.setattr(batches, "OPERATIONS_MAX", 3)
                 patch.setattr(journal, "COMPACT_WRITES", 7)
-            super().run()
+            self.live()
+
+    def live(self) -> None:
+        """Live it, all that takes no time here being so."""
+        super().run()
 
     def make_head(self, make_registry: Callable[..., Registry]) -> Heads:
         """Return the coordinators."""

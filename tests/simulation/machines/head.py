@@ -168,11 +168,20 @@ M = TypeVar("M", bound=Machine)
 class Life(Generic[M]):
     """One life of a coordinator's core: its driver and sessions, in virtual time."""
 
-    def __init__(self, machine: M, name: str, runs: JournaledRuns, term: int) -> None:
+    def __init__(
+        self,
+        machine: M,
+        name: str,
+        runs: JournaledRuns,
+        term: int,
+        *,
+        is_successor: bool = False,
+    ) -> None:
         self.clock = machine.clock
         self.actor = Actor(name)
         self.machine = machine
-        self.registry = machine.make_registry(machine.policy)
+        policy = replace(machine.policy, is_successor=is_successor)
+        self.registry = machine.make_registry(policy)
         self.runs, self.term = runs, term
         self.turns = Turns(
             self.registry,

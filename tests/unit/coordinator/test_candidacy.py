@@ -86,6 +86,15 @@ def test_a_lease_is_kept_alive_three_times_in_what_was_granted() -> None:
     assert story.core.ttl_s == 6.0
 
 
+def test_it_is_a_successor_once_it_has_seen_another_leadership(
+    follower: Story, leader: Story
+) -> None:
+    assert not leader.core.is_successor
+    assert follower.seen(None, 11) == [do.Campaign(1)]
+    follower.answered(Call.CAMPAIGN, 1, led(12), 12)
+    assert follower.core.is_successor
+
+
 def test_it_leads_only_as_long_as_it_knows_its_lease(leader: Story) -> None:
     story, asked_at = leader, leader.now + 1.0
     assert story.after(1.0) == [do.KeepAlive(1)]
