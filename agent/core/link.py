@@ -7,7 +7,7 @@ from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.model import Beat, Pace
 from agent.settings.config import AgentConfig
-from drumbeat.command.leader_search import LeaderSearch, Outcome
+from drumbeat.command.leader_search import LeaderSearch, Outcome, is_unreached
 from drumbeat.command.settings import parse_addresses
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
@@ -21,7 +21,8 @@ class CoordinatorLink:
     """One attempt at a session at a time; the first error of a session ends it.
 
     Before the first welcome the agent waits for the join timeout, later for the grace, counted
-    from the loss. Instants are monotonic seconds.
+    from the loss; less long if it hears nothing of several coordinators. Instants are monotonic
+    seconds.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -37,6 +38,7 @@ class CoordinatorLink:
         self._may_be_back = self._has_told_loss = False
         self.term = 0  # of the coordinator that let this agent in last
         self.deadline: float | None = None
+        self._lost_at = self._heard_at = 0.0  # the latter: of any coordinator, since the loss
         self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
         self.hint = ""
         self._failures = 0
@@ -90,7 +92,12 @@ class CoordinatorLink:
         """Begin another attempt; return the upper bound of its random delay."""
         is_loss = self.is_open
         if is_loss:
-            self.deadline = now + self._config.coordinator_grace
+            self._lost_at = self._heard_at = now
+        elif not is_unreached(event.outcome, event.reason):
+            self._heard_at = now
+        if self.was_open:
+            grace_end = self._lost_at + self._config.grace_s
+            self.deadline = min(grace_end, self._heard_at + self._config.isolation_grace_s)
         self.is_open, self.hint = False, event.hint
         self.attempt += 1
         # One that was told of the loss has waited for a successor, and says that there is none.
@@ -114,7 +121,7 @@ class CoordinatorLink:
         where, config = self.coordinator, self._config
         error: errors.AgentError
         if self.was_open:
-            error = errors.CoordinatorLost(where, config.coordinator_grace, self.reason)
+            error = errors.CoordinatorLost(where, self.deadline - self._lost_at, self.reason)
         else:
             error = errors.CoordinatorUnreachable(where, config.join_timeout, self.reason)
         error.hint = self.hint or error.hint

@@ -135,6 +135,7 @@ def hello_message(
 ) -> session_pb2.Hello:
     """Write who this agent is, and that it comes to take part in its run, as it was told."""
     durations = {name: getattr(config, name) for name in _DURATIONS}
+    durations["coordinator_grace"] = config.grace_s
     factor, steps = config.straggler_rule
     spec = common_pb2.RunSpec(
         agents_min=config.min_nodes,

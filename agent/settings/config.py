@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from agent.workers.output.std import StdOrMap
 
 
+# Unless `--coordinator-grace` is given: time to move a coordinator; and for a machine that reaches
+# none of several, which is most likely cut off, while its ranks have been taken over elsewhere.
+GRACE_S, ISOLATION_GRACE_S = 600.0, 60.0
+
+
 def _section(name: str) -> Callable[..., Any]:
     """Return what declares the settings of one section of the help."""
     return lambda default, kind, about, **more: setting(default, kind, name, about, **more)
@@ -293,8 +298,11 @@ class JobSettings(AccessSettings):
         "and they train on.",
         shown_default="no limit while they are alive",
     )
-    coordinator_grace: float = _waiting(  # time to move it
-        600.0, seconds(), "How long training goes on while the coordinator is away."
+    coordinator_grace: float | None = _waiting(
+        None,
+        seconds(),
+        "How long training goes on while the coordinator is away.",
+        shown_default="10m; of several coordinators 1m while this machine reaches none",
     )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)
@@ -336,6 +344,17 @@ class JobSettings(AccessSettings):
     def is_standalone(self) -> bool:
         """Whether the agent brings its own coordinator and trains on this machine alone."""
         return self.coordinator is None
+
+    @property
+    def grace_s(self) -> float:
+        """How long training goes on while the coordinator is away."""
+        return GRACE_S if self.coordinator_grace is None else self.coordinator_grace
+
+    @property
+    def isolation_grace_s(self) -> float:
+        """The same while no host of a coordinator answers."""
+        is_told = self.coordinator_grace is not None
+        return self.grace_s if is_told or not self.knows_several else ISOLATION_GRACE_S
 
     @property
     def knows_several(self) -> bool:

@@ -24,6 +24,11 @@ NO_LEADER = "no coordinator leads"
 REASONS_MAX = 32  # that are kept, more than a round has
 _NOT_CONNECTED = "Failed to connect to remote host: "
 _SILENT = re.compile("(?:keepalive|ping|watchdog) timeout|connection timed out", re.IGNORECASE)
+# What gRPC, the kernel and we say of a host from which no packet came.
+_UNREACHED = re.compile(
+    "timed out|timeout|unreachable|no route to host|resolving|resolution|fd shutdown|no answer",
+    re.IGNORECASE,
+)
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 
 
@@ -172,6 +177,13 @@ class LeaderSearch:
 def is_silence(details: str) -> bool:
     """Whether a connection was given up because nothing came back, by gRPC or by the kernel."""
     return _SILENT.search(details) is not None
+
+
+def is_unreached(outcome: Outcome, reason: str) -> bool:
+    """Whether no host answered; one that refused a connection did. In doubt one did."""
+    if outcome in (Outcome.NOT_LEADER, Outcome.REFUSED):
+        return False
+    return outcome is Outcome.SILENT or _UNREACHED.search(reason) is not None
 
 
 def short_reason(reason: str) -> str:

@@ -10,7 +10,11 @@ import pytest
 from agent.core.events import SessionLost, SessionWelcomed
 from agent.core.link import DELAY_FIRST_S, CoordinatorLink
 from agent.errors import AccessRefused, CoordinatorLost, CoordinatorUnreachable, RunRefused
+from agent.session.convert import Identity, hello_message
+from agent.session.session import WELCOME_TIMEOUT_S
+from agent.settings.config import GRACE_S, ISOLATION_GRACE_S
 from drumbeat.command.leader_search import Outcome
+from drumbeat.v1 import session_pb2
 from tests.support.agents import CONFIG, PACE, a_beat
 
 WELCOMED = SessionWelcomed(attempt=1, pace=PACE)
@@ -165,3 +169,71 @@ def test_all_have_to_refuse_its_token_but_one_that_has_let_it_in() -> None:
     assert link.refusal(refused) is refusal
     final = RunRefused("r", "it has ended")
     assert several().refusal(lost("it has ended", refusal=final)) is final
+
+
+UNREACHED = [
+    lost("keepalive watchdog timeout", outcome=Outcome.SILENT),
+    lost("Failed to connect to remote host: getsockopt(SO_ERROR): Connection timed out"),
+    lost("connection attempt timed out before receiving SETTINGS frame"),
+    lost("connect: Network is unreachable (101)"),
+    lost("connect: No route to host (113)"),
+    lost("errors resolving head1:29400: [field:hostname lookup error:address lookup failed"),
+    lost("DNS resolution failed for head1:29400"),
+    lost(f"no answer within {WELCOME_TIMEOUT_S:g} s"),
+]
+REACHED = [
+    lost("Failed to connect to remote host: Connection refused"),
+    lost("none does: etcd did not answer in time, timed out", outcome=Outcome.NOT_LEADER),
+    lost("the journal cannot be written: timed out", outcome=Outcome.REFUSED),
+    lost("Ssl handshake failed (TSI_PROTOCOL_FAILURE): certificate has expired"),
+]
+SEVERAL = dataclasses.replace(CONFIG, coordinator="a:1,b:1", coordinator_grace=None)
+
+
+@pytest.mark.parametrize("event", UNREACHED, ids=lambda event: event.reason)
+def test_an_agent_that_reaches_no_host_of_several_coordinators_gives_up_sooner(
+    event: SessionLost,
+) -> None:
+    connection = CoordinatorLink(SEVERAL)
+    connection.begin(now=0.0)
+    connection.welcomed(WELCOMED)
+    connection.lost(lost("reset", outcome=Outcome.BROKEN), now=1000.0)
+    connection.lost(REACHED[0], now=1100.0)
+    connection.lost(event, now=1150.0)
+    assert connection.given_up(now=1100.0 + ISOLATION_GRACE_S - 0.1) is None
+    error = connection.given_up(now=1100.0 + ISOLATION_GRACE_S)
+    assert isinstance(error, CoordinatorLost)
+    assert "did not come back within 2 min 40 s" in str(error)
+
+
+@pytest.mark.parametrize("event", REACHED, ids=lambda event: event.reason)
+def test_it_waits_for_the_whole_grace_while_a_host_answers(event: SessionLost) -> None:
+    connection = CoordinatorLink(SEVERAL)
+    connection.begin(now=0.0)
+    connection.welcomed(WELCOMED)
+    connection.lost(lost("reset", outcome=Outcome.BROKEN), now=1000.0)
+    for now in range(1010, 1600, 50):
+        connection.lost(event, now=now)
+        connection.lost(UNREACHED[1], now=now + 40)
+    assert connection.deadline == 1000.0 + GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("told", "grace_s"),
+    [({"coordinator": "a:1"}, GRACE_S), ({"coordinator_grace": 300.0}, 300.0)],
+    ids=["one address", "a grace is given"],
+)
+def test_else_the_grace_is_one(told: dict[str, Any], grace_s: float) -> None:
+    connection = CoordinatorLink(dataclasses.replace(SEVERAL, **told))
+    connection.begin(now=0.0)
+    connection.welcomed(WELCOMED)
+    connection.lost(lost("reset"), now=1000.0)
+    connection.lost(UNREACHED[1], now=1040.0)
+    assert connection.deadline == 1000.0 + grace_s
+
+
+def test_agents_of_a_run_tell_one_grace_however_many_addresses_they_were_given() -> None:
+    one = dataclasses.replace(SEVERAL, coordinator="a:1")
+    identity = Identity(incarnation="i", host="h")
+    said = [hello_message(each, identity, session_pb2.Beat()) for each in (one, SEVERAL)]
+    assert said[0].run.spec == said[1].run.spec

@@ -327,8 +327,8 @@ def test_a_coordinator_that_never_answers_is_given_up_at_the_join_timeout() -> N
 def test_workers_outlive_the_coordinator_for_its_grace_and_nothing_spins_after_it() -> None:
     story = AgentStory().running()
     story.feed(LOST)
-    assert story.core.next_deadline() == NOW + CONFIG.coordinator_grace
-    assert story.feed(DeadlineReached(), after_s=CONFIG.coordinator_grace) == [a_stop()]
+    assert story.core.next_deadline() == NOW + CONFIG.grace_s
+    assert story.feed(DeadlineReached(), after_s=CONFIG.grace_s) == [a_stop()]
     assert story.core.next_deadline() is None, "the workers are waited for, and nothing else"
     (finish,) = of(story.feed(WorkersStopped(round_id=0)), fx.Finish)
     assert isinstance(finish.error, CoordinatorLost)

@@ -134,5 +134,5 @@ def test_every_stop_has_the_one_timeout(name: str) -> None:
 def test_the_end_of_the_coordinators_grace_stops_with_the_one_timeout() -> None:
     story = AgentStory().running()
     story.feed(LOST)
-    effects = story.feed(DeadlineReached(), after_s=CONFIG.coordinator_grace + 1)
+    effects = story.feed(DeadlineReached(), after_s=CONFIG.grace_s + 1)
     assert of(effects, fx.StopWorkers) == [a_stop()]

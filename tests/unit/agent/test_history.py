@@ -305,7 +305,7 @@ def test_a_search_is_told_with_what_each_address_says() -> None:
 def test_a_coordinator_that_stays_away_is_waited_for_aloud_until_the_end() -> None:
     told = Told().running()
     told.feed(SessionLost(attempt=1, reason="reset"))
-    lines = told.wait(CONFIG.coordinator_grace)
+    lines = told.wait(CONFIG.grace_s)
     assert len(lines) == 3
 
 
