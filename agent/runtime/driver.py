@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -272,6 +273,9 @@ class Driver:
                 )
                 holding = session.run(self._connect, self._spool)
                 self._session, self._session_task = session, self._spawn(holding)
+                # gRPC closes a connection when its channel is freed. The error that ended the last
+                # session refers to that, and to itself, so that only a collection frees it.
+                gc.collect()
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)
             case fx.SendGoodbye() if session is not None:

@@ -7,6 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.support.cluster import DEADLINE_S
@@ -125,6 +126,25 @@ def test_leadership_is_handed_over_on_request_and_by_sigterm(heads: Heads) -> No
     refused = first.running.operate("step-down")
     assert refused.wait() != 0
     assert "Traceback" not in refused.stderr
+    training.finish()
+
+
+def test_agents_keep_no_connection_to_former_leaders(heads: Heads) -> None:
+    training = Training(heads).begin()
+    agents = [psutil.Process(agent.pid) for agent in training.agents]
+    files: list[int] = []
+    for _ in range(8):
+        training.wait_attached()
+        if len(files) >= 2:
+            wait_until_sync(
+                lambda: sum(agent.num_fds() for agent in agents) <= files[1], 10_000 * MS
+            )
+        files.append(sum(agent.num_fds() for agent in agents))
+        leader = heads.leader()
+        term = leader.leads()
+        assert leader.running.operate("step-down").wait() == 0
+        heads.leader(after=term)
+    training.wait_attached()
     training.finish()
 
 

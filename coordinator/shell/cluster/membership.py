@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
@@ -163,7 +164,7 @@ class Membership:
         self._beginning = self._first_work = None
         self._forget_desertion()
         if (term := self._server.follow(error)) is not None:
-            self._start(term.ended(), "end of a term")
+            self._start(_end(term), "end of a term")
             self._start(self._server.tell_health(), "health")
         self.follower.settled()
 
@@ -203,6 +204,14 @@ class Membership:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(crash_if_failed)
         return task
+
+
+async def _end(term: Term) -> None:
+    """Wait for the end of a term, and free its runs before another one reads them again."""
+    await term.ended()
+    await term.services.calls.ended()
+    del term
+    gc.collect()  # they refer to each other
 
 
 def _note(outage: Outage, error: JournalOutage) -> None:

@@ -64,6 +64,11 @@ class Calls:
         for task in self._tasks:
             task.cancel()
 
+    async def ended(self) -> None:
+        """Wait until all of them have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
 
 class Services:
     """Methods of services that are served for a time, of each service by an object."""

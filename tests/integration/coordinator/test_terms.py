@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -123,6 +126,34 @@ async def wait_until_running(one: Coordinator) -> None:
             pass
     driver = term.driver
     await wait_until(lambda: driver._turns.is_idle and not driver._turn.locked(), DEADLINE_S)
+
+
+def is_freed(what: weakref.ref[object]) -> bool:
+    return what() is None
+
+
+async def test_what_terms_held_is_freed_however_many_end(pair: Pair) -> None:
+    first, second = pair
+    agent = await first.client.agent().join()
+    tasks: list[int] = []
+    gc.collect()
+    gc.disable()  # as if none were due for long
+    try:
+        for _ in range(8):
+            assert first.server.term is not None
+            ended = weakref.ref(first.server.term.driver)
+            asked = control_pb2.StepDownRequest(reason="a new kernel")
+            await first.client.control.StepDown(asked, timeout=DEADLINE_S)
+            await agent.refused()
+            agent = await again(agent, second, lost_term=1).join()
+            await first.follows(second)
+            await wait_until(partial(is_freed, ended), DEADLINE_S)
+            first, second = second, first
+            if len(tasks) >= 2:
+                await wait_until(lambda: len(asyncio.all_tasks()) <= tasks[1], DEADLINE_S)
+            tasks.append(len(asyncio.all_tasks()))
+    finally:
+        gc.enable()
 
 
 async def test_leadership_is_handed_over_at_once_and_back(pair: Pair) -> None:
