@@ -171,7 +171,7 @@ class JobSettings(AccessSettings):
     )
     progress_timeout: float | Literal["auto", "report"] | None = _hangs(
         "report",
-        limit(is_learnable=True),
+        limit("auto", "report"),
         "Longest time between two heartbeats. A worker that exceeds a duration or auto, a limit "
         "learned from the run, is killed; with report it is only reported.",
     )
@@ -181,8 +181,11 @@ class JobSettings(AccessSettings):
         "How long no thread of a worker's interpreter may run, e.g. because native code "
         "holds its lock. For workers that use the SDK.",
     )
-    exit_timeout: float | None = _hangs(
-        300.0, limit(), "How long the interpreter of a worker that uses the SDK may take to end."
+    exit_timeout: float | Literal["report"] | None = _hangs(
+        "report",
+        limit("report"),
+        "How long the interpreter of a worker that uses the SDK may take to end. A worker that "
+        "exceeds a duration is killed; with report it is only reported, after 5 min.",
     )
     hang_grace: float = _hangs(
         5.0, seconds(), "Time that a worker which hangs has between SIGTERM and SIGKILL."

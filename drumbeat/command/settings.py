@@ -193,10 +193,10 @@ def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
     )
 
 
-def limit(*, is_learnable: bool = False) -> Kind:
-    """Durations, None or 0 for no limit, for some "auto" or "report". Below 0.1 s it is a slip."""
+def limit(*others: str) -> Kind:
+    """Durations, None or 0 for no limit, or one of these words. Below 0.1 s it is a slip."""
     duration = seconds(0.1)
-    words = ("none", "auto", "report") if is_learnable else ("none",)
+    words = ("none", *others)
 
     def read(value: Any) -> Any:
         if value in (None, 0) and value is not False:
@@ -217,8 +217,7 @@ def limit(*, is_learnable: bool = False) -> Kind:
             allowed = f"{', '.join(some)} or {last}" if some else last
             raise ValueError(f"{error}; also allowed: 0, {allowed}") from None
 
-    learned = ', "auto", "report"' if is_learnable else ""
-    allowed = f"{duration.allowed}{learned}, 0 or None"
+    allowed = ", ".join((duration.allowed, *(f'"{word}"' for word in others), "0 or None"))
     metavar = "|".join(("DURATION", *reversed(words)))
     return Kind(allowed, read, parse, text_of, metavar)
 

@@ -18,7 +18,7 @@ class WorkerKey(Struct, frozen=True, order=True):
 
 
 AUTO: Final = "auto"  # instead of a limit: the one that was learned, none until then
-REPORT: Final = "report"  # the same, but a worker that exceeds it is only reported
+REPORT: Final = "report"  # a worker that exceeds the limit, if any, is only reported
 Limit = float | Literal["auto", "report"] | None  # seconds, or None for no limit
 Tally = tuple[int, float]  # how many there were, and the longest
 
@@ -31,7 +31,8 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     # Between two heartbeats, once there was one. If it is learned, so is the time to the first one,
     # of ranks that had one in an earlier round.
     progress_timeout_s: Limit = REPORT
-    exit_timeout_s: float | None = 300.0  # from the beginning of an interpreter's end to its end
+    # From the beginning of an interpreter's end to its end.
+    exit_timeout_s: float | Literal["report"] | None = REPORT
     kill_grace_s: float = 5.0  # from SIGTERM to SIGKILL for a worker that hangs
     pulse_s: float = 1.0  # how often the watchdog wakes, to notice that it was asleep itself
     # After a wake-up later than this every limit is given as much more time: this process, or

@@ -17,6 +17,9 @@ SCOPE_BYTES_MAX, NAMES_MAX = 128, 65
 # A rank that takes so many times as long to its first heartbeat as ever before is reported; what it
 # does at a start differs more than steps do, so it has longer at least.
 START_FACTOR, START_LIMIT_MIN_S = 5.0, 30.0
+# An interpreter that takes longer to end is reported, not killed: a thread may finish an upload
+# after the peers of the worker have ended.
+EXIT_REPORT_S = 300.0
 NO_SIGNAL = 0
 
 
@@ -278,7 +281,7 @@ class Worker:
             ),
         }
         if board.exiting_at is not None:  # nothing but its end is expected
-            runtime = {HangKind.EXIT: (board.exiting_at, policy.exit_timeout_s)}
+            runtime = {HangKind.EXIT: (board.exiting_at, self._exit_limit())}
         known, self._kinds = self._kinds, {}
         for kind, (since, limit_s) in runtime.items():
             if since is None or limit_s is None:
@@ -299,7 +302,13 @@ class Worker:
             return told_s
         return max(START_LIMIT_MIN_S, START_FACTOR * usual_s)
 
+    def _exit_limit(self) -> float | None:
+        limit = self._policy.exit_timeout_s
+        return EXIT_REPORT_S if isinstance(limit, str) else limit
+
     def _is_only_reported(self, kind: HangKind) -> bool:
+        if kind is HangKind.EXIT:
+            return self._policy.exit_timeout_s == msg.REPORT
         is_told = kind is HangKind.STARTUP and self._policy.startup_timeout_s is not None
         is_progress = kind is HangKind.PROGRESS or (kind is HangKind.STARTUP and not is_told)
         return is_progress and self._policy.progress_timeout_s == msg.REPORT

@@ -81,8 +81,7 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
             yield (
                 "A worker exceeded its limit and is being killed; then the run restarts or ends."
                 if hang["is_ending"]
-                else "It is only reported: nothing is killed. `--progress-timeout auto` kills and "
-                "restarts."
+                else f"It is only reported: nothing is killed. {_to_kill(hang)} kills and restarts."
             )
         case _:
             yield f"Run {name} is in round {status['round_id']}: {reason}."
@@ -105,6 +104,11 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
         who = f"Rank {each['rank']} on {each['name']}"
         yield f"{who} takes {took} for a step, the median of its peers is {median}."
     yield from _absent(status)
+
+
+def _to_kill(hang: Document) -> str:
+    """Return the option that ends a worker for what is only reported by default."""
+    return "`--exit-timeout 5m`" if hang["limit"] == "exit" else "`--progress-timeout auto`"
 
 
 def _stopped(workers: Iterable[Document]) -> Iterator[str]:

@@ -136,6 +136,10 @@ class _Judgement:
             is_all = len(stopped) == self._count
             return ([], "all ranks are stopped") if is_all else (stopped, "")
         busy = self._members([Activity.BUSY])
+        if all(each.kind is HangKind.EXIT for each in self._limits.values()):
+            ending = [each for each in busy if each.rank in self._limits]
+            if ending:
+                return ending, ""  # the others wait for none of them: most have ended
         waiting = [group for group in self._still if group.activity in _WAITING]
         return self._among_waiting(busy, waiting) if waiting else self._among_busy(busy)
 

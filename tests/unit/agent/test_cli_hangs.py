@@ -6,7 +6,7 @@ import pytest
 
 from agent.settings import cli
 from agent.settings.config import AgentConfig, Program
-from agent.watchdog.core.model import AUTO, WatchdogPolicy
+from agent.watchdog.core.model import AUTO, REPORT, WatchdogPolicy
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,10 @@ def test_limits_can_be_switched_off(word: str) -> None:
     ) == WatchdogPolicy(runtime_timeout_s=None, progress_timeout_s=None, exit_timeout_s=None)
 
 
+def test_an_interpreter_that_does_not_end_is_only_reported_by_default() -> None:
+    assert join("--exit-timeout=report") == join() == WatchdogPolicy(exit_timeout_s=REPORT)
+
+
 def test_progress_can_be_left_to_be_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRUMBEAT_PROGRESS_TIMEOUT", "auto")
     assert join() == WatchdogPolicy(progress_timeout_s=AUTO)
@@ -65,6 +69,7 @@ def test_progress_can_be_left_to_be_learned(monkeypatch: pytest.MonkeyPatch) -> 
         ("--runtime-timeout=auto", "also allowed: 0, none."),
         ("--progress-timeout=1x", "also allowed: 0, none, auto or report."),
         ("--exit-timeout=-1", "'-1' is"),
+        ("--exit-timeout=auto", "also allowed: 0, none or report."),
         ("--startup-timeout=1ms", "'1ms' is given"),
         ("--startup-timeout=31h31h", "is not a duration"),
         ("--hang-grace=none", "is not a duration"),

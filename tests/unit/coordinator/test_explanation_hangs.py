@@ -81,6 +81,11 @@ def test_of_a_run_that_hangs_it_is_told_who_is_the_cause_and_where_to_look() -> 
     assert found["advice"] == ["look at rank 1 on b, pid 17"]
 
 
+def test_of_an_interpreter_that_does_not_end_the_option_that_kills_is_told() -> None:
+    found = explain(a_run(a_hang(kind=failure_pb2.HANG_KIND_EXIT, scope="")))
+    assert found["what"][1].endswith("`--exit-timeout 5m` kills and restarts.")
+
+
 def test_of_a_run_whose_workers_are_killed_that_is_told() -> None:
     assert explain(a_run(a_hang(is_ending=True)))["what"][1] == (
         "A worker exceeded its limit and is being killed; then the run restarts or ends."

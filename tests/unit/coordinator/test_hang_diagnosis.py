@@ -160,6 +160,16 @@ def test_a_rank_that_exceeds_a_limit_alone_and_waits_for_none_is_the_cause() -> 
     assert causes(judged(seen(0, LOCK), *others, kind=HangKind.TIMER)) == [0]
 
 
+def test_a_rank_whose_interpreter_does_not_end_is_the_cause_where_its_peers_have_ended() -> None:
+    found = judged(seen(0, ""), seen(1, LOCK), expired=(1,), kind=HangKind.EXIT, is_held=False)
+    assert causes(found) == [1]
+
+
+def test_a_rank_that_waits_for_others_while_it_ends_is_not_the_cause() -> None:
+    found = judged(seen(0, BARRIER), seen(1, LOADER), expired=(0,), kind=HangKind.EXIT)
+    assert causes(found) == [1]
+
+
 def test_ranks_with_the_same_timer_open_for_as_long_exceed_it_as_well() -> None:
     fields: dict[str, Any] = {
         "heartbeat_age_s": None,

@@ -17,7 +17,7 @@ from agent.watchdog.core.model import (
     WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.core.worker import START_FACTOR, START_LIMIT_MIN_S
+from agent.watchdog.core.worker import EXIT_REPORT_S, START_FACTOR, START_LIMIT_MIN_S
 from agent.watchdog.hang import Evidence, HangKind
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
@@ -248,6 +248,19 @@ def test_the_default_only_reports_a_worker_without_heartbeats() -> None:
     (report,) = reports(story)
     assert (report.hang.kind, report.is_ending) == (HangKind.PROGRESS, False)
     assert [each.is_held for each in story.core.exceeded()] == [False]
+    assert story.signals() == []
+
+
+def test_the_default_only_reports_an_interpreter_that_does_not_end() -> None:
+    """A thread may finish an upload, long after the peers have ended."""
+    story = WatchStory()
+    story.kick(a_board(exiting_at=NOW))
+    story.run(NOW + EXIT_REPORT_S - 0.1)
+    assert reports(story) == []
+    story.run(NOW + 10 * EXIT_REPORT_S)
+    (report,) = reports(story)
+    assert (report.hang.kind, report.is_ending) == (HangKind.EXIT, False)
+    assert [each.kind for each in story.core.exceeded()] == [HangKind.EXIT]
     assert story.signals() == []
 
 
