@@ -27,6 +27,7 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 RUN_ID = "DRUMBEAT_RUN_ID"
 ROUND = "DRUMBEAT_ROUND"
 
+AGENT_DIR = "DRUMBEAT_AGENT_DIR"  # by which the next agent finds what a killed one left running
 WORKER_SOCKET = "DRUMBEAT_WORKER_SOCKET"
 WORKER_TOKEN = "DRUMBEAT_WORKER_TOKEN"  # noqa: S105 - a name
 WORKER_DIR = "DRUMBEAT_WORKER_DIR"  # its board and two FIFOs: see ``worker_sdk.board.layout``

@@ -16,11 +16,12 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 
 from agent.errors import PrivateDirectoryUnusable
+from agent.runtime.leftovers import PREFIX, kill_leftovers
 
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
@@ -72,17 +73,20 @@ class PrivateDirectory:
         return path
 
     def collect(self, is_wanted: Callable[[Path], bool]) -> None:
-        """Remove what dead processes have left in the same places.
+        """Remove what dead processes have left in the same places, and kill what outlived them.
 
         ``is_wanted`` says whether the spool in a directory, which is held meanwhile, has to stay.
         """
-        for path in islice(_found(self._places, self._prefix), ABANDONED_MAX):
-            if path == self.path or (lock := _hold(path, is_own=False)) is None:
-                continue
-            try:
+        with ExitStack() as held:
+            abandoned: list[Path] = []
+            for path in islice(_found(self._places, self._prefix), ABANDONED_MAX):
+                if path != self.path and (lock := _hold(path, is_own=False)) is not None:
+                    held.callback(os.close, lock)
+                    abandoned.append(path)
+            if abandoned:
+                kill_leftovers(abandoned)
+            for path in abandoned:
                 _remove(path, is_spool_kept=is_wanted(path))
-            finally:
-                os.close(lock)
 
     def close(self) -> None:
         """Remove it with all that is in it; a spool that is not empty stays for another agent."""
@@ -162,7 +166,7 @@ def is_exposed(place: str) -> bool:
 def _prefix() -> str:
     """Return how names of this user's directories begin; hosts may share a file system."""
     host = hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
-    return f"drumbeat-{os.getuid()}-{host}-"
+    return f"{PREFIX}{os.getuid()}-{host}-"
 
 
 def _found(places: Iterable[str], prefix: str) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.model import Assignment
+from agent.runtime.cgroup import WorkersCgroup
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
@@ -91,6 +93,8 @@ class Workers:
         # All that is known of workers goes this way: to records, telemetry and the console.
         self._submit: Callable[[ev.Event], None] = lambda event: on_event(redacted(event, redact))
         self._environment = common_environment(base, config.nproc_per_node)
+        self._environment[context.AGENT_DIR] = str(output.directory.path)
+        self._cgroup = WorkersCgroup(output.directory.path)
         if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self._environment:
             log.info(
                 "OMP_NUM_THREADS set to 1",
@@ -102,7 +106,7 @@ class Workers:
             on_event=self._hear,
             on_death=self._on_supervisor_death,
             on_mistake=on_mistake,
-            launch=take_supervisor,
+            launch=self._launch_supervisor,
         )
         self.watchdog = Watchdog(
             config.watchdog,
@@ -131,6 +135,7 @@ class Workers:
         self._abandon_start()
         self.watchdog.stopping()
         await self._supervisor.close()
+        self._cgroup.close()
         await self.watchdog.close()
         with suppress(FilesStalled):
             timeout_s = STALLED_CLOSE_TIMEOUT_S if self._files.is_stalled else CLOSE_TIMEOUT_S
@@ -174,6 +179,11 @@ class Workers:
                 self.watchdog.judge_known(is_there=is_on)
             case fx.ReleaseHeld(round_id=round_id, number=number):
                 self.watchdog.release_held(round_id, number)
+
+    def _launch_supervisor(self) -> tuple[int, socket.socket]:
+        pid, connection = take_supervisor()
+        self._cgroup.add(pid)
+        return pid, connection
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""

@@ -16,6 +16,7 @@ from signal import Signals
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agent.runtime.leftovers import PREFIX
 from agent.workers.failures.exit_status import (
     Evidence,
     KernelLine,
@@ -128,7 +129,11 @@ def _find_cgroup(memberships: Path, root: Path) -> _Cgroup | None:
             break
         if not controllers:
             name = path or name
-    parts = PurePosixPath(name.strip()).parts[1:]
+    own_path = PurePosixPath(name.strip())
+    if own_path.name.startswith(PREFIX):  # the agent's, which has no memory controller
+        own_path = own_path.parent
+        name = str(own_path)
+    parts = own_path.parts[1:]
     # A container may see its own cgroup as the root, under a name that only its host knows.
     own = [root.joinpath(*parts)] if ".." not in parts else []
     for directory in (*own, root):

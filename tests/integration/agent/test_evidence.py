@@ -102,6 +102,17 @@ def test_a_worker_that_was_gone_too_soon_is_looked_for_where_its_agent_is(
     assert "cgroup /agent" in killed(explainer)
 
 
+def test_the_agents_own_cgroup_for_workers_is_accounted_for_by_the_one_above(
+    kernel: Kernel, explainers: list[Explainer]
+) -> None:
+    kernel.unified("job", 1)
+    kernel.write(f"proc/{PID}/cgroup", "0::/job/drumbeat-0-5fe1-x\n")
+    explainer = begun(kernel, explainers)
+    explainer.note_workers([PID])
+    kernel.unified("job", 2)
+    assert "it ended 1 process of cgroup /job with" in killed(explainer)
+
+
 @pytest.mark.parametrize("name", ["only/the/host/knows", "../../outside"])
 def test_a_container_sees_its_cgroup_as_the_root(
     kernel: Kernel, explainers: list[Explainer], name: str
