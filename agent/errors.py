@@ -196,7 +196,14 @@ class SupervisorLost(AgentError):
     """The process that holds the workers dies again and again on this host."""
 
     text = "the agent's supervisor died {0} times; the last one {1}"
-    hint = "something ends processes here: look for the kernel's out-of-memory killer"
+    hint = "its messages above may say why; if it was killed, look for the OOM killer with `dmesg`"
+
+
+class SupervisorNotExecutable(AgentError):
+    """The program of the supervisor, this agent's own interpreter, cannot be executed."""
+
+    text = "the agent's supervisor {0}"
+    hint = "the Python interpreter of this agent was removed or replaced: install it again"
 
 
 class ProcessesStuck(AgentError):

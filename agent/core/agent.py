@@ -257,6 +257,10 @@ class AgentCore:
     def _on_supervisor_death(self, event: ev.SupervisorDied, now: float) -> None:
         """Have another one started, unless that has failed too often."""
         has_lived = event.has_lived
+        if event.is_final:
+            self._end_with(errors.SupervisorNotExecutable(event.ending))
+            self._effects += self.workers.lost(event, now=now)
+            return
         self._tell("supervisor died" if has_lived else "no supervisor", event.ending)
         deaths = self._supervisor_deaths = self._supervisor_deaths + 1
         if deaths <= SUPERVISOR_DEATHS_MAX:

@@ -104,11 +104,13 @@ class SupervisorDied(Struct, frozen=True, kw_only=True):
     """The supervisor ended by itself, and all its workers with it.
 
     Not ``has_lived``: the system gave no process for it; what it was to do still waits for one.
+    ``is_final``: nor will it, for its program cannot be executed.
     """
 
     ending: str
     explanation: str = ""
     has_lived: bool = True
+    is_final: bool = False
 
 
 class GpuMemoryFree(Struct, frozen=True, kw_only=True):

@@ -26,8 +26,9 @@ from agent.runtime.leftovers import PREFIX, kill_leftovers
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
 
-# Where paths of sockets are short enough, if no other place has such.
-SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
+# Where paths of sockets are short enough, if no other place has such; then memory, for a container
+# without a writable disk.
+SPARE_PLACES = ("/tmp", "/dev/shm")  # noqa: S108 - a private directory is made in it
 # What of a dead agent's directory may be kept for another one; see `agent.session.spool`.
 SPOOL = "spool"
 
@@ -48,7 +49,7 @@ class PrivateDirectory:
         self._prefix = _prefix()
         left = SOCKET_PATH_BYTES_MAX - len(f"/{self._prefix}{'x' * 8}/") - SOCKET_NAME_BYTES_MAX
         self._places = sorted(
-            dict.fromkeys((*(places or private_places()), SHORT_TEMPORARY)),
+            dict.fromkeys((*(places or private_places()), *SPARE_PLACES)),
             key=lambda place: (len(os.fsencode(place)) > left, is_exposed(place)),
         )
         # Where it is. It may have been removed by a cleaner; see `ensure`.
@@ -128,7 +129,7 @@ def private_directories() -> list[tuple[Path, bool]]:
     Only those in the places that this process would choose from.
     """
     found: list[tuple[Path, bool]] = []
-    places = dict.fromkeys((*private_places(), SHORT_TEMPORARY))
+    places = dict.fromkeys((*private_places(), *SPARE_PLACES))
     for path in islice(_found(places, _prefix()), SHOWN_MAX):
         lock = _hold(path, is_own=False)
         if lock is not None:
@@ -141,9 +142,10 @@ def private_directories() -> list[tuple[Path, bool]]:
 def private_places() -> list[str]:
     """Return where a private directory may be, the best first."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    if runtime.is_absolute() and _is_ours(runtime):
-        return [str(runtime), tempfile.gettempdir()]
-    return [tempfile.gettempdir()]
+    places = [str(runtime)] if runtime.is_absolute() and _is_ours(runtime) else []
+    with suppress(FileNotFoundError):  # none can be written
+        places.append(tempfile.gettempdir())
+    return places
 
 
 def is_exposed(place: str) -> bool:

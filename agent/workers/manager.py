@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -45,6 +47,10 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+# Of exec: no later attempt has another answer.
+NOT_EXECUTABLE = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP}
+)
 EXIT_EXCEPTION = 1  # with which Python ends for an exception that nothing caught
 
 PREPARE_TIMEOUT_S = 30.0  # for a round's files; then its workers count as not startable
@@ -123,8 +129,10 @@ class Workers:
         try:
             await self._supervisor.start(preload_of(self._config, self._environment))
         except OSError as error:
-            ending = f"could not be started: {error.strerror or error}"
-            self._submit(ev.SupervisorDied(ending=ending, has_lived=False))
+            is_final = error.errno in NOT_EXECUTABLE
+            what = f"{sys.executable}: " if is_final else ""
+            ending = f"could not be started: {what}{error.strerror or error}"
+            self._submit(ev.SupervisorDied(ending=ending, has_lived=False, is_final=is_final))
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker; then show all they wrote.

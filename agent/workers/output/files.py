@@ -1,6 +1,7 @@
 """Shell. Owns where the output of a host's workers goes, round by round, until the agent ends."""
 
 import os
+import shutil
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from worker_sdk import context
 log = structlog.get_logger()
 
 PRIVATE_LOGS = "logs"
+ROUNDS_KEPT_MAX = 8  # whose folders in the private directory are kept, the one that runs included
 _NOT_CAPTURED = ("stdout not captured", "stderr not captured")  # as events of the log
 CLOSE_STALL_S = 2.0  # how long the console may take nothing at the end before the rest is given up
 
@@ -83,6 +85,7 @@ class WorkerOutput:
                 self._specs = self._make_specs()
             if not self._is_kept:
                 self.directory.ensure(PRIVATE_LOGS)
+            self._prune()
             dest = self._specs.reify(envs)
             for rank, env in envs.items():
                 path = env.get(context.ERROR_FILE) or dest.error_files.get(rank, "")
@@ -140,6 +143,15 @@ class WorkerOutput:
         for tail in self._pipe_tails.values():
             tail.close()
         self._tail.close()
+
+    def _prune(self) -> None:
+        """Remove the oldest rounds' folders in the private directory; those of users stay."""
+        private = self.directory.path
+        for folder in (private / "errors", *(private / PRIVATE_LOGS).glob("*")):
+            with suppress(OSError):
+                rounds = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime_ns)
+                for path in rounds[: -ROUNDS_KEPT_MAX + 1]:  # one more comes
+                    shutil.rmtree(path, ignore_errors=True)
 
     def _make_specs(self) -> LogsSpecs:
         if self._is_kept:

@@ -186,7 +186,7 @@ def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
         try:
             return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
         except OSError as error:
-            where = log_dir or tempfile.gettempdir()
+            where = log_dir or "for temporary files"
             raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
     try:
         if isinstance(name, bytes):

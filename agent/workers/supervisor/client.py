@@ -67,6 +67,7 @@ class SupervisorClient:
         older_children = list_children() if self._is_subreaper else set()
         pid, connection = self._launch()
         older_children.discard(pid)  # it may have been started before
+        self._reaper = StrangerReaper(pid)
         with ExitStack() as undo:
             undo.callback(os.waitpid, pid, 0)  # It has no workers to end first.
             undo.callback(_kill, pid)
@@ -128,6 +129,7 @@ class SupervisorClient:
         """Follow a supervisor to its end, and that of what it has left behind."""
         try:
             returncode = await self._ended(pid, pidfd, reader)
+            self._reaper.close()  # else it takes what is waited for here
             if self._is_subreaper and returncode != 0:  # 0 says that it left nothing.
                 await _end_leftovers(older_children)
             self.pid = None
@@ -177,6 +179,32 @@ class SupervisorClient:
                         self._on_event(event)
                     except Exception as error:  # noqa: BLE001 - costs neither it nor its workers
                         self._on_mistake(error)
+
+
+class StrangerReaper:
+    """Reaps the children of a process with pid 1 that it has not started, as an init does.
+
+    In a container they are orphans of whatever runs there. ``own`` is left to its owner. A process
+    with another pid has no such children.
+    """
+
+    def __init__(self, own: int, *, is_init: bool | None = None) -> None:
+        self._own = own
+        self._is_init = os.getpid() == 1 if is_init is None else is_init
+        if self._is_init:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
+            self.reap()
+
+    def reap(self) -> None:
+        """Reap those that have ended; the others are left alone."""
+        for pid in list_children() - {self._own}:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def close(self) -> None:
+        """Leave children alone from now on."""
+        if self._is_init:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
 
 async def _end_leftovers(spared: set[int]) -> None:

@@ -163,10 +163,28 @@ def test_a_place_too_deep_for_sockets_is_the_last_choice(place: Path) -> None:
         assert length <= SOCKET_PATH_BYTES_MAX
 
 
+def test_without_a_writable_disk_it_is_in_memory(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_temporary_directory() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "gettempdir", no_temporary_directory)
+    monkeypatch.setattr(layout, "SPARE_PLACES", (str(place / "missing"), str(place)))
+    with closing(PrivateDirectory()) as directory:
+        assert directory.path.parent == place
+        assert (directory.path, True) in layout.private_directories()
+    monkeypatch.setattr(layout, "SPARE_PLACES", (str(place / "missing"),))
+    with pytest.raises(PrivateDirectoryUnusable, match=r"missing: No such file") as raised:
+        PrivateDirectory()
+    assert "set TMPDIR" in raised.value.hint
+
+
 def test_without_any_place_it_says_what_is_wrong_with_each(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "SHORT_TEMPORARY", str(place / "b"))
+    monkeypatch.setattr(layout, "SPARE_PLACES", (str(place / "b"),))
     with pytest.raises(PrivateDirectoryUnusable) as raised:
         PrivateDirectory([str(place / "a")])
     problem = "No such file or directory"
@@ -239,7 +257,7 @@ def test_an_exposed_place_is_taken_only_if_there_is_no_other(
     ours.mkdir(mode=0o700)
     with closing(PrivateDirectory([str(open_to_all), str(ours)])) as directory:
         assert directory.path.parent == ours
-    monkeypatch.setattr(layout, "SHORT_TEMPORARY", str(open_to_all))
+    monkeypatch.setattr(layout, "SPARE_PLACES", (str(open_to_all),))
     with closing(PrivateDirectory([str(open_to_all)])) as directory:
         assert directory.path.parent == open_to_all
 
@@ -256,7 +274,7 @@ def test_what_comes_about_with_rights_for_others_is_not_used(
         return path
 
     monkeypatch.setattr("tempfile.mkdtemp", make_readable)
-    monkeypatch.setattr(layout, "SHORT_TEMPORARY", str(place))
+    monkeypatch.setattr(layout, "SPARE_PLACES", (str(place),))
     with pytest.raises(PrivateDirectoryUnusable, match="other users have a part"):
         PrivateDirectory([str(place)])
     assert list(place.iterdir()) == []

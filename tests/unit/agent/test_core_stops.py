@@ -1,4 +1,4 @@
-"""Starts that are impossible, signals for the workers, and the one stop timeout."""
+"""Impossible starts, signals for the workers, and the one stop timeout."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from agent.core.events import (
     Event,
     SessionLost,
     SignalReceived,
+    SupervisorDied,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -136,3 +137,14 @@ def test_the_end_of_the_coordinators_grace_stops_with_the_one_timeout() -> None:
     story.feed(LOST)
     effects = story.feed(DeadlineReached(), after_s=CONFIG.grace_s + 1)
     assert of(effects, fx.StopWorkers) == [a_stop()]
+
+
+def test_a_supervisor_that_cannot_be_executed_ends_the_agent_at_once() -> None:
+    story = AgentStory().connected()
+    story.feed(desired(an_assignment()))
+    ending = "could not be started: /opt/python: No such file or directory"
+    effects = story.feed(SupervisorDied(ending=ending, has_lived=False, is_final=True))
+    assert of(effects, fx.StartSupervisor) == []
+    [finish] = of(effects, fx.Finish)
+    assert str(finish.error) == f"the agent's supervisor {ending}"
+    assert "interpreter" in finish.error.hint

@@ -69,6 +69,11 @@ EXAMPLES = [
         "the agent's supervisor died 6 times; the last one was ended by SIGKILL",
     ),
     (
+        errors.SupervisorNotExecutable("could not be started: /opt/python: Permission denied"),
+        1,
+        "the agent's supervisor could not be started: /opt/python: Permission denied",
+    ),
+    (
         errors.ProcessesStuck(3, (71, 72)),
         1,
         "processes of round 3 outlived SIGKILL: pid 71, 72",
