@@ -30,8 +30,8 @@ from agent.watchdog.stacks import describe_process
 from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
 from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
-from agent.workers.failures.evidence import Explainer
-from agent.workers.failures.exit_status import Evidence, describe_ending
+from agent.workers.failures.evidence import Explainer, space_of
+from agent.workers.failures.exit_status import Evidence, describe_ending, describe_full
 from agent.workers.failures.redacted_events import redacted
 from agent.workers.failures.redaction import Redactor
 from agent.workers.output.files import OutputError, WorkerOutput
@@ -93,6 +93,7 @@ class Workers:
         self._preparation: asyncio.Task[None] | None = None
         self._news_order = asyncio.Lock()  # it is fair
         self._is_closing = False
+        self._full_told_in: int | None = None  # the latest round in which a full disk was told
         self._devices = devices
         self._base_environment = base = inherited_environment()
         self._redact = redact = Redactor(base, os.path.exists)
@@ -305,6 +306,17 @@ class Workers:
 
     def _read_remains(self, exited: messages.WorkerExited) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
+        told = self._read_files_of(exited)
+        space = None if exited.is_stopped else space_of(self._output.log_dir)
+        if space is None or not space.is_full:
+            return told
+        full = describe_full(space)
+        if self._full_told_in != exited.round_id:
+            self._full_told_in = exited.round_id
+            log.warning("log directory full", reason=full)
+        return replace(told, explanation="; ".join(filter(None, (full, told.explanation))))
+
+    def _read_files_of(self, exited: messages.WorkerExited) -> messages.WorkerExited:
         path, kept, tail = self._output.ended(exited.round_id, exited.local_rank)
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:

@@ -21,6 +21,7 @@ from agent.workers.failures.exit_status import (
     Evidence,
     KernelLine,
     MemoryGroup,
+    Space,
     explain,
     signal_within,
 )
@@ -97,6 +98,16 @@ class Explainer:
 
     def _host_oom_kills(self) -> int | None:
         return _pairs(self._root / "proc/vmstat").get("oom_kill")
+
+
+def space_of(directory: Path) -> Space | None:
+    """Return what is left where a directory is; None if that is not known."""
+    with suppress(OSError):
+        found = os.statvfs(directory)
+        blocks = found.f_bavail if os.geteuid() else found.f_bfree  # some are root's
+        inodes = found.f_favail if os.geteuid() else found.f_ffree
+        return Space(str(directory), blocks * found.f_frsize, inodes if found.f_files else None)
+    return None
 
 
 class _Cgroup(Struct, frozen=True):

@@ -4,8 +4,11 @@ from signal import Signals
 
 from msgspec import Struct
 
+from drumbeat.format import count
+
 EXPLANATION_CHARACTERS_MAX = 2000
 _KERNEL_CHARACTERS_MAX = 300
+FULL_BYTES, FULL_INODES = 64 * 1024, 8  # with fewer of them free a file system counts as full
 _MIB = 1024 * 1024
 _DOCKER_SHARED_MEMORY_BYTES = 64 * _MIB
 
@@ -80,6 +83,27 @@ class Evidence(Struct, frozen=True, kw_only=True):
     kernel_lines: tuple[KernelLine, ...] | None = None
     shared_memory: tuple[int, int] | None = None
     missing_script: str = ""
+
+
+class Space(Struct, frozen=True):
+    """What is left of the file system of a directory; ``inodes`` is None where none are counted."""
+
+    directory: str
+    free_bytes: int
+    inodes: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a program that writes there soon fails, if it has not."""
+        has_no_inodes = self.inodes is not None and self.inodes < FULL_INODES
+        return self.free_bytes < FULL_BYTES or has_no_inodes
+
+
+def describe_full(space: Space) -> str:
+    """Say that a file system is full, and of what."""
+    inodes = "" if space.inodes is None else f" and {count(space.inodes, 'inode')}"
+    left = f"{count(space.free_bytes, 'byte')}{inodes} free"
+    return f"the file system of the log directory {space.directory} is full: {left}"
 
 
 # Signals that a process brings upon itself, and what with.

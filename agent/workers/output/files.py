@@ -71,6 +71,12 @@ class WorkerOutput:
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
 
+    @property
+    def log_dir(self) -> Path:
+        """Where the files of the workers are."""
+        root = getattr(self._specs, "root_log_dir", "")  # a foreign class may have none
+        return self.directory.path if root in ("", os.devnull) else Path(root)
+
     def prepare(self, round_id: int, envs: dict[int, dict[str, str]]) -> dict[int, tuple[str, str]]:
         """Make the files of a round; return each worker's stdout and stderr by local rank.
 

@@ -10,9 +10,13 @@ from msgspec.structs import replace
 
 from agent.workers.failures.exit_status import (
     EXPLANATION_CHARACTERS_MAX,
+    FULL_BYTES,
+    FULL_INODES,
     Evidence,
     KernelLine,
     MemoryGroup,
+    Space,
+    describe_full,
     explain,
     signal_within,
 )
@@ -191,3 +195,25 @@ def test_every_explanation_is_one_bounded_line() -> None:
         assert bool(text) == (code != 0)
         assert len(text) <= EXPLANATION_CHARACTERS_MAX
         assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "inodes", "is_full"),
+    [
+        (FULL_BYTES, FULL_INODES, False),
+        (FULL_BYTES, None, False),
+        (FULL_BYTES - 1, None, True),
+        (2**40, FULL_INODES - 1, True),
+    ],
+)
+def test_a_file_system_is_full_without_bytes_or_without_inodes(
+    free_bytes: int, inodes: int | None, *, is_full: bool
+) -> None:
+    assert Space("/logs", free_bytes, inodes).is_full == is_full
+
+
+def test_of_a_full_file_system_it_is_told_what_is_left() -> None:
+    assert describe_full(Space("/logs", 0, 17)) == (
+        "the file system of the log directory /logs is full: 0 bytes and 17 inodes free"
+    )
+    assert describe_full(Space("/logs", 1)).endswith("1 byte free")
