@@ -125,6 +125,7 @@ class Worker:
     def discard(self, iteration: int, *, at: float) -> str:
         """Give it up, because an iteration goes on without it; return why."""
         kind, why = InterruptionKind.BARRIER_TIMEOUT, "did not enter it in time"
+        why += "; its stderr may say what kept its main thread (docs/inprocess.md, Interruption)"
         if self.iteration >= iteration:
             kind, why = InterruptionKind.DISCARDED, "has no rank in it"
         message = f"iteration {iteration} goes on without this worker, which {why}"

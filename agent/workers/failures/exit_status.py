@@ -5,6 +5,7 @@ from signal import Signals
 from msgspec import Struct
 
 from drumbeat.format import count
+from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 EXPLANATION_CHARACTERS_MAX = 2000
 _KERNEL_CHARACTERS_MAX = 300
@@ -33,7 +34,10 @@ def signal_within(exit_code: int) -> Signals | None:
 
 def signal_name(exit_code: int) -> str:
     """Return the name of the signal behind a negative exit code, empty for an exit."""
-    return _NAMES.get(-exit_code, f"signal {-exit_code}") if exit_code < 0 else ""
+    if exit_code >= 0:
+        return ""
+    whose = " of drumbeat" if -exit_code in INTERRUPTING else ""
+    return _NAMES.get(-exit_code, f"signal {-exit_code}{whose}")
 
 
 def describe_exit(exit_code: int) -> str:
@@ -158,6 +162,11 @@ def explain(evidence: Evidence) -> str:
         if code > 0:
             told = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
             why = f"{told}: {why}"
+    elif -code in INTERRUPTING:
+        why = (
+            f"drumbeat ended it: by signal {-code} its SDK interrupts a worker for a restart in "
+            "process, and the program has removed the handler that the SDK had set"
+        )
     elif code < 0:
         why = f"signal {-code} has no name here: something else sent it"
     else:

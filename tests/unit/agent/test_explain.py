@@ -16,10 +16,12 @@ from agent.workers.failures.exit_status import (
     KernelLine,
     MemoryGroup,
     Space,
+    describe_exit,
     describe_full,
     explain,
     signal_within,
 )
+from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 MIB = 1024 * 1024
 PID = 77
@@ -217,3 +219,14 @@ def test_of_a_full_file_system_it_is_told_what_is_left() -> None:
         "the file system of the log directory /logs is full: 0 bytes and 17 inodes free"
     )
     assert describe_full(Space("/logs", 1)).endswith("1 byte free")
+
+
+@pytest.mark.parametrize("number", [INTERRUPTING[0], INTERRUPTING[-1]])
+def test_a_signal_of_our_own_is_told_as_such(number: int) -> None:
+    assert describe_exit(-number) == f"signal {number} of drumbeat"
+    assert "drumbeat ended it" in said(-number)
+
+
+def test_another_real_time_signal_is_not_ours() -> None:
+    assert describe_exit(-(INTERRUPTING[-1] + 1)) == f"signal {INTERRUPTING[-1] + 1}"
+    assert "something else sent it" in said(-(INTERRUPTING[-1] + 1))

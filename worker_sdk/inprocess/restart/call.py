@@ -39,6 +39,9 @@ MESSAGE_BYTES_MAX, TRACEBACK_BYTES_MAX = 4 * 1024, 48 * 1024
 COLLECTIONS_MAX = 3  # one may make more garbage; a program that always does must not hold us up
 CHAIN_MAX = 64  # exceptions whose frames are emptied: one, what it came from, and so on
 
+TRIES_TOLD = 8  # after so many, some 2 s, it is told why the main thread does not leave
+_LEFT_BEHIND = "the others go on without this worker after barrier_timeout (docs/inprocess.md)"
+
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
 
 
@@ -61,6 +64,7 @@ class Monitor:
         self._interrupter = Interrupter(lambda: put(Notice.RAISED), lambda: put(Notice.DROPPED))
         self.run_interruptibly = self._interrupter.run
         self.atomic = Atomic(self._interrupter.interrupt)
+        self._tries = 0  # to interrupt the main thread in this iteration
         self._thread = threading.Thread(target=self._run, name="worker_sdk monitor", daemon=True)
 
     def start(self) -> None:
@@ -124,11 +128,15 @@ class Monitor:
                 self._answers.put(effect)
             case Act.RAISE:
                 self._interrupter.reason = self._iteration.reason
+                self._tries += 1
+                if self._tries == TRIES_TOLD and (why := self._interrupter.obstacle()):
+                    log.warning("the main thread can't be interrupted: %s; %s", why, _LEFT_BEHIND)
                 self._interrupter.send()
             case Act.LOCK:
                 self.atomic.lock.acquire()
                 self.tell(Notice.LOCKED)
             case Act.UNLOCK:
+                self._tries = 0
                 self._interrupter.reason = None
                 self.atomic.lock.release()
             case Act.ABORT:

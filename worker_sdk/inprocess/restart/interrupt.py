@@ -17,10 +17,10 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
+from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 IMPORT_S = 10.0
 """For how long an import is let through; one that takes longer is left amid it."""
-SIGNALS_LEFT_OUT = 8  # real-time signals left to others, at the lower and at the upper end
 
 
 class Interrupter:
@@ -39,7 +39,8 @@ class Interrupter:
         self._import_until: float | None = None
         self._on_raised, self._on_dropped = on_raised, on_dropped
         self._raised: weakref.ref[RankShouldRestart] | None = None
-        self._main = threading.get_ident()
+        self._is_swallowed = False
+        self._main, self._main_tid = threading.get_ident(), threading.get_native_id()
         self._signal = _free_signal()
         self._previous = signal.signal(self._signal, lambda _, frame: self.interrupt(frame))
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
@@ -63,12 +64,22 @@ class Interrupter:
         """Have the main thread look whether it shall leave; ends a system call it waits in."""
         signal.pthread_kill(self._main, self._signal)
 
+    def obstacle(self) -> str:
+        """Say why the main thread does not leave although it was sent for; empty if not known."""
+        if self._is_swallowed:
+            where = "in __del__ or in a weak reference's callback"
+            return f"it is {where}, where Python drops exceptions"
+        if _is_blocked(self._signal, Path(f"/proc/self/task/{self._main_tid}/status").read_text()):
+            return f"it blocks signal {int(self._signal)}, by which it is interrupted"
+        return ""
+
     def interrupt(self, frame: FrameType | None) -> None:
         """Raise if it is wanted, and if ``frame`` may be left."""
         reason, is_kept_out = self.reason, frame is not None and frame.f_code in UNINTERRUPTIBLE
         if reason is None or not self._is_open or is_kept_out or self._awaits_import(frame):
             return
         self._import_until = None
+        self._is_swallowed = False
         error = RankShouldRestart(reason)
         self._raised = weakref.ref(error, lambda _: self._on_dropped())
         self._on_raised()
@@ -104,7 +115,9 @@ class Interrupter:
 
     def _note_unraisable(self, unraisable: Any) -> None:
         """Keep quiet of ours: it was raised where none can be, and comes again."""
-        if not issubclass(unraisable.exc_type, RankShouldRestart):
+        if issubclass(unraisable.exc_type, RankShouldRestart):
+            self._is_swallowed = True
+        else:
             self._hook(unraisable)
 
 
@@ -149,14 +162,19 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
+def _is_blocked(number: int, status: str) -> bool:
+    blocked = re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)
+    return blocked is not None and bool(int(blocked[1], 16) >> (number - 1) & 1)
+
+
 def _free_signal() -> signal.Signals | int:
     """Return a signal that this process does not handle, ignore or wait for."""
     taken = 0
     status = Path("/proc/self/status").read_text()
     for mask in re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)", status, re.MULTILINE):
         taken |= int(mask, 16)
-    first, last = signal.SIGRTMIN + SIGNALS_LEFT_OUT, signal.SIGRTMAX - SIGNALS_LEFT_OUT
-    for number in range(first, last):
+    for number in INTERRUPTING:
         if not taken & (1 << (number - 1)) and signal.getsignal(number) is signal.SIG_DFL:
             return number
+    first, last = INTERRUPTING[0], INTERRUPTING[-1]
     raise RuntimeError(f"the signals {first} to {last} are all in use: none is left for restarts")
