@@ -1,7 +1,7 @@
 """Shell. Records what ends training code, in torch's format, for the agent it runs under.
 
 Names and meanings are those of ``torch.distributed.elastic.multiprocessing.errors``. What differs:
-nothing here raises into training, and a KeyboardInterrupt is recorded as well.
+nothing here raises into training, and restarts in process are recorded as well.
 Source: ``torch/distributed/elastic/multiprocessing/errors/error_handler.py`` (2.13.0).
 """
 
@@ -121,8 +121,9 @@ def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
     """Record what ends a function; for the entry point of a program, once per process.
 
     Used as ``@record``, ``@record(error_handler)`` or ``record(fn, error_handler)``. The result
-    passes through, and so do all errors, but ``SystemExit(0)``, which becomes ``None``; no exit is
-    recorded. An error that a launcher raises for a failed child is recorded as the child's own.
+    passes through, and so do all errors, but ``SystemExit(0)``, which becomes ``None``; no exit
+    and no ``KeyboardInterrupt`` is recorded. An error that a launcher raises for a failed child is
+    recorded as the child's own.
     """
     if fn is None or hasattr(fn, "record_exception"):
         return functools.partial(record, error_handler=error_handler or fn)
@@ -133,6 +134,8 @@ def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
         handler.initialize()
         try:
             return fn(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise
         except SystemExit as error:
             if error.code == 0:
                 return None

@@ -17,6 +17,11 @@ from pathlib import Path
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
 from agent.settings.config import AgentConfig
 from agent.telemetry import handlers
+from agent.workers.devices.accelerators import (
+    AcceleratorUnknown,
+    count_accelerators,
+    has_other_accelerators,
+)
 from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from agent.workers.devices.nvml import count_gpus
 from agent.workers.output import logs
@@ -113,15 +118,28 @@ def check_preloading(config: AgentConfig) -> AgentConfig:
 
 
 def count_workers(word: str) -> int:
-    """Return how many workers a word asks for: one per GPU or core; "auto": per GPU if any."""
+    """Return how many workers a word asks for, as torchrun: one per core or device of a type.
+
+    "auto" is per accelerator if there is any, else per core.
+    """
+    environment, found, why = inherited_environment(), 0, "torch sees none"
     # To ask the driver takes up to seconds; cores need no GPUs.
-    gpus = 0 if word == "cpu" else count_gpus(inherited_environment().get(VISIBLE_DEVICES))
-    if word == "gpu" and not gpus:
+    if word in ("auto", "gpu", "cuda"):
+        found = count_gpus(environment.get(VISIBLE_DEVICES))
+        why = f"this process sees no GPU (/dev/nvidia*, {VISIBLE_DEVICES})"
+    is_torch_asked = word not in ("auto", "gpu", "cuda") or has_other_accelerators()
+    if not found and word != "cpu" and is_torch_asked:
+        try:
+            python = environment.get(PYTHON_VARIABLE) or sys.executable
+            found = count_accelerators(word, python, environment)
+        except AcceleratorUnknown as error:
+            why = f"torch cannot be asked: {error}"
+    if not found and word not in ("auto", "cpu"):
         raise UsageError(
-            "--nproc-per-node: 'gpu' is given, but this process sees no GPU (/dev/nvidia*, "
-            f"{VISIBLE_DEVICES}); allowed here is a number, auto or cpu"
+            f"--nproc-per-node: {word!r} is given, but {why}; "
+            "allowed here is a number, auto, cpu or a device type that torch sees"
         )
-    return gpus or len(os.sched_getaffinity(0))
+    return found or len(os.sched_getaffinity(0))
 
 
 def check_script(path: str) -> None:

@@ -116,7 +116,8 @@ class JobSettings(AccessSettings):
     nproc_per_node: int = _workers(
         1,
         kinds.WORKERS,
-        "Workers on this machine; auto: one per GPU, or per core if there is none.",
+        "Workers on this machine: a number, or one per device of a torch type such as xpu; auto: "
+        "one per accelerator, or per core if there is none.",
     )
     role: str = _workers("default", printable(128), "Their role.")
     virtual_local_rank: bool = _workers(

@@ -49,9 +49,12 @@ def _parse_nnodes(given: str) -> tuple[int, int]:
     return low, high
 
 
+_DEVICE_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
 def _parse_workers(given: str) -> int | str:
     word = given.strip().lower()
-    return word if word in ("auto", "gpu", "cpu") else int(_COUNT.convert(given))
+    return word if _DEVICE_TYPE.fullmatch(word) else int(_COUNT.convert(given))
 
 
 def _parse_ranks(given: str) -> frozenset[int] | None:
@@ -155,8 +158,9 @@ def _parse_straggler_rule(given: str) -> tuple[float, int] | None:
 _COUNT = number(1, WORKERS_PER_HOST_MAX)
 WORKERS = _COUNT._replace(
     convert=_parse_workers,
-    metavar="N|auto|gpu|cpu",
-    allowed_text=f"a number from 1 to {WORKERS_PER_HOST_MAX}, auto, gpu or cpu",
+    metavar="N|auto|gpu|cpu|DEVICE",
+    allowed_text=f"a number from 1 to {WORKERS_PER_HOST_MAX}, auto, gpu, cpu or a torch device "
+    "type such as xpu",
 )
 NODES = number(1, AGENTS_MAX)
 NNODES = Kind(

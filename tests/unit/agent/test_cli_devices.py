@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from agent.runtime import preflight
 from agent.settings import cli
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NumaMode
+from agent.workers.devices.accelerators import has_other_accelerators
 from agent.workers.devices.nvml import count_gpus
 from tests.support.nvml import FakeGpu, FakeNvml
 
@@ -115,3 +117,67 @@ def test_a_number_of_workers_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> 
     assert nvml.looks == 0
     assert count_gpus(None) == 1
     assert nvml.looks == 1
+
+
+FAKE_TORCH = """
+class Device:
+    def __init__(self, number):
+        self.number = number
+
+    def is_available(self):
+        return self.number > 0
+
+    def device_count(self):
+        return self.number
+
+
+accelerator, xpu, cuda, mtia = Device(5), Device(3), Device(0), Device(0)
+"""
+
+
+@pytest.fixture
+def _fake_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A torch that sees three devices of Intel, on a host without NVIDIA's driver."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "torch.py").write_text(FAKE_TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    monkeypatch.setattr(preflight, "count_gpus", lambda _: 0)
+
+
+@pytest.mark.usefixtures("_fake_torch")
+@pytest.mark.parametrize(("has_files", "auto"), [(True, 5), (False, len(os.sched_getaffinity(0)))])
+def test_devices_of_other_types_are_those_that_torch_sees(
+    monkeypatch: pytest.MonkeyPatch, *, has_files: bool, auto: int
+) -> None:
+    monkeypatch.setattr(preflight, "has_other_accelerators", lambda: has_files)
+    found = [join("--nproc-per-node", word) for word in ("xpu", "auto")]
+    assert [config and config.nproc_per_node for config in found] == [3, auto]
+
+
+@pytest.mark.usefixtures("_fake_torch")
+@pytest.mark.parametrize("word", ["mtia", "nothing"])
+def test_a_type_of_which_torch_sees_none_is_named(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join("--nproc-per-node", word) is None
+    told = capsys.readouterr().err
+    assert f"--nproc-per-node: '{word}' is given, but torch sees none; allowed here is" in told
+
+
+def test_without_torch_it_is_told_why_it_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert join("--nproc-per-node", "xpu") is None
+    assert "torch cannot be asked: ModuleNotFoundError: No module" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["kfd", "dri/renderD128", "accel/accel0", "davinci0"])
+def test_other_accelerators_are_known_by_their_files(tmp_path: Path, file: str) -> None:
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    assert not has_other_accelerators(devices)
+    (devices / file).parent.mkdir(exist_ok=True)
+    (devices / file).touch()
+    assert has_other_accelerators(devices)

@@ -1,0 +1,55 @@
+"""Shell. How many devices of a type torch sees; a process of its own loads torch for that."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+ASK_TIMEOUT_S = 120.0  # to import torch from a slow file system, and to wake the driver
+DEVICES = Path("/dev")
+# Of AMD, Intel, Habana and Ascend; on a host without any of them torch is not asked.
+_FILES = ("kfd", "dri/renderD*", "accel/accel*", "accel[0-9]*", "davinci[0-9]*")
+
+# "auto" and "gpu" as in ``torch/distributed/run.py`` (2.13.0); other names are modules of torch.
+_ASK = """
+import sys, torch
+name = sys.argv[1]
+found = getattr(torch, {"auto": "accelerator", "gpu": "cuda"}.get(name, name), None)
+print(found.device_count() if hasattr(found, "device_count") and found.is_available() else 0)
+"""
+
+
+class AcceleratorUnknown(Exception):
+    """torch could not be asked; the message says why."""
+
+
+def has_other_accelerators(device_dir: Path = DEVICES) -> bool:
+    """Return whether the host has device files of accelerators that are not NVIDIA's."""
+    return any(any(device_dir.glob(pattern)) for pattern in _FILES)
+
+
+def count_accelerators(name: str, python: str, environment: Mapping[str, str]) -> int:
+    """Return how many devices of this type torch sees in ``python``; 0 if it knows no such type.
+
+    Blocks for as long as torch takes to import. Raises ``AcceleratorUnknown``.
+    """
+    try:
+        asked = subprocess.run(  # noqa: S603 - the interpreter of the workers
+            [python, "-c", _ASK, name],
+            env={**environment, "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise AcceleratorUnknown(f"torch did not answer within {ASK_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise AcceleratorUnknown(f"{python}: {error.strerror}") from None
+    last = asked.stdout.split()[-1:]
+    if asked.returncode or not last or not last[0].isdecimal():
+        lines = asked.stderr.strip().splitlines()
+        raise AcceleratorUnknown(lines[-1] if lines else "torch gave no answer")
+    return int(last[0])
