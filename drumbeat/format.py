@@ -30,6 +30,12 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def format_size(size_bytes: int) -> str:
+    """Return "1.5 GiB", "300.0 MiB"."""
+    gib, mib = 2**30, 2**20
+    return f"{size_bytes / gib:.1f} GiB" if size_bytes >= gib else f"{size_bytes / mib:.1f} MiB"
+
+
 def printable(text: str) -> str:
     """Return foreign text with what would act on a terminal written out, as in a literal.
 

@@ -200,7 +200,7 @@ class Driver:
 
     def _look(self) -> Look:
         """Say how this agent is, for its metrics."""
-        status = self._status.latest
+        status, watchdog = self._status.latest, self._workers.watchdog
         round_id = status.round_id if status is not None else None
         return Look(
             state=self._core.workers.state,
@@ -208,7 +208,8 @@ class Driver:
             workers=len(status.workers) if status is not None else 0,
             round_id=round_id,
             spooled=self._spool.waiting,
-            standings=tuple(self._workers.watchdog.standings(round_id)),
+            standings=tuple(watchdog.standings(round_id)),
+            memory=watchdog.memory.read(round_id, watchdog.pids(round_id), now=time.monotonic()),
         )
 
     def _submit(self, event: Event) -> None:

@@ -25,6 +25,7 @@ from agent.watchdog.core.model import Exceeded, WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Standing
 from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.exit_status import signal_name
+from agent.workers.memory.growth import HostMemory, WorkerMemory
 from drumbeat import VERSION
 from drumbeat.inprocess import (
     InprocessStep,
@@ -63,6 +64,11 @@ _BEAT = MessageMapping(
     session_pb2.Beat,
     parts={"state": GroupState, "notice": _NOTICE_REPORT},
     given=("round_id", "inprocess", "failure", "leaving", "exceeded"),
+)
+MEMORY = MessageMapping(
+    HostMemory,
+    failure_pb2.HostMemory,
+    parts={"workers": MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)},
 )
 # Of a hang and a failure, what is the same in their messages.
 _HANG = MessageMapping(

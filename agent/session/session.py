@@ -17,7 +17,7 @@ from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.core.notice import Notice, NoticeKind
 from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
-from agent.session.convert import Identity, beat_message, hello_message
+from agent.session.convert import MEMORY, Identity, beat_message, hello_message
 from agent.session.log_answers import LogAnswers
 from agent.session.spool import Spool
 from agent.session.stack_answers import StackAnswers
@@ -273,18 +273,22 @@ class Session:
         self._said_all.set()
 
     def _beat_message(self) -> session_pb2.Beat:
-        """Write the beat, and where the workers of its round stand at this moment."""
-        round_id = self._beat.round_id
+        """Write the beat, and where the workers of its round stand and what they use now."""
+        round_id, now = self._beat.round_id, time.monotonic()
         observed = (round_id, dict(self._watchdog.observations(round_id)))
         is_news, self._observed = observed != self._observed, observed
-        return beat_message(
+        message = beat_message(
             self._beat,
             standings=self._watchdog.standings(round_id),
             observations=observed[1] if is_news else {},
             pids=self._pids_to_tell(round_id),
-            now=time.monotonic(),
+            now=now,
             host=self._identity.host,
         )
+        memory = self._watchdog.memory.read(round_id, self._watchdog.pids(round_id), now=now)
+        if memory.workers:
+            message.memory.CopyFrom(MEMORY.write(memory))
+        return message
 
     def _pids_to_tell(self, round_id: int | None) -> Sequence[int]:
         """Return the workers' processes by local rank if that is news in this session."""

@@ -31,6 +31,7 @@ from agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_han
 from agent.watchdog.listener import Listener
 from agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
 from agent.watchdog.stacks import describe_process, is_below, signal_below
+from agent.workers.memory.reader import MemoryReader
 from drumbeat.command.console import write_text
 from worker_sdk import context
 
@@ -85,12 +86,12 @@ class Watchdog:
         # A runtime shows that it lives each second, and 4 times within the longest time without.
         longest_s = math.inf if policy.runtime_timeout_s is None else policy.runtime_timeout_s
         self._beat_s = min(1.0, longest_s / 4)
-        self._directory = directory
-        self._send_signal = send_signal
+        self._directory, self._send_signal = directory, send_signal
         self._on_event = on_event
         self._environment = environment
         self._redact = redact
         self._core = WatchdogCore(policy)
+        self.memory = MemoryReader()
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
         self._notice: Notice | None = None  # that is pending, and what was told of it last

@@ -31,9 +31,16 @@ from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
 from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
 from agent.workers.failures.evidence import Explainer, space_of
-from agent.workers.failures.exit_status import Evidence, describe_ending, describe_full
+from agent.workers.failures.exit_status import (
+    Evidence,
+    describe_ending,
+    describe_full,
+    explain,
+    out_of_memory,
+)
 from agent.workers.failures.redacted_events import redacted
 from agent.workers.failures.redaction import Redactor
+from agent.workers.memory.growth import LastMemory
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
 from agent.workers.supervisor import messages
@@ -294,7 +301,8 @@ class Workers:
             self._files.submit(partial(self._output.ended, *worker))
             return exited
         try:
-            return await self._read_files(partial(self._read_remains, exited))
+            last = self.watchdog.memory.last_of(*worker, now=exited.ended_at)
+            return await self._read_files(partial(self._read_remains, exited, last))
         except FilesStalled as error:
             why = BECAUSE_IT_HUNG if exited.hang else f"what it left could not be read: {error}"
             return replace(exited, explanation=why)
@@ -304,9 +312,11 @@ class Workers:
         timeout_s = 0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S
         return await self._files.run(read, timeout_s=timeout_s)
 
-    def _read_remains(self, exited: messages.WorkerExited) -> messages.WorkerExited:
+    def _read_remains(
+        self, exited: messages.WorkerExited, last_memory: LastMemory | None
+    ) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
-        told = self._read_files_of(exited)
+        told = self._read_files_of(exited, last_memory)
         space = None if exited.is_stopped else space_of(self._output.log_dir)
         if space is None or not space.is_full:
             return told
@@ -316,7 +326,9 @@ class Workers:
             log.warning("log directory full", reason=full)
         return replace(told, explanation="; ".join(filter(None, (full, told.explanation))))
 
-    def _read_files_of(self, exited: messages.WorkerExited) -> messages.WorkerExited:
+    def _read_files_of(
+        self, exited: messages.WorkerExited, last_memory: LastMemory | None
+    ) -> messages.WorkerExited:
         path, kept, tail = self._output.ended(exited.round_id, exited.local_rank)
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
@@ -334,8 +346,12 @@ class Workers:
             is_stopped=exited.is_stopped,
             has_error=error is not None,
             has_stacks=bool(stacks),
+            last_memory=last_memory,
         )
-        return replace(told, explanation=self._explainer.explain(ended))
+        ended = self._explainer.completed(ended)
+        if error is None and (what := out_of_memory(ended)):
+            told = replace(told, error=messages.WorkerError(message=what))
+        return replace(told, explanation=explain(ended))
 
 
 def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload | None:

@@ -120,6 +120,23 @@ class ExpiredLimit(Struct, frozen=True, kw_only=True):
     is_held: bool = False
 
 
+class WorkerMemory(Struct, frozen=True, kw_only=True):
+    """Resident memory of one worker's process, and by how much it grows in a minute; in bytes."""
+
+    local_rank: int
+    resident_bytes: int
+    growth_bytes: int = 0  # 0: it does not grow
+
+
+class HostMemory(Struct, frozen=True, kw_only=True):
+    """Memory of a host's workers; ``used_bytes`` and the limit are of their cgroup, or the host."""
+
+    workers: tuple[WorkerMemory, ...] = ()
+    used_bytes: int = 0  # 0, here and below: not known
+    limit_bytes: int = 0
+    is_cgroup: bool = False
+
+
 class Beat(Struct, frozen=True, kw_only=True):
     """An agent's whole actual state; the latest one wins."""
 
@@ -138,9 +155,10 @@ class Beat(Struct, frozen=True, kw_only=True):
     notice: NoticeReport | None = None  # what its workers say of the one that is pending
     pids: tuple[int, ...] = ()  # of its workers by local rank, 0 if unknown; empty: as before
     expired: tuple[ExpiredLimit, ...] = ()  # limits that workers of the round exceed now
+    memory: HostMemory | None = None  # of the workers of the round; None: not known
 
     def repeats(self, before: Beat) -> bool:
-        """Return whether it says nothing new but where workers stand."""
+        """Return whether it says nothing new but where workers stand and what they use."""
         return (
             self.state is before.state
             and self.round_id == before.round_id
@@ -158,6 +176,10 @@ class Beat(Struct, frozen=True, kw_only=True):
             and not self.expired
             and not before.expired
         )
+
+    def memory_in(self, round_id: int) -> HostMemory | None:
+        """Return the memory of the workers of this round; ``None`` if it is not known."""
+        return self.memory if self.round_id == round_id else None
 
     def after(self, before: Beat, *, later_s: float = 0.0) -> Beat:
         """Return both as one: what this one does not say anew of the round is as it was.

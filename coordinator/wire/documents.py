@@ -60,6 +60,7 @@ def status_document(
         "heartbeat_age_s": _seconds(overview, "heartbeat_age"),
         "stragglers": [straggler_document(each) for each in overview.stragglers],
         "stragglers_count": overview.stragglers_count,
+        "memory_growth": [_growth(each) for each in overview.memory_growth],
         "steps_repeated": overview.steps_repeated,
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
         "events": [
@@ -282,6 +283,7 @@ def _limit_word(kind: int, scope: str) -> str:
 def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
     is_seated = agent.HasField("seat")
     known = {worker.local_rank: worker for worker in agent.workers}
+    memory = {worker.local_rank: worker for worker in agent.memory.workers}
     return {
         "name": agent.name,
         "host": agent.host,
@@ -296,17 +298,22 @@ def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
         "version": agent.version or None,
         "labels": dict(agent.labels),
         "devices": agent.devices or None,
+        "memory": _limit(agent.memory) if agent.HasField("memory") else None,
         "workers": [
-            _worker(agent, local_rank, known.get(local_rank))
+            _worker(
+                agent,
+                known.get(local_rank) or failure_pb2.WorkerProgress(local_rank=local_rank),
+                memory.get(local_rank) or failure_pb2.WorkerMemory(),
+            )
             for local_rank in (local_ranks if is_seated else ())
         ],
     }
 
 
 def _worker(
-    agent: query_pb2.Agent, local_rank: int, worker: failure_pb2.WorkerProgress | None
+    agent: query_pb2.Agent, worker: failure_pb2.WorkerProgress, memory: failure_pb2.WorkerMemory
 ) -> Document:
-    worker = worker or failure_pb2.WorkerProgress()
+    local_rank = worker.local_rank
     return {
         "rank": agent.seat.rank_first + local_rank,
         "local_rank": local_rank,
@@ -317,6 +324,27 @@ def _worker(
         "scope": worker.scope or None,
         "scope_age_s": _seconds(worker, "scope_age"),
         "is_stopped": worker.is_stopped,
+        "memory_bytes": memory.resident_bytes or None,
+        "memory_growth_bytes": memory.growth_bytes,
+    }
+
+
+def _limit(memory: failure_pb2.HostMemory | query_pb2.MemoryGrowth) -> Document:
+    return {
+        "used_bytes": memory.used_bytes or None,
+        "limit_bytes": memory.limit_bytes or None,
+        "is_cgroup": memory.is_cgroup,
+    }
+
+
+def _growth(found: query_pb2.MemoryGrowth) -> Document:
+    return {
+        "rank": found.rank,
+        "name": found.name,
+        "host": found.host,
+        "memory_bytes": found.worker.resident_bytes,
+        "memory_growth_bytes": found.worker.growth_bytes,
+        **_limit(found),
     }
 
 

@@ -9,10 +9,18 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from coordinator.core.events import SessionOpened
-from coordinator.core.model import AgentIdentity, GroupState, Round, Seat, Standby
+from coordinator.core.model import (
+    AgentIdentity,
+    GroupState,
+    HostMemory,
+    Round,
+    Seat,
+    Standby,
+    WorkerMemory,
+)
 from coordinator.core.progress.behind import Laggard, Peers, laggards, peers_of
 from coordinator.core.progress.goodput import SECOND
-from coordinator.core.progress.overview import Glimpse, Overview
+from coordinator.core.progress.overview import Glimpse, Growing, Overview
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.registry.remembered import id_and_generation
@@ -39,6 +47,8 @@ OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
 _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
+_WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)
+_MEMORY = MessageMapping(HostMemory, failure_pb2.HostMemory, parts={"workers": _WORKER_MEMORY})
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
 _UNTOLD = ("address", "has_store", "knows_several")
 _AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_UNTOLD)
@@ -135,13 +145,17 @@ def agents_page(
             return _outsider(*outside[incarnation])
         return _agent(state, run, incarnation, is_full, now)
 
-    found = _page(rows, write, request.page_size, lambda agent: 1 + len(agent.workers))
+    found = _page(rows, write, request.page_size, _messages_in)
     round_id = None if state.round is None else state.round.round_id
     response = query_pb2.ListAgentsResponse(agents=found, round_id=round_id)
     if len(found) < len(rows):
         rank, incarnation = rows[len(found) - 1]
         response.next_page_token = f"{rank}:{incarnation}"
     return response
+
+
+def _messages_in(agent: query_pb2.Agent) -> int:
+    return 1 + len(agent.workers) + len(agent.memory.workers)
 
 
 def _agent_rows(state: RunState, after: tuple[int, str]) -> list[tuple[int, str]]:
@@ -200,9 +214,11 @@ def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
             seat = seats.get(incarnation)
         workers: Sequence[WorkerProgress] = ()
         behind: Mapping[int, Laggard] = {}
+        memory = None
         if seat is not None and current is not None and presence is not None:
             host, round_id = presence.whereabouts, current.round_id
             workers = [worker for worker, _ in host.told(round_id).values()]
+            memory = presence.beat.memory_in(round_id)
             if who.role in peers:
                 behind = laggards(peers[who.role], host, round_id, seat)
         yield Glimpse(
@@ -215,6 +231,7 @@ def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
             who.local_world_size,
             workers,
             behind,
+            memory,
         )
 
 
@@ -253,10 +270,24 @@ def overview_message(
     progress = None if run is None else run.members.meter.progress
     if progress is not None:
         response.heartbeat_age.CopyFrom(_age(progress / SECOND, now))
+    response.memory_growth.extend(_growth(each, state) for each in overview.growing())
     outside = run.outside() if run is not None else []
     response.rows_count += len(outside)
     response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])
     return response
+
+
+def _growth(growing: Growing, state: RunState) -> query_pb2.MemoryGrowth:
+    message = query_pb2.MemoryGrowth(
+        rank=growing.rank,
+        used_bytes=growing.host.used_bytes,
+        limit_bytes=growing.host.limit_bytes,
+        is_cgroup=growing.host.is_cgroup,
+        worker=_WORKER_MEMORY.write(growing.worker),
+    )
+    if (who := state.members.get(growing.incarnation)) is not None:  # else it has left meanwhile
+        message.name, message.host = who.name, who.host
+    return message
 
 
 def _page(
@@ -302,6 +333,8 @@ def _agent(
         workers = presence.whereabouts.in_round(state.round.round_id, now=now)
         message.workers.extend(map(PROGRESS.write, workers))
         message.pids.extend(presence.whereabouts.pids_in(state.round.round_id))
+        if (memory := presence.beat.memory_in(state.round.round_id)) is not None:
+            message.memory.CopyFrom(_MEMORY.write(memory))
     return message
 
 

@@ -231,6 +231,25 @@ def read_beat(
         notice=_notice_report(message, on_problem) if message.HasField("notice") else None,
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
+        memory=_memory(message.memory, size) if message.HasField("memory") else None,
+    )
+
+
+def _memory(message: failure_pb2.HostMemory, size: int) -> model.HostMemory:
+    """Read the memory of the workers that the host has; others are left out."""
+    return model.HostMemory(
+        workers=tuple(
+            model.WorkerMemory(
+                local_rank=each.local_rank,
+                resident_bytes=each.resident_bytes,
+                growth_bytes=each.growth_bytes,
+            )
+            for each in message.workers[:size]
+            if each.local_rank < size
+        ),
+        used_bytes=message.used_bytes,
+        limit_bytes=message.limit_bytes,
+        is_cgroup=message.is_cgroup,
     )
 
 

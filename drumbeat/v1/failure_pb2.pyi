@@ -364,6 +364,68 @@ class WorkerProgress(google.protobuf.message.Message):
 Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress
 
 @typing.final
+class HostMemory(google.protobuf.message.Message):
+    """How much memory the workers of a host use, and how much they may use."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: builtins.int
+    USED_BYTES_FIELD_NUMBER: builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    IS_CGROUP_FIELD_NUMBER: builtins.int
+    used_bytes: builtins.int
+    """What their cgroup uses without file cache that the kernel can drop, or what their host uses;
+    0: not known.
+    """
+    limit_bytes: builtins.int
+    """The lowest limit of their cgroup and the cgroups above it, or the memory of the host; 0: not
+    known.
+    """
+    is_cgroup: builtins.bool
+    """Whether that is a cgroup's; else it is the host's."""
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___WorkerMemory]:
+        """The workers that run, by local rank."""
+
+    def __init__(
+        self,
+        *,
+        workers: collections.abc.Iterable[Global___WorkerMemory] | None = ...,
+        used_bytes: builtins.int = ...,
+        limit_bytes: builtins.int = ...,
+        is_cgroup: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_cgroup", b"is_cgroup", "limit_bytes", b"limit_bytes", "used_bytes", b"used_bytes", "workers", b"workers"]) -> None: ...
+
+Global___HostMemory: typing_extensions.TypeAlias = HostMemory
+
+@typing.final
+class WorkerMemory(google.protobuf.message.Message):
+    """How much memory one worker uses."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: builtins.int
+    GROWTH_BYTES_FIELD_NUMBER: builtins.int
+    local_rank: builtins.int
+    """Which of its host."""
+    resident_bytes: builtins.int
+    """Resident memory of its process, without the processes that it has started."""
+    growth_bytes: builtins.int
+    """By how much that grows in a minute; 0: it does not grow, or not for long enough to be sure."""
+    def __init__(
+        self,
+        *,
+        local_rank: builtins.int = ...,
+        resident_bytes: builtins.int = ...,
+        growth_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["growth_bytes", b"growth_bytes", "local_rank", b"local_rank", "resident_bytes", b"resident_bytes"]) -> None: ...
+
+Global___WorkerMemory: typing_extensions.TypeAlias = WorkerMemory
+
+@typing.final
 class WorkerRanks(google.protobuf.message.Message):
     """Where a worker stood in its round."""
 

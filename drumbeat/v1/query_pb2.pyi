@@ -848,6 +848,7 @@ class Agent(google.protobuf.message.Message):
     WAITING_REASON_FIELD_NUMBER: builtins.int
     IS_DRAINED_FIELD_NUMBER: builtins.int
     DEVICES_FIELD_NUMBER: builtins.int
+    MEMORY_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -894,6 +895,10 @@ class Agent(google.protobuf.message.Message):
         known. Empty if the agent tells none.
         """
 
+    @property
+    def memory(self) -> drumbeat.v1.failure_pb2.HostMemory:
+        """Only with `VIEW_FULL`: memory of its workers in the current round; unset: not known."""
+
     def __init__(
         self,
         *,
@@ -913,9 +918,10 @@ class Agent(google.protobuf.message.Message):
         waiting_reason: builtins.str = ...,
         is_drained: builtins.bool = ...,
         devices: builtins.str = ...,
+        memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["devices", b"devices", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["memory", b"memory", "seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 
@@ -1103,6 +1109,7 @@ class GetOverviewResponse(google.protobuf.message.Message):
     STRAGGLERS_FIELD_NUMBER: builtins.int
     STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
     HEARTBEAT_AGE_FIELD_NUMBER: builtins.int
+    MEMORY_GROWTH_FIELD_NUMBER: builtins.int
     behind: builtins.str
     """Which ranks stay behind the others, in words, e.g. "rank 3 on b at step 40"; empty: none does, or
     too little is known.
@@ -1145,6 +1152,10 @@ class GetOverviewResponse(google.protobuf.message.Message):
     def heartbeat_age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago the latest heartbeat of a worker of the round was. Unset: none has told one."""
 
+    @property
+    def memory_growth(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MemoryGrowth]:
+        """Ranks whose memory grows, by rank; at most 16."""
+
     def __init__(
         self,
         *,
@@ -1158,11 +1169,57 @@ class GetOverviewResponse(google.protobuf.message.Message):
         stragglers: collections.abc.Iterable[Global___Straggler] | None = ...,
         stragglers_count: builtins.int = ...,
         heartbeat_age: google.protobuf.duration_pb2.Duration | None = ...,
+        memory_growth: collections.abc.Iterable[Global___MemoryGrowth] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "memory_growth", b"memory_growth", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
+
+@typing.final
+class MemoryGrowth(google.protobuf.message.Message):
+    """A rank whose memory grows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    WORKER_FIELD_NUMBER: builtins.int
+    USED_BYTES_FIELD_NUMBER: builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    IS_CGROUP_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """The rank."""
+    name: builtins.str
+    """Name of its agent."""
+    host: builtins.str
+    """Its host."""
+    used_bytes: builtins.int
+    """Memory in use, as in `HostMemory`."""
+    limit_bytes: builtins.int
+    """Its limit, as in `HostMemory`."""
+    is_cgroup: builtins.bool
+    """Whether that is a cgroup's; else it is the host's."""
+    @property
+    def worker(self) -> drumbeat.v1.failure_pb2.WorkerMemory:
+        """Its memory."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        name: builtins.str = ...,
+        host: builtins.str = ...,
+        worker: drumbeat.v1.failure_pb2.WorkerMemory | None = ...,
+        used_bytes: builtins.int = ...,
+        limit_bytes: builtins.int = ...,
+        is_cgroup: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["worker", b"worker"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "is_cgroup", b"is_cgroup", "limit_bytes", b"limit_bytes", "name", b"name", "rank", b"rank", "used_bytes", b"used_bytes", "worker", b"worker"]) -> None: ...
+
+Global___MemoryGrowth: typing_extensions.TypeAlias = MemoryGrowth
 
 @typing.final
 class WatchLogsRequest(google.protobuf.message.Message):

@@ -359,6 +359,7 @@ class Beat(google.protobuf.message.Message):
     NOTICE_FIELD_NUMBER: builtins.int
     PIDS_FIELD_NUMBER: builtins.int
     EXPIRED_FIELD_NUMBER: builtins.int
+    MEMORY_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -424,6 +425,10 @@ class Beat(google.protobuf.message.Message):
     def expired(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ExpiredLimit]:
         """Limits that workers of the fence's round exceed now. At most 256."""
 
+    @property
+    def memory(self) -> drumbeat.v1.failure_pb2.HostMemory:
+        """Memory of the workers of the fence's round when this was sent; unset: not known."""
+
     def __init__(
         self,
         *,
@@ -441,9 +446,10 @@ class Beat(google.protobuf.message.Message):
         notice: Global___NoticeReport | None = ...,
         pids: collections.abc.Iterable[builtins.int] | None = ...,
         expired: collections.abc.Iterable[Global___ExpiredLimit] | None = ...,
+        memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 

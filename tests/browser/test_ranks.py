@@ -46,6 +46,8 @@ async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
         await expect(details.locator("[data-fact=pid] dd")).to_have_text(
             re.compile("|".join(map(str, pids)))
         )
+        memory = details.locator("[data-fact=memory] dd")
+        await expect(memory).to_have_text(re.compile("[0-9] [GM]iB.*; (host|cgroup) at .* of "))
         await details.get_by_role("button", name="Show its stacks").click()
         await expect(details.locator("[data-ranks=stacks]")).to_contain_text("steady")
         await visit.page.keyboard.press("Escape")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import signal
 import socket
 from typing import TYPE_CHECKING
 
@@ -135,6 +137,14 @@ def test_the_report_names_the_signal_that_ended_a_worker(cluster: Cluster) -> No
     assert re.search(r"ended by +: SIGSEGV \(pid \d+\)", report)
     assert "likely why: native code used memory that is not its own" in report
     assert "rank 1 on" in report
+
+
+def test_the_report_of_a_killed_worker_tells_the_memory_it_had(cluster: Cluster) -> None:
+    job = cluster.job("--max-restarts", "0")
+    agent = job.join()
+    os.kill(job.server.wait_for(1)[0].pid, signal.SIGKILL)
+    assert agent.wait() == 1
+    assert re.search(r"s before, its process used \d.* of \d", report_of(agent))
 
 
 def test_an_exception_ends_a_worker_with_its_traceback_on_the_agents_stderr(

@@ -20,6 +20,7 @@ from agent.session.log_answers import LogAnswers
 from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.settings.config import AgentConfig, Program
+from agent.workers.memory.reader import MemoryReader
 from agent.workers.output.kept import KeptOutput
 from tests.support.fake_coordinator import DEADLINE_S
 
@@ -37,6 +38,8 @@ _BEAT = Beat(
 
 
 class _NoWatchdog:
+    memory = MemoryReader()
+
     def standings(self, _round_id: int | None) -> list[Any]:
         return []
 

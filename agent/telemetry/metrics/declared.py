@@ -93,6 +93,23 @@ HEARTBEAT = Metric(
     "Latest heartbeat of a worker, in seconds since 1970.",
     ("local_rank",),
 )
+WORKER_MEMORY = Metric(
+    "gauge",
+    "drumbeat_worker_memory_resident_bytes",
+    "Resident memory of a worker's process, without the processes that it has started.",
+    ("local_rank",),
+)
+MEMORY_USED = Metric(
+    "gauge",
+    "drumbeat_agent_memory_used_bytes",
+    "Memory that the workers' cgroup uses, without file cache that can be dropped; without a limit "
+    "that the machine uses.",
+)
+MEMORY_LIMIT = Metric(
+    "gauge",
+    "drumbeat_agent_memory_limit_bytes",
+    "Limit of that cgroup or of one above it; without a limit the memory of the machine.",
+)
 CPU = Metric(
     "counter",
     "drumbeat_host_cpu_seconds",
@@ -130,6 +147,9 @@ METRICS = (
     STEP,
     STEP_TIME,
     HEARTBEAT,
+    WORKER_MEMORY,
+    MEMORY_USED,
+    MEMORY_LIMIT,
     CPU,
     MEMORY,
     MEMORY_AVAILABLE,

@@ -12,6 +12,7 @@ from agent.settings.config import AgentConfig
 from agent.telemetry import Event, Item, Metric
 from agent.telemetry.metrics import declared as the
 from agent.watchdog.hang import Standing
+from agent.workers.memory.growth import NO_MEMORY, HostMemory
 from drumbeat.command.metrics import BUILD, Sample
 
 _STATUS, _EXPIRED = "drumbeat.worker.status.", "drumbeat.watchdog.expired"
@@ -28,6 +29,7 @@ class Look(NamedTuple):
     round_id: int | None
     spooled: int
     standings: tuple[Standing, ...]
+    memory: HostMemory = NO_MEMORY
 
 
 class Tally:
@@ -69,6 +71,11 @@ class Tally:
                 yield the.STEP_TIME, rank, round(worker.step_time_s, 6)
             if worker.heartbeat_at is not None:
                 yield the.HEARTBEAT, rank, round(worker.heartbeat_at + epoch_s, 3)
+        for each in look.memory.workers:
+            yield the.WORKER_MEMORY, (str(each.local_rank),), float(each.resident_bytes)
+        if look.memory.limit_bytes:
+            yield the.MEMORY_USED, (), float(look.memory.used_bytes)
+            yield the.MEMORY_LIMIT, (), float(look.memory.limit_bytes)
 
     def _counted(self) -> Iterator[Sample]:
         counted = (

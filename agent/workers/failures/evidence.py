@@ -10,13 +10,11 @@ import shutil
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from signal import Signals
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.runtime.leftovers import PREFIX
 from agent.workers.failures.exit_status import (
     Evidence,
     KernelLine,
@@ -25,13 +23,13 @@ from agent.workers.failures.exit_status import (
     explain,
     signal_within,
 )
+from agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs
 
 LOG_BYTES_MAX = (
     256 * 1024
 )  # read at one go; a kernel that says more is flooded: the rest is skipped
 LOG_LINES_MAX = 200
 _RECORD_BYTES_MAX = 8192  # the longest record of /dev/kmsg; a shorter read of one fails
-_FILE_BYTES_MAX = 64 * 1024
 _PREFIX = re.compile(r"\d+,\d+,\d+,[^;]*;")
 _OOM_KILL = re.compile(r"[Kk]illed process (\d{1,9})\b")
 _PROCESS = re.compile(r"(?:\bpid\b[ =:'\"]*|\bprocess |\[)(\d{1,9})\b")
@@ -48,7 +46,7 @@ class Explainer:
         self._root = root
         self._kernel_log = KernelLog(root / "dev/kmsg")
         # By pid; "self" is the agent, where a worker is looked for that was gone too soon.
-        self._cgroups: dict[int | str, _Cgroup] = {}
+        self._cgroups: dict[int | str, Cgroup] = {}
         self._before: dict[Path, MemoryGroup] = {}
         self._host_before: int | None = None
 
@@ -64,19 +62,23 @@ class Explainer:
         """Note where workers are accounted for, which can't be read once they are gone."""
         for pid in pids:
             memberships = self._root / "proc" / str(pid) / "cgroup"
-            if (cgroup := _find_cgroup(memberships, self._root / "sys/fs/cgroup")) is not None:
+            if (cgroup := find_cgroup(memberships, self._root / "sys/fs/cgroup")) is not None:
                 self._cgroups[pid] = cgroup
                 if cgroup.directory not in self._before:
                     self._before[cgroup.directory] = cgroup.memory()
 
     def explain(self, ended: Evidence) -> str:
         """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
+        return explain(self.completed(ended))
+
+    def completed(self, ended: Evidence) -> Evidence:
+        """Add what this host tells of the end of a worker, or the supervisor."""
         signal = signal_within(ended.exit_code)
         if ended.is_stopped:
-            return explain(ended)
+            return ended
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
-            return explain(replace(ended, missing_script=str(self._script) if is_missing else ""))
+            return replace(ended, missing_script=str(self._script) if is_missing else "")
         ended = replace(ended, kernel_lines=self._kernel_log.lines())
         if signal is Signals.SIGKILL:
             host_oom_kills = _rise(self._host_oom_kills(), self._host_before)
@@ -90,14 +92,14 @@ class Explainer:
             with suppress(OSError):
                 usage = shutil.disk_usage(self._root / "dev/shm")
                 ended = replace(ended, shared_memory=(usage.total, usage.free))
-        return explain(ended)
+        return ended
 
     def close(self) -> None:
         """Close what is open."""
         self._kernel_log.close()
 
     def _host_oom_kills(self) -> int | None:
-        return _pairs(self._root / "proc/vmstat").get("oom_kill")
+        return read_pairs(self._root / "proc/vmstat").get("oom_kill")
 
 
 def space_of(directory: Path) -> Space | None:
@@ -107,50 +109,6 @@ def space_of(directory: Path) -> Space | None:
         blocks = found.f_bavail if os.geteuid() else found.f_bfree  # some are root's
         inodes = found.f_favail if os.geteuid() else found.f_ffree
         return Space(str(directory), blocks * found.f_frsize, inodes if found.f_files else None)
-    return None
-
-
-class _Cgroup(Struct, frozen=True):
-    name: str
-    directory: Path
-    is_unified: bool
-
-    @property
-    def events(self) -> Path:
-        return self.directory / ("memory.events" if self.is_unified else "memory.oom_control")
-
-    def memory(self) -> MemoryGroup:
-        events = _pairs(self.events)
-        hits, limit = events.get("max"), _number(_read(self.directory / "memory.max"))
-        if not self.is_unified:
-            hits = _number(_read(self.directory / "memory.failcnt"))
-            limit = _number(_read(self.directory / "memory.limit_in_bytes"))
-        # Version 1 writes "none" as a number near the end of all numbers.
-        limit = limit if limit is not None and limit < 2**60 else None
-        return MemoryGroup(self.name, events.get("oom_kill"), hits, limit)
-
-
-def _find_cgroup(memberships: Path, root: Path) -> _Cgroup | None:
-    """Return the cgroup that accounts for a process's memory; ``None`` if it can't be seen."""
-    name, is_unified = "", True
-    for line in _read(memberships).splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if "memory" in controllers.split(","):
-            name, root, is_unified = path, root / "memory", False
-            break
-        if not controllers:
-            name = path or name
-    own_path = PurePosixPath(name.strip())
-    if own_path.name.startswith(PREFIX):  # the agent's, which has no memory controller
-        own_path = own_path.parent
-        name = str(own_path)
-    parts = own_path.parts[1:]
-    # A container may see its own cgroup as the root, under a name that only its host knows.
-    own = [root.joinpath(*parts)] if ".." not in parts else []
-    for directory in (*own, root):
-        cgroup = _Cgroup(name.strip(), directory, is_unified)
-        if name and cgroup.events.exists():
-            return cgroup
     return None
 
 
@@ -207,22 +165,3 @@ class KernelLog:
 
 def _rise(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else max(0, now - before)
-
-
-def _read(path: Path) -> str:
-    """Return the beginning of a file; empty if it can't be read."""
-    with suppress(OSError, ValueError), path.open("rb") as file:
-        return file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
-    return ""
-
-
-def _pairs(path: Path) -> dict[str, int]:
-    """Read lines of a name and a number."""
-    pairs = (line.partition(" ") for line in _read(path).splitlines())
-    numbers = ((name, _number(value)) for name, _, value in pairs)
-    return {name: number for name, number in numbers if number is not None}
-
-
-def _number(text: str) -> int | None:
-    stripped = text.strip()
-    return int(stripped) if stripped.isdecimal() and len(stripped) < 32 else None

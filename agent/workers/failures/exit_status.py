@@ -4,7 +4,8 @@ from signal import Signals
 
 from msgspec import Struct
 
-from drumbeat.format import count
+from agent.workers.memory.growth import LastMemory
+from drumbeat.format import count, format_size
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 EXPLANATION_CHARACTERS_MAX = 2000
@@ -87,6 +88,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     kernel_lines: tuple[KernelLine, ...] | None = None
     shared_memory: tuple[int, int] | None = None
     missing_script: str = ""
+    last_memory: LastMemory | None = None
 
 
 class Space(Struct, frozen=True):
@@ -174,9 +176,22 @@ def explain(evidence: Evidence) -> str:
     return why[:EXPLANATION_CHARACTERS_MAX]
 
 
+def out_of_memory(evidence: Evidence) -> str:
+    """Say in one line that the kernel ended the worker for want of memory; empty if it did not."""
+    if evidence.is_stopped or signal_within(evidence.exit_code) is not Signals.SIGKILL:
+        return ""
+    lines = evidence.kernel_lines or ()
+    is_certain = any(line.is_oom_kill and line.pid == evidence.pid for line in lines)
+    if not is_certain and not (evidence.memory and evidence.memory.oom_kills):
+        return ""
+    last = evidence.last_memory
+    size = f", with {format_size(last.resident_bytes)} of memory" if last else ""
+    return f"{'' if is_certain else 'very likely '}ended by {_OOM_KILLER}{size}"
+
+
 def _signalled(signal: Signals, evidence: Evidence) -> str:
     if signal is Signals.SIGKILL:
-        return _killed(evidence)
+        return "; ".join(filter(None, (_killed(evidence), _last_memory(evidence.last_memory))))
     if signal is Signals.SIGBUS or signal in _CRASHES:
         why = [_CRASHES[signal]] if signal in _CRASHES else _bus_error(evidence.shared_memory)
         lines = [line for line in evidence.kernel_lines or () if not line.is_oom_kill]
@@ -196,7 +211,7 @@ def _killed(evidence: Evidence) -> str:
         if line.pid == evidence.pid:
             return f"{_OOM_KILLER} ended it: {_quoted(line)}"
     since = "since the round began"
-    limit = f" with its limit of {_size(memory.limit_bytes)}" if memory.limit_bytes else ""
+    limit = f" with its limit of {format_size(memory.limit_bytes)}" if memory.limit_bytes else ""
     group = f"cgroup {memory.name}{limit}"
     if number := memory.oom_kills or max(evidence.host_oom_kills or 0, len(kills)):
         likely, where = ("very likely", group) if memory.oom_kills else ("perhaps", "this host")
@@ -218,12 +233,21 @@ def _killed(evidence: Evidence) -> str:
     )
 
 
+def _last_memory(last: LastMemory | None) -> str:
+    if last is None:
+        return ""
+    where = "its cgroup" if last.is_cgroup else "its host"
+    limit = f" of {format_size(last.limit_bytes)}" if last.limit_bytes else ""
+    of_all = f", and {where} {format_size(last.used_bytes)}{limit}" if last.used_bytes else ""
+    return f"{last.ago_s:.1f} s before, its process used {format_size(last.resident_bytes)}{of_all}"
+
+
 def _bus_error(shared_memory: tuple[int, int] | None) -> list[str]:
     text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
     advice = "in a container --shm-size gives more of it"
     if shared_memory is not None:
         size, free = shared_memory
-        text += f" ({_size(size)}, of which {_size(free)} are free now)"
+        text += f" ({format_size(size)}, of which {format_size(free)} are free now)"
         if size <= _DOCKER_SHARED_MEMORY_BYTES:
             advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
     return [text, advice]
@@ -244,8 +268,3 @@ def _exited(code: int, evidence: Evidence) -> str:
 
 def _quoted(line: KernelLine) -> str:
     return f"{line.text[:_KERNEL_CHARACTERS_MAX]!r}"
-
-
-def _size(count: int) -> str:
-    unit, name = (1024 * _MIB, "GiB") if count >= 1024 * _MIB else (_MIB, "MiB")
-    return f"{count / unit:.1f} {name}"

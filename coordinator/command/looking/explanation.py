@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from drumbeat.durations import format_duration
-from drumbeat.format import count, listed, one_line
+from drumbeat.format import count, format_size, listed, one_line
 
 Document = dict[str, Any]
 
@@ -22,6 +22,7 @@ _CARRIED_OUT = frozenset(
 )
 _STEPS_SHOWN = 5  # the latest decisions that are told
 _STRAGGLERS_SHOWN = 4
+_GROWING_SHOWN = 4
 _STEPS = frozenset(
     {
         "agent_removed",
@@ -103,12 +104,24 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
         took, median = format_duration(each["step_time_s"]), format_duration(each["median_s"])
         who = f"Rank {each['rank']} on {each['name']}"
         yield f"{who} takes {took} for a step, the median of its peers is {median}."
+    yield from map(_growing, status["memory_growth"][:_GROWING_SHOWN])
     yield from _absent(status)
 
 
 def _to_kill(hang: Document) -> str:
     """Return the option that ends a worker for what is only reported by default."""
     return "`--exit-timeout 5m`" if hang["limit"] == "exit" else "`--progress-timeout auto`"
+
+
+def _growing(worker: Document) -> str:
+    """Say that a worker's memory grows, and how much there is."""
+    pace, size = format_size(worker["memory_growth_bytes"]), format_size(worker["memory_bytes"])
+    text = f"Rank {worker['rank']} on {worker['name']} uses {size} of memory, {pace} more a minute"
+    if not worker["limit_bytes"] or not worker["used_bytes"]:
+        return f"{text}."
+    whose = "cgroup" if worker["is_cgroup"] else "host"
+    used, limit = format_size(worker["used_bytes"]), format_size(worker["limit_bytes"])
+    return f"{text}; its {whose} is at {used} of {limit}."
 
 
 def _stopped(workers: Iterable[Document]) -> Iterator[str]:

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from coordinator.core.model import HostMemory, WorkerMemory
 from coordinator.core.progress.behind import BEHIND_KEPT_MAX, Laggard, named
 from coordinator.core.progress.worker_progress import WorkerProgress
 
 # Workers shown of a run: more than one sees at a glance anyway.
 ROWS_MAX = 64
+# Ranks named whose memory grows.
+GROWING_MAX = 16
 
 
 class Glimpse(NamedTuple):
@@ -27,6 +30,17 @@ class Glimpse(NamedTuple):
     local_world_size: int
     workers: Sequence[WorkerProgress]
     behind: Mapping[int, Laggard] = {}  # those of them that are behind, by local rank
+    memory: HostMemory | None = None  # of the workers of its seat
+
+
+class Growing(NamedTuple):
+    """A worker whose memory grows. The first in order is soonest at the limit."""
+
+    left_minutes: float  # at this pace, until the limit; infinite if that is not known
+    rank: int
+    incarnation: str
+    worker: WorkerMemory
+    host: HostMemory
 
 
 # What tells most comes first: who is away, has failed, is behind, was silent for longest; then
@@ -44,6 +58,7 @@ class Overview:
     _behind_count: int = 0
     _chosen: list[tuple[_Key, str, int]] = field(default_factory=list)
     _last: _Key | None = None  # what comes behind it is not shown
+    _growing: list[Growing] = field(default_factory=list)
 
     def take(self, agent: Glimpse) -> None:
         """Pass one agent."""
@@ -53,6 +68,7 @@ class Overview:
             least = min((worker.steps for worker in agent.workers), default=math.inf)
             self._behind_count += len(agent.behind)
             self._behind += islice(agent.behind.values(), BEHIND_KEPT_MAX - len(self._behind))
+            self._take_memory(agent, agent.rank_first)
         heard_at = math.inf if agent.heard_at is None else agent.heard_at
         if self._last is None or self._key(agent, least, heard_at, 0) < self._last:
             steps = {worker.local_rank: worker.steps for worker in agent.workers}
@@ -67,6 +83,10 @@ class Overview:
         """Name the ranks that are behind; empty if none is."""
         return named(self._behind, self._behind_count)
 
+    def growing(self) -> list[Growing]:
+        """Return the workers whose memory grows, by rank; of too many the most urgent."""
+        return sorted(sorted(self._growing)[:GROWING_MAX], key=lambda each: each.rank)
+
     def chosen(self) -> dict[str, list[int]]:
         """Return the local ranks to show by agent, as they are listed; of a standby it is 0."""
         self._drop_surplus(self.rows_max)
@@ -74,6 +94,19 @@ class Overview:
         for _, incarnation, local_rank in sorted(self._chosen, key=lambda row: row[0][-1]):
             found.setdefault(incarnation, []).append(local_rank)
         return found
+
+    def _take_memory(self, agent: Glimpse, rank_first: int) -> None:
+        if (host := agent.memory) is None:
+            return
+        left = host.limit_bytes - host.used_bytes
+        for worker in host.workers:
+            if grows := worker.growth_bytes:
+                minutes = left / grows if host.limit_bytes else math.inf
+                rank = rank_first + worker.local_rank
+                found = Growing(minutes, rank, agent.incarnation, worker, host)
+                self._growing.append(found)
+        if len(self._growing) > 2 * GROWING_MAX:
+            self._growing = sorted(self._growing)[:GROWING_MAX]
 
     def _key(self, agent: Glimpse, steps: float, heard_at: float, local_rank: int) -> _Key:
         is_fine = not agent.has_failed

@@ -41,6 +41,12 @@ export function number(value) {
   return value == null ? "–" : String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 }
 
+/** A size of memory: "1.5 GiB", "300.0 MiB". */
+export function size(bytes) {
+  if (bytes == null) return "–";
+  return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+}
+
 /** "1 agent", "2 agents". */
 export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;

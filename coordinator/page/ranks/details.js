@@ -1,12 +1,12 @@
 /** One rank: where it runs, what it does, and its stacks on demand. */
 
 import { fill, h, line, setText, show } from "../base/dom.js";
-import { duration, number } from "../base/format.js";
+import { duration, number, size } from "../base/format.js";
 import { STATES } from "./columns.js";
 
 const FACTS = [
   ["host", "Host"], ["pid", "Process"], ["state", "State"], ["step", "Step"], ["step-time", "Step time"],
-  ["scope", "In"], ["silence", "Silent"],
+  ["scope", "In"], ["silence", "Silent"], ["memory", "Memory"],
 ];
 
 export class RankDetails {
@@ -27,7 +27,7 @@ export class RankDetails {
   /** Show a rank, or none. */
   show(rank, ranks = null) {
     this.rank = rank;
-    this.worker = null;
+    this.worker = this.limit = null;
     this.asking?.abort();
     show(this.element, rank != null);
     if (rank == null) return;
@@ -51,6 +51,7 @@ export class RankDetails {
     const since = worker?.scope === each.scope && worker?.scope_age_s != null ? ` for ${duration(worker.scope_age_s)}` : "";
     this.#fact("scope", each.scope == null ? "–" : line(each.scope) + since);
     this.#fact("silence", duration(each.silenceS));
+    this.#fact("memory", memory(worker, this.limit));
     this.ranks = ranks;
   }
 
@@ -65,7 +66,9 @@ export class RankDetails {
     try {
       const { agents } = await this.context.api("agents", { query: { first: at, page_size: 1 }, signal: this.asking.signal });
       if (this.rank !== rank) return;
-      this.worker = agents.flatMap((agent) => agent.workers).find((worker) => worker.rank === rank) ?? null;
+      const agent = agents.find(({ workers }) => workers.some((worker) => worker.rank === rank));
+      this.worker = agent?.workers.find((worker) => worker.rank === rank) ?? null;
+      this.limit = agent?.memory ?? null;
       this.refresh(this.ranks);
     } catch (error) {
       if (error.name !== "AbortError") this.#fact("pid", "–");
@@ -86,6 +89,15 @@ export class RankDetails {
       if (this.rank === rank) this.button.disabled = false;
     }
   }
+}
+
+/** What a rank's process uses, by how much that grows, and how full its cgroup or host is. */
+function memory(worker, limit) {
+  if (worker?.memory_bytes == null) return "–";
+  const grows = worker.memory_growth_bytes ? `, ${size(worker.memory_growth_bytes)} more a minute` : "";
+  const whole = limit?.limit_bytes && limit.used_bytes != null
+    ? `; ${limit.is_cgroup ? "cgroup" : "host"} at ${size(limit.used_bytes)} of ${size(limit.limit_bytes)}` : "";
+  return size(worker.memory_bytes) + grows + whole;
 }
 
 /** The stacks of one rank: where it is, then all its calls. */

@@ -27,6 +27,7 @@ from agent.telemetry.metrics.host import Host
 from agent.telemetry.metrics.tally import Look
 from agent.watchdog.hang import Standing
 from agent.workers.devices.gpus import Gpu
+from agent.workers.memory.growth import HostMemory, WorkerMemory
 from tests.support.agents import CONFIG
 from tests.support.certificates import CertificateAuthority
 from tests.support.scraped import names, values
@@ -44,6 +45,9 @@ LOOK = Look(
     round_id=3,
     spooled=1,
     standings=(Standing(local_rank=1, step=7, heartbeat_at=10.0),),
+    memory=HostMemory(
+        workers=(WorkerMemory(local_rank=1, resident_bytes=5),), used_bytes=14, limit_bytes=16
+    ),
 )
 GPU = Gpu(index=2, uuid="u", name="n", memory_bytes=100, memory_used_bytes=40, pci_address="")
 
@@ -115,6 +119,9 @@ async def test_a_scrape_tells_how_the_agent_is_and_what_it_has_done() -> None:
     assert found["drumbeat_agent_hangs_total", "progress"] == 1.0
     assert found["drumbeat_agent_stage_duration_seconds_sum", "rendezvous"] == 1.5
     assert found["drumbeat_worker_step", "1"] == 7.0
+    assert found["drumbeat_worker_memory_resident_bytes", "1"] == 5.0
+    assert found["drumbeat_agent_memory_used_bytes",] == 14.0
+    assert found["drumbeat_agent_memory_limit_bytes",] == 16.0
     assert found["drumbeat_host_gpu_memory_used_bytes", "2"] == 40.0
     assert found["drumbeat_host_memory_available_bytes",] > 0
     assert found["drumbeat_host_cpu_seconds_total", "user"] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
@@ -27,6 +28,7 @@ from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
+from agent.workers.memory.reader import MemoryReader
 from agent.workers.output.kept import KeptOutput
 from coordinator.command.calls import perform
 from coordinator.command.requests import ResetLimits
@@ -56,6 +58,7 @@ class Watched:
         self.error: Exception | None = None
         self.limits: Mapping[str, float] = {}
         self.known_pids: dict[int, int] = {}
+        self.memory = MemoryReader()
 
     def standings(self, _round_id: int | None) -> list[Standing]:
         if self.error is not None:
@@ -147,6 +150,20 @@ async def test_processes_of_workers_are_told_once_in_a_session(spool: Spool) -> 
             beat = await session.wait_for(partial(_has_alive, alive))
             told.append(list(beat.pids))
         assert told == [[], [0, 8], [], [7, 8], []]
+
+
+async def test_a_beat_tells_what_the_memory_of_the_workers_is_then(spool: Spool) -> None:
+    async with fake_coordinator() as head, a_session(head.port, spool) as scene:
+        session = await head.session()
+        await scene.event(SessionWelcomed)
+        scene.watched.known_pids = {1: os.getpid()}
+        scene.session.send_beat(replace(BEAT, round_id=0, workers_alive=1))
+        memory = (await session.wait_for(partial(_has_alive, 1))).memory
+        assert [each.local_rank for each in memory.workers] == [1]
+        assert 0 < memory.workers[0].resident_bytes < memory.limit_bytes
+        scene.watched.known_pids = {}
+        scene.session.send_beat(replace(BEAT, round_id=0, workers_alive=2))
+        assert not (await session.wait_for(partial(_has_alive, 2))).HasField("memory")
 
 
 def _has_alive(workers: int, beat: session_pb2.Beat) -> bool:

@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from coordinator.command import cli
 from coordinator.command.looking import screens
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
+from drumbeat.v1.failure_pb2 import HostMemory, WorkerMemory
 from tests.support.wire import Client, FakeAgent, coordinator, spec
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -65,6 +66,17 @@ async def two_hosts(client: Client) -> list[FakeAgent]:
                 progress_age=Duration(seconds=10),
             )
         agent.beat.pids.extend([100, 0])
+        agent.beat.memory.CopyFrom(
+            HostMemory(
+                workers=[
+                    WorkerMemory(local_rank=1, resident_bytes=7, growth_bytes=5),
+                    WorkerMemory(local_rank=9, resident_bytes=7, growth_bytes=5),
+                ],
+                used_bytes=14,
+                limit_bytes=16,
+                is_cgroup=True,
+            )
+        )
         await agent.say(RUNNING)
         del agent.beat.pids[:]
         await agent.say(RUNNING)
@@ -118,9 +130,14 @@ async def test_the_documents_are_those_of_the_docs(
     (worker, other) = alice["workers"]
     assert (worker["local_rank"], worker["step"], worker["step_time_s"]) == (0, 7, 0.25)
     assert (worker["pid"], other["pid"]) == (100, None)
+    assert (worker["memory_bytes"], other["memory_bytes"]) == (None, 7)
+    assert (worker["memory_growth_bytes"], other["memory_growth_bytes"]) == (0, 5)
+    assert alice["memory"] == {"used_bytes": 14, "limit_bytes": 16, "is_cgroup": True}
+    ranks = [agent["workers"][1]["rank"] for agent in (alice, bob)]
+    assert [each["rank"] for each in status["memory_growth"]] == sorted(ranks)
     assert [event["kind"] for event in status["events"]][-1] == "round_started"
     page = (DOCS / "operating.md").read_text()
-    for document in (status, alice, worker, status["events"][0]):
+    for document in (status, alice, worker, status["events"][0], status["memory_growth"][0]):
         assert [key for key in document if f"`{key}`" not in page] == []
 
 

@@ -19,8 +19,10 @@ from agent.workers.failures.exit_status import (
     describe_exit,
     describe_full,
     explain,
+    out_of_memory,
     signal_within,
 )
+from agent.workers.memory.growth import LastMemory
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 MIB = 1024 * 1024
@@ -77,6 +79,38 @@ def test_a_risen_counter_of_the_cgroup_is_very_likely_it() -> None:
 def test_a_kill_elsewhere_on_the_host_is_perhaps_it(evidence: Evidence) -> None:
     text = said(-9, evidence)
     assert text.startswith("perhaps the kernel's out-of-memory killer: it ended 3 processes of")
+
+
+def test_a_kill_tells_what_the_process_and_its_cgroup_used_last() -> None:
+    last = LastMemory(
+        resident_bytes=900 * MIB,
+        ago_s=0.42,
+        used_bytes=2000 * MIB,
+        limit_bytes=2048 * MIB,
+        is_cgroup=True,
+    )
+    seen = saw(memory=a_group(1), last_memory=last)
+    assert said(-9, seen).endswith(
+        "; 0.4 s before, its process used 900.0 MiB, and its cgroup 2.0 GiB of 2.0 GiB"
+    )
+    headline = "very likely ended by the kernel's out-of-memory killer, with 900.0 MiB of memory"
+    assert out_of_memory(replace(seen, exit_code=-9, pid=PID)) == headline
+    logged = replace(seen, exit_code=-9, pid=PID, kernel_lines=(a_kill(PID),))
+    assert out_of_memory(logged) == headline.removeprefix("very likely ")
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        saw(memory=a_group(0)),
+        saw(host_oom_kills=3),
+        saw(memory=a_group(1), is_stopped=True),
+    ],
+)
+def test_a_kill_that_may_have_another_reason_is_not_called_out_of_memory(
+    evidence: Evidence,
+) -> None:
+    assert out_of_memory(replace(evidence, exit_code=-9, pid=PID)) == ""
 
 
 def test_an_old_kernel_only_tells_that_the_limit_was_hit() -> None:

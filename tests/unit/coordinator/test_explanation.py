@@ -29,6 +29,25 @@ def explain(run: pb.Run, *agents: pb.Agent, events: Any = (), behind: str = "") 
     return explanation(status_document(overview, agents, events), verdict)
 
 
+def test_memory_that_grows_is_told_with_how_much_is_left() -> None:
+    gib = 2**30
+    grows = pb.MemoryGrowth(
+        rank=3,
+        name="gpu1",
+        worker=failure_pb2.WorkerMemory(resident_bytes=9 * gib, growth_bytes=gib),
+        used_bytes=14 * gib,
+        limit_bytes=16 * gib,
+        is_cgroup=True,
+    )
+    run = pb.Run(run_id="mt5", phase=pb.RUN_PHASE_RUNNING, reason="3 agents")
+    overview = pb.GetOverviewResponse(run=run, memory_growth=[grows])
+    what = explanation(status_document(overview, ()), None)["what"]
+    assert (
+        "Rank 3 on gpu1 uses 9.0 GiB of memory, 1.0 GiB more a minute; its cgroup is at 14.0 GiB "
+        "of 16.0 GiB." in what
+    )
+
+
 def test_a_failed_run_is_explained_by_its_root_cause() -> None:
     cause = failure_pb2.FailureRecord(
         host="gpu3",

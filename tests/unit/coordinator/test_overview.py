@@ -6,7 +6,8 @@ import asyncio
 import math
 import random
 
-from coordinator.core.progress.overview import ROWS_MAX, Glimpse, Overview
+from coordinator.core.model import HostMemory, WorkerMemory
+from coordinator.core.progress.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
 from coordinator.core.progress.worker_progress import (
     BEHIND_SHOWN_MAX,
     Laggards,
@@ -49,6 +50,21 @@ def overview_of(*agents: Glimpse, rows_max: int = ROWS_MAX) -> Overview:
 def of(story: Story, overviews: Overviews, **asked: bool) -> query_pb2.GetOverviewResponse:
     get = overviews.get(story.state(), story.run(), is_repeated=False, **asked)
     return asyncio.run(get)
+
+
+def test_the_ranks_whose_memory_grows_are_named_and_of_too_many_the_most_urgent() -> None:
+    def host(used_bytes: int, *growth: int) -> HostMemory:
+        workers = tuple(
+            WorkerMemory(local_rank=i, resident_bytes=1, growth_bytes=each)
+            for i, each in enumerate(growth)
+        )
+        return HostMemory(workers=workers, used_bytes=used_bytes, limit_bytes=100)
+
+    few = overview_of(agent(0, 1, 1, memory=host(10, 0, 5)), agent(1, 1, 1, memory=host(10, 0, 0)))
+    assert [(each.rank, each.left_minutes) for each in few.growing()] == [(1, 18.0)]
+    agents = [agent(i, 1, memory=host(i % 90, 1)) for i in range(5 * GROWING_MAX)]
+    ranks = [each.rank for each in overview_of(*agents).growing()]
+    assert ranks == list(range(4 * GROWING_MAX, 5 * GROWING_MAX))
 
 
 def test_of_few_workers_all_are_shown_in_order_and_standbys_behind_them() -> None:
