@@ -30,6 +30,7 @@ class SessionWelcomed(Struct, frozen=True, kw_only=True):
     pace: Pace
     term: int = 0  # of an answer
     takes_evidence: bool = False  # of all ranks, before a worker is killed
+    name: str = ""  # of this agent among those of its run; empty: not told
 
 
 class DirectiveReceived(Struct, frozen=True, kw_only=True):

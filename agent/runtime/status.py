@@ -63,6 +63,8 @@ class OwnStatus:
     def saw(self, event: ev.Event | None, core: AgentCore, *, now: float) -> AgentStatus:
         """Take in what happened and what the core made of it; return the status."""
         match event:
+            case ev.SessionWelcomed(name=name) if name:
+                self._name = name
             case ev.WorkersStarted():
                 self._round_id = event.round_id
                 self._started = {rank: (pid, now) for rank, pid in event.pids.items()}

@@ -258,6 +258,7 @@ class Session:
                 pace=pace,
                 term=term,
                 takes_evidence=EVIDENCE in welcome.features,
+                name=welcome.name,
             )
         )
         self._welcomed.set()

@@ -100,6 +100,8 @@ class History:
         """Take in an event (``None``: the start); return what there is to say, in order."""
         before, current = self._standing, self._read_standing()
         self._standing, self._now, self._lines = current, now, []
+        if isinstance(event, ev.SessionWelcomed):
+            self._host = event.name or self._host
         if isinstance(event, ev.SuspendRequested):
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")

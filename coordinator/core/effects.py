@@ -48,10 +48,11 @@ class KeepForgets(Struct, frozen=True, kw_only=True):
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
-    """Answer ``Hello``."""
+    """Answer ``Hello``, and again once an agent that waited outside is let in."""
 
     session_id: str
     pace: Pace
+    name: str = ""  # of the agent in the run; empty: it is no member
 
 
 class TellAuthorities(Struct, frozen=True, kw_only=True):

@@ -324,13 +324,14 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
     """Write what an agent of this run is told, by a coordinator of this term."""
     kind: dict[str, Any]
     match effect:
-        case fx.Welcome(session_id=session_id, pace=pace):
+        case fx.Welcome(session_id=session_id, pace=pace, name=name):
             welcome = session_pb2.Welcome(
                 session_id=session_id,
                 pace=_PACE.write(pace),
                 version=VERSION,
                 term=term,
                 features=FEATURES,
+                name=name,
             )
             return session_pb2.Directive(welcome=welcome)
         case fx.SetPace(pace=pace):

@@ -805,6 +805,7 @@ class Welcome(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     FEATURES_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """To be repeated in every fence of this session."""
     version: builtins.str
@@ -813,6 +814,10 @@ class Welcome(google.protobuf.message.Message):
     """Term of its leadership, at least 1; it only rises from one leader to the next. The
     agent repeats the highest it has seen in every later `Hello`, and takes no word of a
     coordinator with a lower one: that has been deposed.
+    """
+    name: builtins.str
+    """Name of the agent among the agents of the run; empty while it waits outside. An agent that is
+    let in later is welcomed again.
     """
     @property
     def pace(self) -> Global___Pace:
@@ -830,9 +835,10 @@ class Welcome(google.protobuf.message.Message):
         version: builtins.str = ...,
         features: collections.abc.Iterable[builtins.str] | None = ...,
         term: builtins.int = ...,
+        name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pace", b"pace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["features", b"features", "pace", b"pace", "session_id", b"session_id", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["features", b"features", "name", b"name", "pace", b"pace", "session_id", b"session_id", "term", b"term", "version", b"version"]) -> None: ...
 
 Global___Welcome: typing_extensions.TypeAlias = Welcome
 

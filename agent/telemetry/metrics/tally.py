@@ -41,6 +41,8 @@ class Tally:
 
     def saw(self, event: ev.Event | None, items: Iterable[Item]) -> Iterator[Sample]:
         """Take in what happened, and what telemetry says of it; yield what took how long."""
+        if isinstance(event, ev.SessionWelcomed):
+            self._name = event.name or self._name
         if isinstance(event, ev.SessionLost):
             self._count(the.SESSIONS_LOST.name)
         for item in items:

@@ -311,24 +311,25 @@ class Run(RunContext):
         incarnation, state = event.agent.incarnation, self.state
         is_member = incarnation in state.members
         if not is_member and incarnation in state.drained:
-            self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+            self._welcome(event.session_id)
             self._release(event.session_id, state.drained[incarnation])
             return
         if error := refusal(self.state, event, self.policy, workers=self._workers):
             self._reject(event.session_id, error)
             return
         drain = None if is_member else self._drain_of(event)
-        welcome = fx.Welcome(session_id=event.session_id, pace=self.members.pace)
         if drain is None:
-            self._enter(event, now, welcome)
+            self._enter(event, now)
             return
-        self.effects.append(welcome)
+        self._welcome(event.session_id)
         self._hold(event, drain)
 
-    def _enter(
-        self, event: ev.SessionOpened, now: float, welcome: fx.Welcome | None = None
-    ) -> None:
-        """Let an agent in; one that waited outside was welcomed before."""
+    def _welcome(self, session_id: str, name: str = "") -> None:
+        pace = self.members.pace
+        self.effects.append(fx.Welcome(session_id=session_id, pace=pace, name=name))
+
+    def _enter(self, event: ev.SessionOpened, now: float) -> None:
+        """Let an agent in; one that waited outside was welcomed before, without its name."""
         incarnation, held = event.agent.incarnation, event.beat.round_id
         seen = 0 if held is None else held + 1
         if (member := self.state.members.get(incarnation)) is not None:
@@ -348,8 +349,7 @@ class Run(RunContext):
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
         self._phase.connected(incarnation, now=now)
-        if welcome is not None:
-            self.effects.append(welcome)
+        self._welcome(event.session_id, self.state.members[incarnation].name)
         if (limits := self.state.limits) is not None:
             self.effects.append(fx.TellLimits(session_id=event.session_id, limits=limits))
         self.tell([incarnation])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from coordinator.core import effects as fx
+from coordinator.core.events import DrainAsked
 from coordinator.core.membership.admission import numbered
 from tests.support.world import Story, a_story, an_agent
 
@@ -22,6 +26,18 @@ def test_a_name_that_is_taken_gets_the_next_number() -> None:
     assert numbered(an_agent("b", host="node7"), {"node7#3"}).name == "node7"
     assert numbered(an_agent("c", host="node7"), {"node7", "node7#3"}).name == "node7#2"
     assert numbered(an_agent("d", host="node7"), {"node7", "node7#2", "node7#3"}).name == "node7#4"
+
+
+def test_an_agent_is_told_its_name_also_when_it_is_let_in_after_a_drain() -> None:
+    story = two_on_one_host()
+    story.join("c", host="node7")
+    assert [welcome.name for welcome in story.of(fx.Welcome)] == ["node7#3"]
+    ask = partial(DrainAsked, request_id=1, caller="op")
+    story.handle(ask(name="late"))
+    story.join("d", host="late")
+    assert [welcome.name for welcome in story.of(fx.Welcome)] == [""]
+    story.handle(ask(name="late", is_lifted=True))
+    assert [welcome.name for welcome in story.of(fx.Welcome)] == ["late"]
 
 
 def test_agents_of_one_host_are_told_apart_in_reasons() -> None:

@@ -46,7 +46,7 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
         fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec)),
         fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a, at_s=START)),
         fx.Decided(run_id=RUN, decision="agent admitted", reason="a joined"),
-        fx.Welcome(session_id="s1", pace=pace),
+        fx.Welcome(session_id="s1", pace=pace, name="a"),
         fx.Direct(session_id="s1", state=waiting),
     ]
     effects = story.join("b")
@@ -68,7 +68,7 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
     assert effects == [
         fx.Persist(run_id=RUN, record=AgentAdmitted(agent=b, at_s=START)),
         fx.Decided(run_id=RUN, decision="agent admitted", reason="b joined"),
-        fx.Welcome(session_id="s2", pace=pace),
+        fx.Welcome(session_id="s2", pace=pace, name="b"),
         fx.Persist(run_id=RUN, record=started),
         fx.Decided(run_id=RUN, decision="round started", reason=f"2 agents; {MET}", round_id=0),
         fx.Persist(run_id=RUN, record=ProgressNoted(marks=Marks(), at_s=START)),
