@@ -390,11 +390,12 @@ def _runs_hint(asked: Request, run_id: str) -> str:
 
 
 def _agents_like(asked: DrainAgent) -> str:
-    """Ask whether another agent or host is meant; empty if none has a like name."""
-    names = calls_of(asked).ask(lambda *opened: _names(asked, Reader(*opened)))
-    like = get_close_matches(asked.name, sorted(names)[:_COMPARED_MAX])
-    undo = f"`coordinator undrain {asked.name}` takes this one back"
-    return f"{_there(like)}; {undo}" if like else ""
+    """Warn that no agent or host has this name yet; name those that are meant, or may be."""
+    names = sorted(calls_of(asked).ask(lambda *opened: _names(asked, Reader(*opened))))
+    known = get_close_matches(asked.name, names[:_COMPARED_MAX]) or names
+    there = f"; {_there(known)}" if known else ""
+    warning = f"warning: no agent or host is called {asked.name} now"
+    return f"{warning}{there}; `coordinator undrain {asked.name}` takes the drain back"
 
 
 def _names(asked: DrainAgent, reader: Reader) -> set[str]:

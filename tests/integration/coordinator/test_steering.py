@@ -81,6 +81,28 @@ async def test_a_drained_host_is_listed_and_kept_out_until_it_is_let_in(
         again.call.cancel()
 
 
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("gpu8", "; there is gpu7"), ("elsewhere", "; there are gpu7 and lone")],
+)
+async def test_a_drain_of_an_unknown_name_warns_and_names_those_that_are_close_or_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, there: str
+) -> None:
+    async with coordinator(tmp_path) as client:
+        operator = Operator(client.port, capsys)
+        warning = f"coordinator: warning: no agent or host is called {name} now"
+        undo = f"`coordinator undrain {name}` takes the drain back"
+        assert (await operator(f"drain {name}")).err == [f"{warning}; {undo}"]
+        await operator(f"undrain {name}")
+        agents = [client.agent(incarnation=each, host=each) for each in ("gpu7", "lone")]
+        for agent in agents:
+            await agent.join()
+        done = await operator(f"drain {name}")
+        assert (done.code, done.err) == (0, [f"{warning}{there}; {undo}"])
+        for agent in agents:
+            agent.call.cancel()
+
+
 async def test_a_repeated_request_to_forget_is_recognized_after_a_restart(tmp_path: Path) -> None:
     request = control_pb2.ForgetRunRequest(run_id="run", request_id="once")
     async with coordinator(tmp_path) as client:
