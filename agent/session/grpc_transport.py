@@ -23,7 +23,7 @@ from agent.session.transport import (
 )
 from agent.workers.ports import address_towards
 from drumbeat.access.client import Credentials, Metadata
-from drumbeat.command.leader_search import is_silence
+from drumbeat.command.leader_search import is_silence, plain_details
 from drumbeat.command.settings import parse_host_port
 from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end, until_one_ends
@@ -202,10 +202,11 @@ def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_KEY and isinstance(value, bytes):
             detail.ParseFromString(value)
-    reason, refusal = error.details() or status, ""
+    details, refusal = error.details() or status, ""
+    reason = plain_details(details)
     is_silent = is_silence(reason)
     if detail.refusal and detail.refusal in common_pb2.Refusal.values():  # else of a later version
         refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
-    if not refusal:
+    if not refusal and reason == details:
         reason = f"{status.lower().replace('_', ' ')}: {reason}"
     return TransportError(reason, refusal, leader=detail.leader, is_silent=is_silent)

@@ -43,6 +43,8 @@ log = structlog.get_logger()
 
 # A write that takes longer than this counts as an outage before it returns.
 PATIENCE_S = 5.0
+# A wait that ends so late is told: the process was stopped, or its host was.
+STOOD_STILL_S = 1.0
 
 _ON_DAMAGE = 'restore a backup, or see "Damaged journals" in docs/operating.md'
 
@@ -328,10 +330,14 @@ class Driver:
     async def _wait_until_due(self) -> None:
         """Return when an event is there or a deadline has come."""
         self._due.clear()
-        due = self._turns.next_deadline()
+        due, began = self._turns.next_deadline(), self.now()
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if due is None else max(0.0, due - self.now())):
+            async with asyncio.timeout(None if due is None else max(0.0, due - began)):
                 await self._due.wait()
+        late_s = 0.0 if due is None else self.now() - max(due, began)
+        if late_s > STOOD_STILL_S and not self._is_embedded:
+            why = f"this process or its host stood still for {late_s:.1f} s"
+            log.warning("coordinator stood still", reason=f"{why}; agents get as much more time")
 
     async def _write(self, effects: Sequence[fx.Effect], now: float) -> None:
         """Return once what is to be kept of these effects is durable."""

@@ -29,6 +29,7 @@ _UNREACHED = re.compile(
     "timed out|timeout|unreachable|no route to host|resolving|resolution|fd shutdown|no answer",
     re.IGNORECASE,
 )
+_CORE = "Internal error from Core"  # gRPC could not write; the status of the call is lost then
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 
 
@@ -184,6 +185,11 @@ def is_unreached(outcome: Outcome, reason: str) -> bool:
     if outcome in (Outcome.NOT_LEADER, Outcome.REFUSED):
         return False
     return outcome is Outcome.SILENT or _UNREACHED.search(reason) is not None
+
+
+def plain_details(details: str) -> str:
+    """Return what gRPC says of a failure, in words that name what happened."""
+    return "the connection broke while a message was sent" if details == _CORE else details
 
 
 def short_reason(reason: str) -> str:

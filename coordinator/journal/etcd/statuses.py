@@ -7,6 +7,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from drumbeat.command.leader_search import plain_details
+
 
 class Meaning(Enum):
     """What follows from a failure."""
@@ -106,6 +108,7 @@ _SHOWN_MAX = 240
 
 def failure(status: str, details: str) -> Failure:
     """Return what a status of gRPC and its details say."""
+    details = plain_details(details)
     shown = _ADDRESS.sub("", details.rpartition("last error: ")[2]).strip() or status
     if len(shown) > _SHOWN_MAX:
         shown = f"{shown[: _SHOWN_MAX // 2]}…{shown[-_SHOWN_MAX // 2 :]}"

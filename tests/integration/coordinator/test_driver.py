@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from coordinator.core import effects as fx
 from coordinator.core.events import (
@@ -179,6 +180,16 @@ async def test_nothing_leaves_before_it_is_written() -> None:
         assert isinstance(desired.state, Assignment)
         started = [RunCreated, AgentAdmitted, RoundStarted, ProgressNoted]
         assert kinds(scene.journal.writes[0]) == started
+
+
+async def test_a_coordinator_that_stood_still_says_so() -> None:
+    async with Scene() as scene:
+        await take(scene.open("s1", agents=2), 1)
+        with capture_logs() as logs:
+            scene.driver._clock_offset += 25.0
+            await take(scene.open("s2", agents=2, incarnation="a2"), 1)
+    (told,) = (each for each in logs if each["event"] == "coordinator stood still")
+    assert "stood still for 2" in told["reason"]
 
 
 async def test_agents_are_told_before_those_who_watch() -> None:

@@ -128,7 +128,7 @@ async def wait_until_running(one: Coordinator) -> None:
     await wait_until(lambda: driver._turns.is_idle and not driver._turn.locked(), DEADLINE_S)
 
 
-def is_freed(what: weakref.ref[object]) -> bool:
+def is_freed(what: weakref.ref[Any]) -> bool:
     return what() is None
 
 

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.errors import NotLeader
-from drumbeat.command.leader_search import REDIRECTS_MAX, LeaderSearch, Outcome, is_silence
+from drumbeat.command.leader_search import (
+    REDIRECTS_MAX,
+    LeaderSearch,
+    Outcome,
+    is_silence,
+    plain_details,
+)
 
 NOWHERE, SILENT, BROKEN, REFUSED = (
     Outcome.NO_ANSWER,
@@ -131,6 +137,13 @@ def test_of_one_address_the_reason_is_as_it_was_given() -> None:
 def test_silence_is_told_from_other_ends(details: str) -> None:
     assert is_silence(details)
     assert not is_silence("Socket closed")
+
+
+def test_a_write_that_broke_is_told_without_the_words_of_grpc() -> None:
+    assert plain_details("Internal error from Core") == (
+        "the connection broke while a message was sent"
+    )
+    assert plain_details("Socket closed") == "Socket closed"
 
 
 ADDRESSES = st.integers(1, 5).map(lambda size: "abcde"[:size])
