@@ -5,6 +5,7 @@ CoordinatorError
  ├─ SpecMismatch              the agent's spec differs from the run's
  │   └─ RunMissesAgents       and none of the run's agents is connected
  ├─ RunClosed                 the run has ended
+ ├─ RunIdTaken                another agent has made up the same id
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
  ├─ Deposed                   another coordinator leads by now
@@ -114,6 +115,13 @@ class RunClosed(CoordinatorError):
 
     status, refusal = "FAILED_PRECONDITION", "RUN_CLOSED"
     text = "run {0!a} has ended: {1}; started again, the agent begins a new run of that name"
+
+
+class RunIdTaken(CoordinatorError):
+    """An agent made up the id of a run that lives, and is not a member of it."""
+
+    status, refusal = "FAILED_PRECONDITION", "RUN_CLOSED"
+    text = "run {0!a} is another job, which has the same made-up id; start the agent again"
 
 
 class StaleSession(CoordinatorError):

@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from agent.runtime.installation import own_process
 from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.config import AgentConfig, Program
 from agent.settings.launch_config import LaunchConfig
+from agent.settings.run_ids import make_up_run_id
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs
@@ -75,7 +75,8 @@ def launch_agent(
             exchange.write(directory / exchange.CALL, _pack(name, entrypoint, tuple(args)))
             program = Program("function", name, (str(WORKER), str(directory)))
         told: dict[str, Any] = {
-            "run_id": config.run_id or uuid.uuid4().hex,
+            "run_id": config.run_id or make_up_run_id(program.target),
+            "is_run_id_made_up": not config.run_id,
             "python": sys.executable,
             "outcome_file": str(directory / exchange.OUTCOME),
             "preload_path": () if isinstance(entrypoint, str) else tuple(sys.path),

@@ -154,7 +154,9 @@ def hello_message(
         **{name: duration(value) for name, value in durations.items() if value is not None},
     )
     return session_pb2.Hello(
-        run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec),
+        run=session_pb2.RunPurpose(
+            run_id=config.run_id, spec=spec, is_id_made_up=config.is_run_id_made_up
+        ),
         version=VERSION,
         features=_features(config),
         labels=dict(label.split("=", 1) for label in config.labels),

@@ -4,7 +4,6 @@ The options are torchrun's in meaning and spelling wherever drumbeat has the sam
 """
 
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from msgspec import Struct
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NNODES
+from agent.settings.run_ids import make_up_run_id
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, unsupported, with_variables
 from drumbeat.access import arguments
 from drumbeat.command import loading, options
@@ -85,13 +85,16 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     notes = (*translate(ctx, params), *unsupported(os.environ))
     arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
     params["min_nodes"], params["max_nodes"] = params["nnodes"]
-    params["run_id"] = _run_id_of(ctx, params)
+    given = _run_id_of(ctx, params)
     params["log_level"] = options.log_level(params["log_level"], is_quiet=params["quiet"])
     if isinstance(params["nproc_per_node"], str):
         params["nproc_per_node"] = preflight.count_workers(params["nproc_per_node"])
+    program = _program_of(params)
+    params["run_id"] = make_up_run_id(program.target) if given is None else given
     config = AgentConfig(
         **{name: params[name] for name in SETTINGS},
-        program=_program_of(params),
+        is_run_id_made_up=given is None,
+        program=program,
         python=os.environ.get(preflight.PYTHON_VARIABLE) or sys.executable,
         notes=notes,
     )
@@ -143,8 +146,8 @@ def status(*, output: str) -> StatusRequest:
     return StatusRequest(output == "json")
 
 
-def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str:
-    """Return the run id that was given, else one that is made up."""
+def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str | None:
+    """Return the run id that was given; ``None`` if one is to be made up."""
     # DRUMBEAT_RUN_ID is an option for agents and a fact for workers. An agent within a worker
     # finds the fact, unless it was changed on the way.
     source, told = options.source_of(ctx, "run_id"), os.environ.get(context.RUN_ID)
@@ -156,7 +159,7 @@ def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str:
             "--run-id is missing: it is needed with --coordinator and several machines",
             "give all machines of this training job the same name, and no other job: --run-id NAME",
         )
-    return secrets.token_hex(16)
+    return None
 
 
 def _program_of(params: dict[str, Any]) -> Program:

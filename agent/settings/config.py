@@ -88,7 +88,7 @@ class JobSettings(AccessSettings):
         "",
         kinds.RUN_ID,
         "Name of the training job, the same on all its machines: up to 128 characters of "
-        "A-Z, a-z, 0-9, '.', '_' and '-'. Made up for a job of one machine.",
+        "A-Z, a-z, 0-9, '.', '_' and '-'. Made up for a job of one machine, e.g. train-k7f2qd.",
         flags=("--run-id", "--rdzv-id"),
         variables=("PET_RDZV_ID",),
     )
@@ -437,6 +437,7 @@ class AgentConfig(JobSettings):
         "SIGUSR1 and SIGUSR2 go to the workers alone if they are not among them.",
     )
 
+    is_run_id_made_up: bool = False  # no other agent comes for this run
     program: Program
     python: str = "python"  # interpreter of the workers
     notes: tuple[str, ...] = ()  # for the user: what of the command line is not needed here

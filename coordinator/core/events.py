@@ -27,6 +27,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True):
     devices: str = ""  # its GPUs in short
     caller: str = ""  # the name of its token or certificate; empty: it was not asked for one
     features: frozenset[str] = frozenset()
+    is_id_made_up: bool = False  # by the agent, which comes alone
 
 
 class BeatReceived(Struct, frozen=True, kw_only=True):

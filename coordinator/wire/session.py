@@ -133,6 +133,7 @@ def session_opened(
             labels=labels,
             devices=one_line(gpu_summary(message), most),
             features=AGENT_FEATURES.intersection(hello.features),
+            is_id_made_up=hello.run.is_id_made_up,
         )
     except InvalidField as problem:
         raise refusal_of(problem) from None

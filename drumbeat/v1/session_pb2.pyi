@@ -290,8 +290,13 @@ class RunPurpose(google.protobuf.message.Message):
 
     RUN_ID_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
+    IS_ID_MADE_UP_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run: 1 to 128 of A-Z a-z 0-9 . _ -"""
+    is_id_made_up: builtins.bool
+    """The agent made the id up, and no other agent comes for this run. While another agent is a
+    member of a run of this id the session is refused with RUN_CLOSED.
+    """
     @property
     def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
         """How this agent was told to run it."""
@@ -301,9 +306,10 @@ class RunPurpose(google.protobuf.message.Message):
         *,
         run_id: builtins.str = ...,
         spec: drumbeat.v1.common_pb2.RunSpec | None = ...,
+        is_id_made_up: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["run_id", b"run_id", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_id_made_up", b"is_id_made_up", "run_id", b"run_id", "spec", b"spec"]) -> None: ...
 
 Global___RunPurpose: typing_extensions.TypeAlias = RunPurpose
 

@@ -36,12 +36,13 @@ def refusal(
         return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)
+    if event.is_id_made_up and state.members:
+        return errors.RunIdTaken(state.run_id)
     if found := differences(theirs=event.spec, ours=state.spec):
         return errors.SpecMismatch(state.run_id, found)
     workers += event.agent.local_world_size
-    if error := _room_error(len(state.members) + 1, workers, policy):
-        return error
-    return rounds_error(event.beat, next_round_id=state.next_round_id)
+    error = _room_error(len(state.members) + 1, workers, policy)
+    return error or rounds_error(event.beat, next_round_id=state.next_round_id)
 
 
 def _room_error(agents: int, workers: int, policy: Policy) -> errors.LimitReached | None:

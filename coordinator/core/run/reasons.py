@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -16,7 +15,6 @@ from drumbeat.format import count
 NAMES_SHOWN_MAX = 10
 
 _COULD_NOT_START = " could not start: "
-_MADE_UP_ID = re.compile("[0-9a-f]{32}")
 
 
 def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
@@ -153,6 +151,4 @@ class CoordinatorHistory:
             case "run failed" | "run succeeded" | "run stopped" if run_id in self._failing:
                 news = reason.removeprefix(self._failing.pop(run_id)).removeprefix("; ")
                 text = f"{decision}: {news}" if news else decision
-        # An id that was made up for lack of a name says nothing.
-        shown = run_id[:8] if _MADE_UP_ID.fullmatch(run_id) else run_id
-        return f"{shown}: {text}"
+        return f"{run_id}: {text}"

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from drumbeat.v1 import query_pb2, session_pb2
-from tests.support.wire import coordinator
+from tests.support.wire import FakeAgent, coordinator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,25 @@ async def test_a_run_id_that_is_used_again_leads_to_both_runs(tmp_path: Path) ->
             assert (await client.runs.GetReport(asked)).verdict == run.verdict
         with pytest.raises(grpc.aio.AioRpcError, match="there is no run 'run' of generation 3"):
             await client.runs.GetRun(query_pb2.GetRunRequest(run_id="run", generation=3))
+
+
+async def test_a_made_up_run_id_is_that_of_one_agent_while_it_lives(tmp_path: Path) -> None:
+    def agent_with(incarnation: str) -> FakeAgent:
+        agent = client.agent(incarnation=incarnation)
+        agent.hello.run.is_id_made_up = True
+        return agent
+
+    async with coordinator(tmp_path) as client:
+        first = await agent_with("first").join()
+        await first.run()
+        with pytest.raises(grpc.aio.AioRpcError, match="run 'run' is another job"):
+            await agent_with("second").join()
+        await first.say(session_pb2.GROUP_STATE_SUCCEEDED, workers_alive=0, workers_done=1)
+        await first.desired("exit")
+        later = await agent_with("later").join(uptime_s=0.0)
+        await later.run()
+        for agent in (first, later):
+            agent.call.cancel()
 
 
 async def test_a_run_that_has_not_ended_has_no_verdict(tmp_path: Path) -> None:

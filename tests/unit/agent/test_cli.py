@@ -1,6 +1,7 @@
 """The command line of ``agent``."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import structlog
 from agent.errors import CoordinatorUnreachable, RunRefused
 from agent.settings import cli
 from agent.settings.config import AgentConfig, Program
+from agent.settings.run_ids import make_up_run_id
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +64,11 @@ def test_standalone_needs_nothing_but_a_script() -> None:
     config = join("--standalone", "train.py")
     assert config == AgentConfig(
         run_id=config.run_id,
+        is_run_id_made_up=True,
         program=Program("script", "train.py"),
         python=sys.executable,
     )
-    assert len(config.run_id) == 32
+    assert re.fullmatch("train-[a-z2-9]{6}", config.run_id)
     assert join("--standalone", "train.py").run_id != config.run_id
 
 
@@ -186,8 +189,26 @@ def test_run_id_has_torchruns_name_too(name: str) -> None:
     assert join("--coordinator", "head", name, "r7", "--nnodes", "2", "train.py").run_id == "r7"
 
 
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("/data/me/train.py", "train"),
+        ("trainer.main", "trainer-main"),
+        ("main.<locals>.f", "main-locals-f"),
+        ("é", "run"),
+        ("x" * 200, "x" * 24),
+    ],
+)
+def test_a_made_up_run_id_begins_with_the_name_of_the_program(program: str, name: str) -> None:
+    found = make_up_run_id(program)
+    assert found.startswith(f"{name}-")
+    assert join("--run-id", found, "train.py").run_id == found
+    assert make_up_run_id(program) != found
+
+
 def test_a_run_of_one_machine_gets_a_name() -> None:
-    assert len(join("--coordinator", "head", "train.py").run_id) == 32
+    assert join("--coordinator", "head", "train.py").is_run_id_made_up
+    assert not join("--coordinator", "head", "--run-id", "r", "train.py").is_run_id_made_up
 
 
 def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,11 @@ REFUSALS = [
         ),
     ),
     (
+        errors.RunIdTaken("r"),
+        ("FAILED_PRECONDITION", "RUN_CLOSED", False),
+        "run 'r' is another job, which has the same made-up id; start the agent again",
+    ),
+    (
         errors.RunMissesAgents("r", (Difference("agents_max", 4, 2),)),
         ("ABORTED", "AGENTS_MISSING", True),
         (

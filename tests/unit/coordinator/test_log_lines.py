@@ -6,10 +6,10 @@ from coordinator.core.effects import Decided
 from coordinator.core.run.reasons import CoordinatorHistory
 
 
-def told(*decisions: tuple[str, str], run_id: str = "mt5") -> list[str]:
+def told(*decisions: tuple[str, str]) -> list[str]:
     history = CoordinatorHistory()
     return [
-        history.line(Decided(run_id=run_id, decision=decision, reason=reason, round_id=1))
+        history.line(Decided(run_id="mt5", decision=decision, reason=reason, round_id=1))
         for decision, reason in decisions
     ]
 
@@ -32,9 +32,3 @@ def test_why_a_run_fails_is_said_once() -> None:
 
 def test_a_run_that_ends_without_a_stop_says_why() -> None:
     assert told(("run failed", "join timeout")) == ["mt5: run failed: join timeout"]
-
-
-def test_an_id_that_was_made_up_is_short() -> None:
-    assert told(("agent admitted", "a joined"), run_id="0123456789abcdef" * 2) == [
-        "01234567: a joined"
-    ]
