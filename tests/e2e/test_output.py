@@ -373,3 +373,20 @@ def test_torchs_own_logs_specs_work(tmp_path: Path) -> None:
     assert joined.out == b"[default0]:out 0 a\n[default0]:out 0 b\n[default0]:out 0 end\n"
     (file,) = tmp_path.glob("job_*/attempt_0/0/stderr.log")
     assert file.read_text() == "err 0 a\nerr 0 end"
+
+
+def test_lines_of_both_streams_are_whole_in_one_file(cluster: Cluster) -> None:
+    script, out = cluster.directory / "halves.py", cluster.directory / "out"
+    script.write_text(
+        "import sys\n"
+        "for number in range(100):\n"
+        "    sys.stdout.write('{\"step\": ')\n"
+        "    sys.stdout.flush()\n"
+        "    print('a line of stderr', file=sys.stderr, flush=True)\n"
+        "    print(number, end='}\\n', flush=True)\n"
+    )
+    join = f"exec '{sys.executable}' -m agent join --standalone '{script}' > '{out}' 2>&1"
+    assert cluster.command("agent", "sh", "-c", join).wait() == 0
+    lines = out.read_text().splitlines()
+    assert [line for line in lines if "{" in line] == [f'{{"step": {i}}}' for i in range(100)]
+    assert lines.count("a line of stderr") == 100

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.workers.output import streams
-from agent.workers.output.lines import LAST_BYTES_MAX
+from agent.workers.output.lines import LAST_BYTES_MAX, LINE_BYTES_MAX
 from agent.workers.output.streams import OutputPipe
 from agent.workers.output.tail import Tail
 from agent.workers.supervisor.messages import WorkerStart
@@ -60,6 +60,30 @@ def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
     tail.close()
     assert os.read(pipe[0], 4096) == b"line 0\nend"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_of_streams_that_lead_to_one_file_are_whole(tmp_path: Path) -> None:
+    tail, path = Tail(), tmp_path / "out"
+    with path.open("ab") as file:
+        first, second = (opened(tail, tmp_path, rank, file.fileno(), shown=True) for rank in (0, 1))
+        write(first.path, b'{"step": ')
+        write(second.path, b"bar 1\rwarning\nun")
+        wait_until_sync(lambda: path.read_bytes() == b"bar 1\rwarning\n", DEADLINE_S)
+        write(first.path, b"7}\nlast")
+        wait_until_sync(lambda: path.read_bytes().endswith(b'\n{"step": 7}\n'), DEADLINE_S)
+        second.take_rest()  # the worker is gone
+        wait_until_sync(lambda: path.read_bytes().endswith(b"}\nun"), DEADLINE_S)
+        tail.close()
+        assert path.read_bytes().endswith(b"unlast")
+
+
+def test_a_line_without_end_is_passed_on_before_it_fills_the_memory(tmp_path: Path) -> None:
+    tail, path = Tail(), tmp_path / "out"
+    with path.open("ab") as file:
+        stderr = opened(tail, tmp_path, 0, file.fileno(), shown=True)
+        write(stderr.path, b"x" * (LINE_BYTES_MAX + 1))
+        wait_until_sync(lambda: path.stat().st_size == LINE_BYTES_MAX + 1, DEADLINE_S)
+        tail.close()
 
 
 def test_rounds_follow_one_another(tmp_path: Path, pipe: tuple[int, int]) -> None:

@@ -30,6 +30,11 @@ _NOT_CAPTURED = ("stdout not captured", "stderr not captured")  # as events of t
 CLOSE_STALL_S = 2.0  # how long the console may take nothing at the end before the rest is given up
 
 
+def is_one_place(first: int, second: int) -> bool:
+    """Return whether two descriptors lead to the same file or pipe; a terminal is none."""
+    return not os.isatty(first) and os.fstat(first)[1:3] == os.fstat(second)[1:3]
+
+
 class OutputError(Exception):
     """The output of a round can't go where it is meant to; the message says why."""
 
@@ -63,10 +68,11 @@ class WorkerOutput:
         self._tail = Tail("tee")
         # At a terminal that takes nothing, as after Ctrl-S, its user waits for the end.
         stdout_stall_s = CLOSE_STALL_S if os.isatty(STDOUT) else STALL_S
-        self._pipe_tails = {
-            STDOUT: Tail("stdout", stdout_stall_s),
-            STDERR: Tail("stderr", CLOSE_STALL_S),
-        }
+        stdout = Tail("stdout", stdout_stall_s)
+        # By one thread, if both lead to one place: it writes whole lines there.
+        self._is_one_place = is_one_place(STDOUT, STDERR)
+        stderr = stdout if self._is_one_place else Tail("stderr", CLOSE_STALL_S)
+        self._pipe_tails = {STDOUT: stdout, STDERR: stderr}
         self.kept = KeptOutput()
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
@@ -146,7 +152,7 @@ class WorkerOutput:
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
         self._end_round()
-        for tail in self._pipe_tails.values():
+        for tail in set(self._pipe_tails.values()):
             tail.close()
         self._tail.close()
 
@@ -224,7 +230,9 @@ class WorkerOutput:
         is_captured = config.stdout_capture if number == STDOUT else config.stderr_capture
         # A report needs the end of stderr; stdout is for readers alone, and there are none. Nor may
         # it be written where a line of ours stands, without our going out of the way.
-        is_read = number == STDERR or not config.is_standalone or line_at(device_of(number))
+        # And what goes straight to where standard error goes, too, would stand within its lines.
+        is_alone = config.is_standalone and not self._is_one_place
+        is_read = number == STDERR or not is_alone or line_at(device_of(number))
         if not is_captured or not is_read:
             return path, NotKept(f"its {name} goes straight to its agent's console")
         pipe_path = str(self.directory.ensure() / f"{name}_{local_rank}")

@@ -14,7 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from agent.workers.output.lines import LAST_BYTES_MAX, LineCutter, last_lines, matching, prefixed
+from agent.workers.output.lines import (
+    LAST_BYTES_MAX,
+    LINE_BYTES_MAX,
+    LineCutter,
+    last_lines,
+    matching,
+    prefixed,
+)
 from agent.workers.output.ring import Piece, Place, Ring
 from drumbeat.command.console import NO_ROOM
 from drumbeat.command.live_line import device_of, line_at
@@ -184,8 +191,9 @@ class OutputPipe:
     """A stream that a worker opens by its ``path``, where the end of it is to be kept.
 
     If ``screen``, where it is shown in the end, is a terminal, it is one, so that progress bars and
-    colours stay; else a pipe at the path given. If nothing is taken where it is shown, it fills and
-    the worker waits, as if it wrote there itself. Without ``sinks`` only its end is remembered.
+    colours stay; else a pipe at the path given, which is shown in whole lines. If nothing is taken
+    where it is shown, it fills and the worker waits, as if it wrote there itself. Without ``sinks``
+    only its end is remembered.
     ``on_news`` is called when it grew. Any thread may call all but `step`. Raises ``OSError`` if
     the system gives neither.
     """
@@ -201,7 +209,8 @@ class OutputPipe:
         self._wake = wake
         self._lock = threading.Lock()
         # All below is guarded by the lock.
-        self._arrived = bytearray()
+        self._arrived, self._begun = bytearray(), bytearray()
+        self._is_left = False  # its worker is gone, so that no line is waited for
         self._ring = Ring()
         self.on_news: Callable[[], None] = lambda: None
         self._screen = screen if os.isatty(screen) else -1
@@ -235,9 +244,25 @@ class OutputPipe:
             self.is_ended = not self.wait_fds
             if chunk and self.wait_fds and self._screen >= 0:
                 self._copy_size()  # for whatever it writes next
+            is_more = bool(chunk)
+            if self._screen < 0:
+                chunk = self._whole_lines(chunk)
         for sink in self.sinks:
             sink.pending += chunk
-        return bool(chunk)
+        return is_more
+
+    def _whole_lines(self, chunk: bytes) -> bytes:
+        """Return what goes on now, and keep the beginning of a line that is not finished.
+
+        Another stream may lead to the same place, and would stand within that line.
+        """
+        self._begun += chunk
+        cut = max(self._begun.rfind(b"\n"), self._begun.rfind(b"\r")) + 1
+        if self._is_left or len(self._begun) - cut > LINE_BYTES_MAX:
+            cut = len(self._begun)
+        chunk = bytes(self._begun[:cut])
+        del self._begun[:cut]
+        return chunk
 
     def last_lines(self) -> str:
         """Return the last lines that the worker, which has ended, wrote."""
@@ -291,7 +316,7 @@ class OutputPipe:
         return chunk
 
     def _drain(self) -> None:
-        size = 0
+        size, self._is_left = 0, True
         while size < DRAIN_BYTES_MAX and (chunk := self._read()):
             size += len(chunk)
             if self.sinks:
