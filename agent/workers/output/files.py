@@ -32,7 +32,10 @@ CLOSE_STALL_S = 2.0  # how long the console may take nothing at the end before t
 
 def is_one_place(first: int, second: int) -> bool:
     """Return whether two descriptors lead to the same file or pipe; a terminal is none."""
-    return not os.isatty(first) and os.fstat(first)[1:3] == os.fstat(second)[1:3]
+    try:
+        return not os.isatty(first) and os.fstat(first)[1:3] == os.fstat(second)[1:3]
+    except OSError:  # one of them is closed
+        return False
 
 
 class OutputError(Exception):

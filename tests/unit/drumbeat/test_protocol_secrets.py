@@ -33,6 +33,7 @@ HOLDS_NONE = {
 SECRETS = {
     # Goes from an agent to the coordinator, which keeps and tells only what it is the hash of.
     "Hello.incarnation_key",
+    "GetReportRequest.incarnation_key",
     "ReportFailuresRequest.incarnation_key",
     "ReportStacksRequest.incarnation_key",
     "ReportLogsRequest.incarnation_key",
