@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from coordinator.core.failures.hang_evidence import SeenRanks
 from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
@@ -28,6 +29,10 @@ class SessionOpened(Struct, frozen=True, kw_only=True):
     caller: str = ""  # the name of its token or certificate; empty: it was not asked for one
     features: frozenset[str] = frozenset()
     is_id_made_up: bool = False  # by the agent, which comes alone
+
+    def without_beat(self) -> SessionOpened:
+        """Return the same, to be kept while the session lasts: its first beat may be large."""
+        return replace(self, beat=Beat(state=self.beat.state))
 
 
 class BeatReceived(Struct, frozen=True, kw_only=True):

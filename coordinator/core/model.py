@@ -181,6 +181,12 @@ class Beat(Struct, frozen=True, kw_only=True):
         """Return the memory of the workers of this round; ``None`` if it is not known."""
         return self.memory if self.round_id == round_id else None
 
+    def compared(self) -> Beat:
+        """Return what the next beat is compared with: the rest was taken in, and may be large."""
+        if not (self.observations or self.expired or self.workers):
+            return self
+        return replace(self, workers=(), observations=(), expired=self.expired[:1])
+
     def after(self, before: Beat, *, later_s: float = 0.0) -> Beat:
         """Return both as one: what this one does not say anew of the round is as it was.
 

@@ -213,7 +213,7 @@ class Driver:
         outbox = Outbox()
         self._turns.open(opened, outbox.put, now=self.now())
         self.stacks.joined(opened, outbox.put)
-        self.logs.joined(opened, outbox.put)
+        self.logs.joined(opened.without_beat(), outbox.put)
         if self._authorities:
             outbox.put(fx.TellAuthorities(session_id=opened.session_id, keys=self._authorities))
         return outbox

@@ -21,12 +21,14 @@ class AsUser(AccessSettings):
     """A user who gives no option."""
 
 
-def _credentials(address: str) -> tuple[grpc.ChannelCredentials | None, list[tuple[str, Any]]]:
+def _credentials(
+    address: str, token: str = ""
+) -> tuple[grpc.ChannelCredentials | None, list[tuple[str, Any]]]:
     used = credentials(AsUser(), address)
     options = [*used.options, ("grpc.use_local_subchannel_pool", 1)]
     if (channel := used.channel) is None or used.token is None:
         return None, options
-    return with_token(channel, used.token.text()), options
+    return with_token(channel, token or used.token.text()), options
 
 
 def with_token(channel: grpc.ChannelCredentials, text: str) -> grpc.ChannelCredentials:
@@ -42,9 +44,9 @@ def channel_to(address: str) -> grpc.Channel:
     return grpc.secure_channel(address, secret, options)
 
 
-def aio_channel_to(address: str) -> grpc.aio.Channel:
-    """Return the same for asyncio."""
-    secret, options = _credentials(address)
+def aio_channel_to(address: str, token: str = "") -> grpc.aio.Channel:
+    """Return the same for asyncio, with another token if one is given."""
+    secret, options = _credentials(address, token)
     if secret is None:
         return grpc.aio.insecure_channel(address, options)
     return grpc.aio.secure_channel(address, secret, options)

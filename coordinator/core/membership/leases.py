@@ -191,7 +191,7 @@ class Membership:
     ) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
-        presence.heard_at, presence.beat = now, beat
+        presence.heard_at, presence.beat = now, beat.compared()
         if not is_hello:
             presence.missed_until, presence.is_prompt = 0.0, False
         if beat.workers:

@@ -25,7 +25,7 @@ from coordinator.errors import (
     LimitReached,
     Unauthenticated,
 )
-from coordinator.shell.driver import Driver
+from coordinator.shell.driver import Driver, Outbox
 from coordinator.wire import session as wire
 from coordinator.wire.failure import failure_reported
 from coordinator.wire.stacks import read_found
@@ -64,16 +64,18 @@ class Sessions:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests, caller)
         with self._counted(caller, opened.agent.local_world_size):
-            await self._hold(opened, requests, send, caller)
+            outbox, opened = self._driver.open(opened), opened.without_beat()
+            await self._hold(opened, outbox, requests, send, caller)
 
     async def _hold(
         self,
         opened: SessionOpened,
+        outbox: Outbox,
         requests: AsyncIterator[session_pb2.AgentReport],
         send: Callable[[session_pb2.Directive], Awaitable[None]],
         caller: Caller,
     ) -> None:
-        outbox, term = self._driver.open(opened), self._driver.journal.term
+        term = self._driver.journal.term
 
         async def write() -> None:
             while True:
