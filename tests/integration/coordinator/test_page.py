@@ -139,6 +139,9 @@ async def test_a_stream_begins_with_the_whole_and_tells_what_follows(tmp_path: P
         headers = {"Last-Event-ID": number}
         async with made.browser().open("GET", "/api/runs/run/live", headers=headers) as response:
             assert (await Stream(response).next_of("events"))["events"] == []
+        headers = {"Last-Event-ID": f"2.{number.partition('.')[2]}"}  # of another run of this id
+        async with made.browser().open("GET", "/api/runs/run/live", headers=headers) as response:
+            assert (await Stream(response).next_of("events"))["events"] != []
 
 
 async def test_actions_are_for_admins_and_their_page_alone(served: Site) -> None:

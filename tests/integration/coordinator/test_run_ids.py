@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
-from drumbeat.v1 import query_pb2, session_pb2
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
+from tests.support.coordinators import coordinator_of
+from tests.support.etcd_model import EtcdModel
 from tests.support.wire import FakeAgent, coordinator
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from contextlib import AbstractAsyncContextManager as AsyncContextManager
     from pathlib import Path
+
+    from tests.support.wire import Client
 
 
 async def test_a_run_id_that_is_used_again_leads_to_both_runs(tmp_path: Path) -> None:
@@ -54,6 +62,37 @@ async def test_a_made_up_run_id_is_that_of_one_agent_while_it_lives(tmp_path: Pa
         await later.run()
         for agent in (first, later):
             agent.call.cancel()
+
+
+@pytest.fixture(params=["SQLite", "etcd"])
+def lives(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AsyncContextManager[Client]]:
+    """Coordinators, one after the other, on one journal."""
+
+    @asynccontextmanager
+    async def on_etcd(model: EtcdModel) -> AsyncIterator[Client]:
+        async with coordinator_of(model) as made:
+            await made.leads()
+            yield made.client
+
+    if request.param == "SQLite":
+        return (coordinator(tmp_path) for _ in count())
+    model = EtcdModel(ttl_min_s=1)
+    return (on_etcd(model) for _ in count())
+
+
+async def test_a_forgotten_run_gives_its_generation_to_no_other_run_by_any_journal(
+    lives: Iterator[AsyncContextManager[Client]],
+) -> None:
+    for generation in (1, 2, 3):
+        async with next(lives) as client:
+            agent = await client.agent().join(uptime_s=0.0)
+            assert (await client.run()).generation == generation
+            await agent.run()
+            await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0)
+            assert (await agent.desired("exit")).generation == generation
+            await agent.call.done_writing()
+        async with next(lives) as client:
+            await client.control.ForgetRun(control_pb2.ForgetRunRequest(run_id="run"))
 
 
 async def test_a_run_that_has_not_ended_has_no_verdict(tmp_path: Path) -> None:
