@@ -214,13 +214,15 @@ def test_another_user_of_the_host_is_refused_and_reads_nothing(cluster: Cluster)
     coordinator = cluster.coordinator()
     token = coordinator.create_token()
     cluster.directory.chmod(0o755)
+    script = cluster.directory / "train.py"
+    script.touch()
     secrets = [*coordinator.state_dir.iterdir(), cluster.private_file("token", token.text())]
     other = ("setpriv", f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", "--clear-groups")
     # So that Python is found, which may lie in the home of root.
     able = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", sys.executable, "-m")
     at = ("--coordinator", coordinator.address)
     reading = cluster.command("reader", *other, "cat", *map(str, secrets))
-    joining = cluster.command("other", *other, *able, "agent", "join", *at, __file__)
+    joining = cluster.command("other", *other, *able, "agent", "join", *at, str(script))
     listing = cluster.command("lister", *other, *able, "coordinator", "token", "list", *at)
     for process in (joining, listing):
         assert_refused(process, 2, "a token is needed", "another user's", "token create")

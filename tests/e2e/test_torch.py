@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import psutil
@@ -19,6 +20,10 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.torch,
     pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        find_spec("sklearn") is None,
+        reason="examples/train_digits.py trains on scikit-learn's digits (the demo extra)",
+    ),
     pytest.mark.usefixtures("shared_coordinator"),
 ]
 

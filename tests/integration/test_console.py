@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -115,9 +114,7 @@ def test_the_end_does_not_wait_for_room_on_a_full_disk(
 def test_the_end_does_not_wait_for_a_stalled_console(pipe: Pipe) -> None:
     shown = Console(pipe.stream)
     shown.write("x" * 1_000_000)
-    began_at = time.monotonic()
-    shown.close(stall_s=0.05)
-    assert time.monotonic() - began_at < 5
+    shown.close(stall_s=0.05)  # returns before anything is read
     assert pipe.read(1_000_000) == "x" * 1_000_000  # and lets its thread end
 
 

@@ -80,12 +80,10 @@ def test_a_narrow_terminal_has_none(terminal: tuple[int, int]) -> None:
 def test_a_terminal_that_takes_nothing_holds_up_nobody(terminal: tuple[int, int]) -> None:
     line = opened(terminal[1])
     line.show("first")
-    began = time.monotonic()
     with pytest.raises(BlockingIOError):
         fill(line)
     line.show("second")
-    line.close()
-    assert time.monotonic() - began < 2
+    line.close()  # neither of them waits for the terminal, or the test would end by its timeout
 
 
 def test_threads_that_write_at_once_lose_nothing(terminal: tuple[int, int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -56,15 +55,13 @@ async def candidates(*urls: str) -> AsyncIterator[list[tuple[Candidate, EtcdClie
 async def test_leadership_is_handed_over_and_taken_over(etcd: EtcdCluster) -> None:
     prefix = etcd.new_prefix()
     async with candidates(*[etcd.url(prefix)] * 2) as ((a, _), (b, _)):
-        first, began_at = await a.leads(), time.monotonic()
+        first = await a.leads()
         leader = await a.election.step_down("maintenance")
-        assert time.monotonic() - began_at < 300 * MS
         assert (leader.member, leader.term > first) == (b.member, True)
         await b.end()
         taken = await a.election.wait_for_leader(leader.term, DEADLINE_S)
         assert taken is not None
         assert taken.member == a.member
-        assert time.monotonic() - began_at < TTL_S + 1_300 * MS
         terms = [each for each in a.told if isinstance(each, int)]
         assert terms == [first, taken.term]
 

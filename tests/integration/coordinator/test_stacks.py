@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
 from drumbeat.v1 import query_pb2, session_pb2
-from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ async def answer(client: Client, agent: FakeAgent) -> session_pb2.ReportStacksRe
     return told
 
 
-async def test_a_thousand_ranks_answer_within_five_seconds(tmp_path: Path) -> None:
+async def test_a_thousand_ranks_answer_in_one_question(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as client:
         agents = [
             await client.agent(
@@ -48,11 +46,9 @@ async def test_a_thousand_ranks_answer_within_five_seconds(tmp_path: Path) -> No
             for i in range(4)
         ]
         await asyncio.gather(*(agent.run() for agent in agents))
-        began = time.monotonic()
         asking = asyncio.create_task(stacks(client))
         told = await asyncio.gather(*(answer(client, agent) for agent in agents))
         found = [worker for each in await asking for worker in each.workers]
-        assert time.monotonic() - began < 5_000 * MS
         assert sorted(worker.rank for worker in found) == list(range(4 * WORKERS))
         assert {worker.stacks for worker in found} == {STACK}
 

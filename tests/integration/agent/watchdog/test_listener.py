@@ -7,8 +7,8 @@ import os
 import resource
 import socket
 import tempfile
-import time
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agent.watchdog.service import Calls
+
+PAUSE_S = 20 * MS
 
 
 @pytest.fixture
@@ -47,15 +49,22 @@ def no_descriptor_left() -> Iterator[None]:
 async def test_a_shortage_of_descriptors_is_waited_out_without_spinning(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "ACCEPT_PAUSE_S", 100 * MS)
+    attempts: list[float] = []
+
+    def warn(listener: Listener, error: Exception) -> None:
+        attempts.append(asyncio.get_running_loop().time())
+        told(listener, error)
+
+    told = Listener._warn
+    monkeypatch.setattr(Listener, "_warn", warn)
+    monkeypatch.setattr(listener_module, "ACCEPT_PAUSE_S", PAUSE_S)
     listener = Listener(place, cast("Calls", None))
     with socket.socket(socket.AF_UNIX) as client:
         with no_descriptor_left(), capture_logs() as logs:
-            busy_s = -time.process_time()
             client.connect(str(listener.path))
-            await asyncio.sleep(250 * MS)
-            busy_s += time.process_time()
-            assert busy_s < 100 * MS
+            await wait_until(lambda: len(attempts) > 3, 20_000 * MS)
+        pauses = (after - before for before, after in pairwise(attempts))
+        assert all(pause_s >= PAUSE_S for pause_s in pauses)
         assert [entry["event"] for entry in logs] == ["calls of workers not served"]
         await wait_until(lambda: listener.service, 20_000 * MS)
         await listener.close()
