@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from coordinator import errors
@@ -21,10 +22,13 @@ from coordinator.journal.etcd.messages import rpc
 from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
 from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 from drumbeat.access.problem import AccessProblem
+from drumbeat.command.settings import HostPort
 
 # How long etcd may take for one call. Well below the least lease, so that a member that is dead
 # or cut off costs no leadership; well above what a slow disk takes.
 CALL_TIMEOUT_S = 1.0
+# A member that has not answered for so long is slow: the next one is asked beside it.
+SLOW_ANSWER_S = 0.25
 # A write has longer the more there is to send.
 WRITE_BYTES_PER_S_MIN = 1024 * 1024
 # Of a page: it changes nothing, so waiting does no harm, and it can be large.
@@ -156,26 +160,44 @@ class EtcdClient:
         return answer
 
     async def _connected(self) -> Link:
-        """Return the link, or make one with the first member that answers."""
+        """Return the link, or make one with a member that answers soon."""
         async with self._connecting:
-            if self._link is not None:
-                return self._link
-            problems: list[tuple[object, Failure]] = []
-            for _ in self.address.endpoints:
-                endpoint = self.address.endpoints[self._at]
-                try:
-                    self._link = await self._opened()
-                except CallFailed as failed:
-                    problems.append((endpoint, failed.failure))
-                except AccessProblem as problem:
-                    problems.append((endpoint, _refusal(problem)))
-                else:
-                    return self._link
-                self._at = (self._at + 1) % len(self.address.endpoints)
-            raise self._no_member(problems)
+            if self._link is None:
+                self._link = await self._opened_soonest()
+            return self._link
 
-    async def _opened(self) -> Link:
-        link = Link(self.address, self.address.endpoints[self._at])
+    async def _opened_soonest(self) -> Link:
+        """Try the members in turn, each before the one that is tried has answered slowly."""
+        endpoints = self.address.endpoints
+        untried = deque([*endpoints[self._at :], *endpoints[: self._at]])
+        opening: dict[asyncio.Task[Link], HostPort] = {}
+        problems: list[tuple[object, Failure]] = []
+        try:
+            while untried or opening:
+                if untried:
+                    endpoint = untried.popleft()
+                    opening[asyncio.ensure_future(self._opened(endpoint))] = endpoint
+                timeout_s = SLOW_ANSWER_S if untried else None
+                ended, _ = await asyncio.wait(
+                    opening, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in ended:
+                    try:
+                        link = task.result()
+                    except CallFailed as failed:
+                        problems.append((opening.pop(task), failed.failure))
+                    except AccessProblem as problem:
+                        problems.append((opening.pop(task), _refusal(problem)))
+                    else:
+                        self._at = endpoints.index(opening.pop(task))
+                        return link
+            raise self._no_member(problems)
+        finally:
+            for task in opening:
+                self._close(_abandon(task))
+
+    async def _opened(self, endpoint: HostPort) -> Link:
+        link = Link(self.address, endpoint)
         try:
             await link.open()
         except BaseException:
@@ -211,9 +233,19 @@ class EtcdClient:
         self._link = None
         self._at = (self._at + 1) % len(self.address.endpoints)
         link.break_off()
-        closing = asyncio.ensure_future(link.close(GRACE_S))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._close(link.close(GRACE_S))
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _abandon(opening: asyncio.Task[Link]) -> None:
+    """Close a link that is not needed any more, opened or not."""
+    opening.cancel()
+    with suppress(CallFailed, AccessProblem, asyncio.CancelledError):
+        await (await opening).close()
 
 
 def _refusal(problem: AccessProblem) -> Failure:

@@ -27,6 +27,7 @@ from coordinator.journal.etcd.model import (
 from tests.support.certificates import CertificateAuthority
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.processes import DEADLINE_S
+from tests.support.proxy import Proxy
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:
@@ -193,6 +194,24 @@ async def test_another_member_is_asked_after_one_has_died() -> None:
             for link in route.links:
                 link.restore()
             await until_done(client, put(keys.leader))
+
+
+async def test_a_slow_member_is_passed_over_and_a_fast_one_is_used_in_the_order_given(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, member = etcd.new_prefix(), etcd.members[0].address
+    with Proxy(member) as first, Proxy(member) as second:
+        given = parse_etcd_address(etcd.url(prefix, [first.address, second.address]))
+        monkeypatch.setattr("coordinator.journal.etcd.client.SLOW_ANSWER_S", DEADLINE_S)
+        async with connected(given) as client:
+            await client.commit(put(f"{prefix}/head"))
+            assert (first.accepted, second.accepted) == (1, 0)
+        monkeypatch.setattr("coordinator.journal.etcd.client.SLOW_ANSWER_S", 50 * MS)
+        monkeypatch.setattr("coordinator.journal.etcd.link.CONNECT_TIMEOUT_S", DEADLINE_S)
+        first.stall(up=True, down=True)
+        async with connected(given) as client:
+            await client.commit(put(f"{prefix}/head"))
+            assert (first.accepted, second.accepted) == (2, 1)
 
 
 async def test_a_member_that_has_lost_its_peers_is_left() -> None:
