@@ -8,8 +8,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/installed.stamp
 # How many tests run at once. Most of them wait more than they compute.
 JOBS ?= 3
-# How many seeds `make soak` gives the simulation, and how many agents it kills.
+# How many seeds `make soak` gives the simulation, how many schedules to the step that all ranks
+# save at, and how many agents it kills.
 SEEDS ?= 5000
+SCHEDULES ?= 10000
 KILLS ?= 1000
 
 .PHONY: demo test test-programs quick check lint types protos gen screenshots baseline bench soak floors clean
@@ -66,7 +68,7 @@ bench: $(READY)
 	$(BIN)/python -m bench.run
 
 soak: $(READY)
-	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 -m "soak or not soak" \
+	DRUMBEAT_SEEDS=$(SEEDS) DRUMBEAT_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest --timeout=0 -m "soak or not soak" \
 		tests/simulation tests/property
 	DRUMBEAT_LAUNCHERS=200 $(BIN)/python -m pytest --timeout=0 -k launchers \
 		tests/integration/test_multiprocessing_interface.py

@@ -13,24 +13,28 @@ from typing import NamedTuple
 from worker_sdk.board import notice_layout
 from worker_sdk.board.board import Board
 from worker_sdk.board.notice_layout import (
+    ANSWERED,
     ASKED,
     CHOSEN,
+    CHOSEN_ID,
     DUE,
     KIND,
-    MISSED,
     NO_STEP,
     NOTICE_ID,
+    PROPOSED,
+    READY,
     SAVED,
     SAVED_ID,
-    TAKEN_CHOSEN,
-    TAKEN_ID,
     UNTIL,
 )
-from worker_sdk.runtime import STATE, start
+from worker_sdk.runtime import STATE, log, start
 from worker_sdk.timers import STEP_MAX, checked_step, section
 
 # How often a rank that waits looks whether it still has to: memory that is shared wakes no thread.
 LOOK_S = 0.02
+# The longest that a rank stops at a proposed step for the word that it is chosen or given up. The
+# coordinator chooses it within 10 s of proposing it; the rest is for its word to arrive.
+STOP_MAX_S = 30.0
 
 
 class NoticeKind(StrEnum):
@@ -78,22 +82,26 @@ def notice() -> Notice | None:
 
 
 def should_checkpoint(step: int) -> bool:
-    """Return whether to save at this step; true at the same step on every rank. Never waits.
+    """Return whether to save at this step; true at the same step on every rank.
 
     To be asked by all ranks at the same steps, of any distance, before what changes at a step is
-    lost. Asked again at the same step, it answers the same.
+    lost. Asked again at the same step, it answers the same. It waits at one step alone, for at most
+    ``STOP_MAX_S``: the one that was proposed to all ranks, until it is chosen or given up.
     """
     board = STATE.board or start()
     words = board.notices.words
     if type(step) is not int or not 0 <= step <= STEP_MAX:
         step = checked_step(step, "an int")
-    before = words[ASKED]
-    # Before the chosen step is looked at: the agent writes that one first, and then looks here,
+    before = words[ANSWERED]
+    # Before the proposed step is looked at: the agent writes that one first, and then looks here,
     # so that of a step that was passed at least one of the two finds out.
     words[ASKED] = step
-    if not words[NOTICE_ID]:
+    if not words[NOTICE_ID] and words[PROPOSED] < before < step:
+        words[ANSWERED] = step
         return False
-    return is_due(board, before, step)
+    is_due = _is_due(board, before, step)
+    answered(board, step, is_due=is_due)
+    return is_due
 
 
 def checkpointed(step: int, *, wait: bool = False) -> None:
@@ -120,28 +128,60 @@ def checkpointed(step: int, *, wait: bool = False) -> None:
 
 
 def _is_to_wait(words: memoryview[int], pending: int, step: int) -> bool:
-    if words[NOTICE_ID] != pending or not NO_STEP < words[CHOSEN] <= step:
+    if words[NOTICE_ID] != pending or words[CHOSEN_ID] != pending or words[PROPOSED] > step:
         return False
     return monotonic_ns() < words[UNTIL]
 
 
-def is_due(board: Board, before: int, step: int) -> bool:
-    """Decide about ``step`` while a notice is pending; ``before`` was asked last."""
+def _is_due(board: Board, before: int, step: int) -> bool:
+    if (due := look(board, before, step)) is not None:
+        return due
+    until = monotonic_ns() + int(STOP_MAX_S * 1e9)
+    with section("notice"):
+        while (due := look(board, before, step)) is None:
+            if monotonic_ns() > until:
+                log.warning(
+                    "step %d is not saved: no word within %g s whether all ranks save at it",
+                    step,
+                    STOP_MAX_S,
+                )
+                return False
+            sleep(LOOK_S)
+    return due
+
+
+def look(board: Board, before: int, step: int) -> bool | None:
+    """Return whether to save at ``step``; ``None`` while that is not decided.
+
+    ``before`` is the step that was answered last. After None the worker has not answered: its
+    agent is told that it stops here.
+    """
     words = board.notices.words
-    pending, chosen = words[NOTICE_ID], words[CHOSEN]
-    if not pending or words[NOTICE_ID] != pending:
+    if step == before:
+        return words[DUE] == step
+    # The steps after ``last`` are answered now. Training that began anew, or went back, answers
+    # for one step alone, like the ranks beside it that have done otherwise before.
+    last = before if NO_STEP < before < step else step - 1
+    proposed = words[PROPOSED]  # before the chosen one: the agent proposes no step that hides it
+    if last < words[CHOSEN] <= step:
+        return True
+    if not last < proposed <= step:
         return False
-    if words[TAKEN_ID] != pending or words[TAKEN_CHOSEN] != chosen:
-        # A step that was answered before it was chosen is not saved at: other ranks may have
-        # gone on from it as well. Training that started again from an earlier step comes by again.
-        is_missed = chosen != NO_STEP and before >= chosen and step >= before
-        words[TAKEN_ID] = 0
-        words[TAKEN_CHOSEN], words[DUE] = chosen, MISSED if is_missed else NO_STEP
-        words[TAKEN_ID] = pending
-        if chosen == NO_STEP or is_missed:
-            board.kick()  # the agent chooses by where the workers are, and again if need be
-    if chosen == NO_STEP or (due := words[DUE]) == MISSED:
-        return False
-    if due == NO_STEP and step >= chosen:
-        due = words[DUE] = step
-    return step == due
+    if words[READY] != proposed:
+        words[READY] = proposed
+        board.kick()
+    return None
+
+
+def answered(board: Board, step: int, *, is_due: bool) -> None:
+    """Take note of an answer; wake the agent if it may wait for that."""
+    page = board.notices
+    words = page.words
+    if is_due:
+        words[DUE] = step
+    words[READY] = NO_STEP
+    words[ANSWERED] = step
+    seen = words[NOTICE_ID], words[PROPOSED], words[CHOSEN] <= step
+    if seen != page.seen:
+        page.seen = seen
+        board.kick()

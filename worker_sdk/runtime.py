@@ -105,6 +105,7 @@ def clear_scopes() -> None:
     if STATE.board is not None:
         STATE.board = STATE.board.renewed()
         STATE.board.words[layout.PROGRESS_SINCE] = 0
+        STATE.board.notices.begin_again()
 
 
 def _claimed(directory: str) -> Board:

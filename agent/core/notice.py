@@ -30,36 +30,50 @@ class NoticeKind(StrEnum):
 class Notice(Struct, frozen=True, kw_only=True):
     """What training is told. ``notice_id`` is above 0 and is not used again in the run.
 
-    ``chosen`` is the step to save at, or at the first one after it that training asks about;
-    ``None`` until it is chosen. It only rises.
+    Workers stop at the ``proposed`` step until it is ``chosen``, and then save at it, or at the
+    first one after it that training asks about; or until it is given up: a later one is proposed,
+    or the notice is over. Both only rise. ``chosen_before`` is of an earlier notice of the round.
     """
 
     notice_id: int
     kind: NoticeKind
     reason: str
     time_left_s: float
+    proposed: int | None = None
     chosen: int | None = None
+    chosen_before: int | None = None
     round_id: int = 0
     is_over: bool = False
+
+    def precedes(self, other: Notice) -> bool:
+        """Whether ``other`` is news beside this one: messages may come late, or twice."""
+        return _order(self) <= _order(other)
+
+
+def _order(notice: Notice) -> tuple[int, bool, int, int]:
+    return notice.notice_id, notice.is_over, notice.chosen or 0, notice.proposed or 0
 
 
 class WorkerAnswer(Struct, frozen=True, kw_only=True):
     """What one worker says of a notice: the latest step it asked about, ``None`` if it never has.
 
-    ``is_missed``: it was past the chosen step before it heard of it. ``is_saved``: it has saved,
-    at that step or after it.
+    ``is_missed``: it has passed the proposed step, or the chosen one without saving. ``is_ready``:
+    it will stop at the proposed one. ``is_saved``: it has saved, at the chosen step or after it.
     """
 
     asked: int | None = None
     is_missed: bool = False
+    is_ready: bool = True
     is_saved: bool = False
 
 
 class NoticeReport(Struct, frozen=True, kw_only=True):
     """What the workers of a host say of a notice, together.
 
-    ``chosen`` is the step that they were told, ``asked`` the latest that any of them asked about;
-    ``is_saved`` if no worker is left that asks and has not saved. ``step_time_s`` is the shortest.
+    ``proposed`` and ``chosen`` are the steps that they were told, ``asked`` the latest that any of
+    them asked about. ``is_missed`` is about the proposed step, if there is one; ``is_ready`` if all
+    of them will stop at it. ``is_saved`` if no worker is left that asks and has not saved.
+    ``step_time_s`` is the shortest.
     """
 
     notice_id: int
@@ -68,6 +82,8 @@ class NoticeReport(Struct, frozen=True, kw_only=True):
     is_missed: bool = False
     is_saved: bool = False
     step_time_s: float | None = None
+    proposed: int | None = None
+    is_ready: bool = False
 
 
 def report_of(
@@ -77,9 +93,11 @@ def report_of(
     askers = [answer for answer in answers if answer.asked is not None]
     return NoticeReport(
         notice_id=notice.notice_id,
+        proposed=notice.proposed,
         chosen=notice.chosen,
         asked=max((each.asked for each in askers if each.asked is not None), default=None),
         is_missed=any(each.is_missed for each in askers),
+        is_ready=notice.proposed is not None and all(each.is_ready for each in answers),
         is_saved=notice.chosen is not None and all(each.is_saved for each in askers),
         step_time_s=step_time_s,
     )

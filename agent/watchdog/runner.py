@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent.core.events import LimitsExceeded, NoticeAnswered
 from agent.core.model import WorkerOrder, WorkerStep
-from agent.core.notice import Notice, report_of
+from agent.core.notice import Notice
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.blame import Blame
@@ -29,6 +29,7 @@ from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
 from agent.watchdog.listener import Listener
+from agent.watchdog.notice_page import HostNotices, NoticePage
 from agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
 from agent.watchdog.stacks import describe_process, is_below, signal_below
 from agent.workers.memory.reader import MemoryReader
@@ -94,8 +95,7 @@ class Watchdog:
         self.memory = MemoryReader()
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
-        self._notice: Notice | None = None  # that is pending, and what was told of it last
-        self._answered: tuple[bool, bool, bool] | None = None
+        self._notices = HostNotices()
         self._listener: Listener | None = None
         self._file_timers: FileTimers | None = None
         self._exceeded: tuple[msg.Exceeded, ...] = ()
@@ -110,7 +110,6 @@ class Watchdog:
         """
         self.ended()
         self._workers.clear()
-        self._notice = None
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
@@ -130,8 +129,9 @@ class Watchdog:
             self.ended()
             self._workers.clear()
             return env
+        self._notices.show_again(round_id, self._pages(round_id))
         for key, worker in self._workers.items():
-            # Known to this worker alone: what it calls for counts for itself, whatever it says.
+            # Known to this worker alone: its calls count for itself, whatever they say.
             self._tokens[token := secrets.token_urlsafe(16)] = key
             env[key.local_rank] = {
                 **self._serve_file_timers(worker),
@@ -169,6 +169,8 @@ class Watchdog:
         worker = self._workers.get(WorkerKey(round_id, local_rank))
         if worker is None:
             return None
+        if exit_code == 0:
+            self._notices.ended(round_id, worker.board.notices)
         self._remove(worker)
         return worker.blame.hang_that_ended(exit_code, time.monotonic())
 
@@ -214,23 +216,20 @@ class Watchdog:
 
     def show_notice(self, notice: Notice) -> None:
         """Have the workers of its round find a notice, and tell what they say of it."""
-        self._notice, self._answered = None if notice.is_over else notice, None
-        for worker in self._workers_of(notice.round_id):
-            worker.board.notices.show(self._notice)
+        self._notices.show(notice, self._pages(notice.round_id))
         self._take_answers()
+
+    def _pages(self, round_id: int) -> list[NoticePage]:
+        return [worker.board.notices for worker in self._workers_of(round_id)]
 
     def _take_answers(self) -> None:
         """Tell what the workers say of the notice that is pending, if it is news."""
-        if (notice := self._notice) is None:
+        if (notice := self._notices.pending()) is None:
             return
         workers = [each for each in self._workers_of(notice.round_id) if each.is_watched]
         answers = [worker.board.notices.answer(notice) for worker in workers]
         times = [each.step_time_s for each in self.standings(notice.round_id)]
-        report = report_of(notice, answers, min(filter(None, times), default=None))
-        # Not each step that is asked about: what the coordinator decides by.
-        news = report.asked is None, report.is_missed, report.is_saved
-        if news != self._answered:
-            self._answered = news
+        if report := self._notices.news(answers, min(filter(None, times), default=None)):
             self._on_event(NoticeAnswered(round_id=notice.round_id, report=report))
 
     def learned(self, limits: Mapping[str, float]) -> None:
@@ -441,6 +440,7 @@ class Watchdog:
         loop.remove_reader(worker.board.kick_fd)
         worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, worker)
         worker.board.drain_kicks()
+        worker.board.notices.move_on()
         self._read_board(worker)
         self._take_answers()
 

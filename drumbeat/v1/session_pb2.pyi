@@ -545,6 +545,8 @@ class NoticeReport(google.protobuf.message.Message):
     IS_MISSED_FIELD_NUMBER: builtins.int
     IS_SAVED_FIELD_NUMBER: builtins.int
     STEP_TIME_FIELD_NUMBER: builtins.int
+    PROPOSED_FIELD_NUMBER: builtins.int
+    IS_READY_FIELD_NUMBER: builtins.int
     notice_id: builtins.int
     """The notice."""
     chosen: builtins.int
@@ -555,6 +557,10 @@ class NoticeReport(google.protobuf.message.Message):
     """Whether one of them was past the chosen step before it heard of it."""
     is_saved: builtins.bool
     """Whether all of them that ask have saved, at the chosen step or after it."""
+    proposed: builtins.int
+    """The step that they were told is proposed; unset if none was. `is_missed` is about this step."""
+    is_ready: builtins.bool
+    """Whether all of them will stop at the proposed step until they hear whether it is chosen."""
     @property
     def step_time(self) -> google.protobuf.duration_pb2.Duration:
         """Their shortest time of a step; unset if it is not known."""
@@ -568,13 +574,17 @@ class NoticeReport(google.protobuf.message.Message):
         is_missed: builtins.bool = ...,
         is_saved: builtins.bool = ...,
         step_time: google.protobuf.duration_pb2.Duration | None = ...,
+        proposed: builtins.int | None = ...,
+        is_ready: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_asked", b"_asked", "_chosen", b"_chosen", "asked", b"asked", "chosen", b"chosen", "step_time", b"step_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_asked", b"_asked", "_chosen", b"_chosen", "asked", b"asked", "chosen", b"chosen", "is_missed", b"is_missed", "is_saved", b"is_saved", "notice_id", b"notice_id", "step_time", b"step_time"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_asked", b"_asked", "_chosen", b"_chosen", "_proposed", b"_proposed", "asked", b"asked", "chosen", b"chosen", "proposed", b"proposed", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_asked", b"_asked", "_chosen", b"_chosen", "_proposed", b"_proposed", "asked", b"asked", "chosen", b"chosen", "is_missed", b"is_missed", "is_ready", b"is_ready", "is_saved", b"is_saved", "notice_id", b"notice_id", "proposed", b"proposed", "step_time", b"step_time"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_asked", b"_asked"]) -> typing.Literal["asked"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_chosen", b"_chosen"]) -> typing.Literal["chosen"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_proposed", b"_proposed"]) -> typing.Literal["proposed"] | None: ...
 
 Global___NoticeReport: typing_extensions.TypeAlias = NoticeReport
 
@@ -765,6 +775,8 @@ class Notice(google.protobuf.message.Message):
     TIME_LEFT_FIELD_NUMBER: builtins.int
     CHOSEN_FIELD_NUMBER: builtins.int
     IS_OVER_FIELD_NUMBER: builtins.int
+    PROPOSED_FIELD_NUMBER: builtins.int
+    CHOSEN_BEFORE_FIELD_NUMBER: builtins.int
     notice_id: builtins.int
     """Above 0; rises, and is not used again in the run."""
     round_id: builtins.int
@@ -779,6 +791,14 @@ class Notice(google.protobuf.message.Message):
     """
     is_over: builtins.bool
     """Nothing is pending any more, and an agent that said it will leave does so now."""
+    proposed: builtins.int
+    """A step that workers stop at, until it is chosen or given up: another one is proposed, or the
+    notice is over. Unset if none is proposed. It only rises.
+    """
+    chosen_before: builtins.int
+    """The step that was chosen for an earlier notice of this round, if one was: a worker that has
+    not come to it yet saves there, too.
+    """
     @property
     def time_left(self) -> google.protobuf.duration_pb2.Duration:
         """How long until the change, whether training has saved or not."""
@@ -793,10 +813,17 @@ class Notice(google.protobuf.message.Message):
         time_left: google.protobuf.duration_pb2.Duration | None = ...,
         chosen: builtins.int | None = ...,
         is_over: builtins.bool = ...,
+        proposed: builtins.int | None = ...,
+        chosen_before: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_chosen", b"_chosen", "chosen", b"chosen", "time_left", b"time_left"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_chosen", b"_chosen", "chosen", b"chosen", "is_over", b"is_over", "kind", b"kind", "notice_id", b"notice_id", "reason", b"reason", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_chosen", b"_chosen", "_chosen_before", b"_chosen_before", "_proposed", b"_proposed", "chosen", b"chosen", "chosen_before", b"chosen_before", "proposed", b"proposed", "time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_chosen", b"_chosen", "_chosen_before", b"_chosen_before", "_proposed", b"_proposed", "chosen", b"chosen", "chosen_before", b"chosen_before", "is_over", b"is_over", "kind", b"kind", "notice_id", b"notice_id", "proposed", b"proposed", "reason", b"reason", "round_id", b"round_id", "time_left", b"time_left"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_chosen", b"_chosen"]) -> typing.Literal["chosen"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_chosen_before", b"_chosen_before"]) -> typing.Literal["chosen_before"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_proposed", b"_proposed"]) -> typing.Literal["proposed"] | None: ...
 
 Global___Notice: typing_extensions.TypeAlias = Notice
 

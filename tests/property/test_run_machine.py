@@ -239,7 +239,12 @@ class RunMachine(RuleBasedStateMachine):
         notice = self.story.state().notice if RUN in self.story.registry.runs else None
         if notice is not None and (agent := self.running(name)):
             said = NoticeReport(
-                notice_id=notice.notice_id, chosen=notice.chosen, asked=step, is_saved=is_saved
+                notice_id=notice.notice_id,
+                chosen=notice.chosen,
+                proposed=notice.proposed,
+                asked=step,
+                is_saved=is_saved,
+                is_ready=is_saved,
             )
             self.story.beat(agent.name, more={"notice": said})
             agent.more = {}

@@ -4,16 +4,16 @@ A file of ``PAGE_BYTES`` beside the board, made by the agent and mapped by the w
 of an agent that makes none gets no notice, and a worker that does not know the file loses
 nothing. Words and instants are as on the board (``layout``), and each has one writer.
 
-A notice counts by its id, which is cleared before the other words change and written after
-them. Only the chosen step and the time change under the same id: each is one word. The step
-rises, and the time comes earlier.
+A notice counts by its id, which is cleared before its kind and reason change and written after
+them. Its time comes earlier under the same id. ``PROPOSED`` and ``CHOSEN`` count without an id: a
+step that was chosen stays so when its notice is over, for a worker that comes to it later.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-VERSION = 1
+VERSION = 2
 NOTICE_FILE = "notice"
 
 # Words, by index. Written by the agent:
@@ -21,18 +21,19 @@ VERSION_WORD = 0
 NOTICE_ID = 1  # 0: no notice is pending
 KIND = 2  # a ``Kind``
 UNTIL = 3  # when what the notice is about goes on, with a checkpoint or without; ns
-CHOSEN = 4  # the step at which all ranks shall save; NO_STEP: none is chosen yet
+CHOSEN = 4  # the step at which all ranks save; NO_STEP: none was chosen. It only rises
+PROPOSED = 5  # the step that all ranks stop at until it is chosen; CHOSEN: none is proposed
+CHOSEN_ID = 6  # the notice for which CHOSEN was chosen
 
 # Written by the worker:
 ASKED = 8  # the latest step that training asked about; NO_STEP: it has never asked
-TAKEN_ID = 9  # the notice and the chosen step that the next word is about
-TAKEN_CHOSEN = 10
-DUE = 11  # the step that was answered with yes; NO_STEP: none yet; MISSED: it was passed before
+ANSWERED = 9  # the latest step that was answered; NO_STEP: none since training began (again)
+READY = 10  # the step that the worker stops at now; it has not answered ASKED before that
+DUE = 11  # the latest step that was answered with yes; NO_STEP: none
 SAVED_ID = 12  # the notice under which training said last that it had saved, and at which step
 SAVED = 13
 
 NO_STEP = -1
-MISSED = -2
 
 HEADER_WORDS = 16
 

@@ -11,8 +11,8 @@ from worker_sdk.board import notice_layout as layout
 
 _OF_WORKER = {
     layout.ASKED: layout.NO_STEP,
-    layout.TAKEN_ID: 0,
-    layout.TAKEN_CHOSEN: layout.NO_STEP,
+    layout.ANSWERED: layout.NO_STEP,
+    layout.READY: layout.NO_STEP,
     layout.DUE: layout.NO_STEP,
     layout.SAVED_ID: 0,
     layout.SAVED: layout.NO_STEP,
@@ -27,8 +27,17 @@ class NoticePage:
         self.words = self.raw.cast("q")
         # The id, kind and reason of the notice that was looked at last.
         self.told: tuple[int, Any, str] = (0, None, "")
+        # The notice and the proposed step that the agent was last woken for, and whether the
+        # chosen step was behind this worker then.
+        self.seen = (0, layout.NO_STEP, True)
+        if page is None:
+            self.words[layout.CHOSEN] = self.words[layout.PROPOSED] = layout.NO_STEP
         for word, value in _OF_WORKER.items():
             self.words[word] = value
+
+    def begin_again(self) -> None:
+        """Forget which steps were answered: training starts again, perhaps from an earlier one."""
+        self.words[layout.READY] = self.words[layout.ANSWERED] = layout.NO_STEP
 
 
 def claim_page(directory: str) -> NoticePage:

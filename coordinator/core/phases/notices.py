@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -18,13 +19,20 @@ from coordinator.core.progress.notice import (
     NoticeReport,
     PendingNotice,
     StepChosen,
+    StepProposed,
 )
+from coordinator.core.run import reasons
 from drumbeat.format import count
 
-# The longest wait for where workers are; hosts that have not said it by then may miss the step,
-# unless the coordinator was away and they are not back yet.
-REPORTS_WAIT_S = 1.0
-# What a choice is given to arrive, at least; else twice as long as the reports took.
+# The longest wait for a host's word: where its workers are, or that they will stop at a step. No
+# longer than a lease: a host that is silent is given up.
+ANSWERS_WAIT_S = 5.0
+# The longest from the proposal of a step to its choice. Ranks stop at it for 30 s at most
+# (``STOP_MAX_S`` of the worker SDK), so that a choice has 20 s to arrive.
+PROPOSAL_MAX_S = 10.0
+# How many steps are proposed in vain, because a host does not answer in time.
+UNANSWERED_MAX = 3
+# What a proposal is given to arrive, at least; else twice as long as the reports took.
 LEAD_MIN_S = 0.1
 # A time that ends little sooner is the same, said again.
 SOONER_MIN_S = 1.0
@@ -35,23 +43,28 @@ STEP_MAX = 2**62  # no training has so many; a worker may say anything
 class Notices:
     """The notices of one round. Not thread-safe; one owner calls it.
 
-    ``review_at`` says when to call ``review`` again. All but ``give``, a new choice and the end
-    cost the same in a run of any size.
+    Hosts say where their workers are, a later step is proposed, and chosen once all hosts have said
+    that their workers will stop at it. ``review_at`` says when to call ``review`` again. All but
+    ``give``, a new step and the end cost the same in a run of any size.
     """
 
     def __init__(self, run: RunContext, current: Round, *, now: float) -> None:
         self.review_at: float | None = None
         self._run, self._round = run, current
         self._told_at = now
-        self._misses = 0
+        self._misses = self._unanswered = 0
         self._is_missed = False
         self._spoken = set[str]()  # who has said anything of the one that is pending
         self._asked: int | None = None  # the latest step of any worker
         self._step_time_s: float | None = None  # the shortest
-        self._awaited: set[str] = set()  # whose word is missing: where they are, or that they saved
-        self._answers_by: float | None = None  # then those that have not spoken are awaited no more
+        self._awaited: set[str] = set()  # whose word is missing: where, ready, or saved
+        self._answers_by: float | None = None  # then no more is awaited of those that are silent
+        # Until when the proposed step may be chosen; None: not at all, for it was proposed in an
+        # earlier life of the coordinator, and ranks stop at it since then.
+        self._choice_by: float | None = None
+        # Participants whose workers have ended, having passed steps that nobody knows.
+        self._ended = set(run.state.succeeded)
         self._untold: set[str] = set()
-        self._over: PendingNotice | None = None  # the latest that has ended
         # Participants that will go away, and those of them that were told that they may.
         self._leaving: set[str] = set()
         self._dismissed: set[str] = set()
@@ -71,13 +84,20 @@ class Notices:
             return
         if until <= now or not self._round.seats:
             return
-        number = self._run.state.notices_count + 1
-        notice = PendingNotice(notice_id=number, kind=kind, reason=reason, until_s=until)
+        last = self._run.state.notice_over
+        notice = PendingNotice(
+            notice_id=self._run.state.notices_count + 1,
+            kind=kind,
+            reason=reason,
+            until_s=until,
+            chosen_before=None if last is None else last.chosen or last.chosen_before,
+        )
         self._run.decide(NoticeGiven(notice=notice, at_s=now))
-        self._misses, self._asked, self._step_time_s = 0, None, None
+        self._misses, self._unanswered, self._asked, self._step_time_s = 0, 0, None, None
         self._spoken.clear()
+        self._choice_by = None
         self._tell(now)
-        self.review_at = min(until, now + REPORTS_WAIT_S)
+        self.review_at = min(until, now + ANSWERS_WAIT_S)
 
     def leaving(self, incarnation: str, leaving: Leaving, *, now: float) -> None:
         """Take in that a participant's host will go away, as often as it says so."""
@@ -99,9 +119,11 @@ class Notices:
             self._asked = max(report.asked, self._asked or 0)
         if report.step_time_s is not None:
             self._step_time_s = min(report.step_time_s, self._step_time_s or math.inf)
-        if report.chosen == notice.chosen:
+        if self._is_asking(notice):
+            self._awaited.discard(incarnation)
+        elif (report.proposed, report.chosen) == (notice.proposed, notice.chosen):
             self._is_missed |= report.is_missed
-            if notice.chosen is None or report.is_saved:
+            if report.is_ready if notice.proposed is not None else report.is_saved:
                 self._awaited.discard(incarnation)
             elif self._run.state.is_awaited(incarnation):
                 self._awaited.add(incarnation)
@@ -109,8 +131,16 @@ class Notices:
     def connected(self, incarnation: str, *, now: float) -> None:
         """Tell a member that has a new session what it may not have heard."""
         self._untold.add(incarnation)
-        if self._run.state.notice is not None and incarnation not in self._spoken:
-            self._answers_by = now + REPORTS_WAIT_S
+        if self._run.state.notice is not None and incarnation in self._awaited:
+            self._answers_by = now + ANSWERS_WAIT_S
+
+    def succeeded(self, incarnation: str) -> None:
+        """Take in that all workers of a participant have ended."""
+        notice = self._run.state.notice
+        is_open = notice is not None and notice.proposed is not None and self._choice_by is not None
+        if not is_open or incarnation in self._awaited:
+            self._ended.add(incarnation)  # else it ended before the step that it is ready for
+        self.lost(incarnation)
 
     def lost(self, incarnation: str) -> None:
         """Wait for a member no more."""
@@ -118,29 +148,79 @@ class Notices:
         if incarnation in self._dismissed:
             self._untold.update(self._round.seats)
 
-    def review(self, *, now: float) -> None:
+    def review(self, *, now: float, judged_at: float) -> None:
         """Journal what follows."""
         self.review_at = None
         notice = self._run.state.notice
         if notice is None:
             return
-        if self._answers_by is not None and now >= self._answers_by:
+        is_late = self._answers_by is not None and judged_at >= self._answers_by
+        if is_late:
             self._answers_by = None
-            self._awaited &= self._spoken | self._run.members.missed
-        if now >= notice.until_s:
+        if judged_at >= notice.until_s:
             self._end(notice, self._time_is_up(notice), now)
-        elif self._is_missed and notice.chosen is not None:
-            self._misses += 1
-            self._choose(notice, now)
-        elif notice.chosen is not None and not self._awaited:
-            self._end(notice, f"all have saved, at step {notice.chosen} or right after", now)
-        elif notice.chosen is None and not self._awaited and self._asked is None:
-            self._end(notice, "training does not ask when to save", now)
-        elif notice.chosen is None and not self._awaited:
-            self._choose(notice, now)
+        elif notice.chosen is not None and notice.proposed is None:
+            self._review_saving(notice, now, is_late=is_late)
+        elif self._ended:
+            self._end(
+                notice, f"no rank saves: training has ended on {self._hosts(self._ended)}", now
+            )
+        elif self._is_asking(notice):
+            self._review_asking(notice, now, is_late=is_late)
+        else:
+            self._review_proposal(notice, now, is_late=is_late)
         if (pending := self._run.state.notice) is not None:
-            instants = (pending.until_s, self._answers_by)
+            choice_by = self._choice_by if pending.proposed is not None else None
+            instants = (pending.until_s, self._answers_by, choice_by)
             self.review_at = min(at for at in instants if at is not None)
+
+    def _is_asking(self, notice: PendingNotice) -> bool:
+        """Whether it is asked where workers are, to propose a step."""
+        is_open = notice.proposed is not None and self._choice_by is not None
+        return not is_open and (notice.chosen is None or notice.proposed is not None)
+
+    def _review_asking(self, notice: PendingNotice, now: float, *, is_late: bool) -> None:
+        silent = self._awaited - self._run.members.missed
+        if is_late and silent:
+            why = f"{self._hosts(silent)} did not say within {ANSWERS_WAIT_S:g} s where training is"
+            self._end(notice, f"no rank saves: {why}", now)
+        elif not self._awaited and self._asked is None:
+            self._end(notice, "training does not ask when to save", now)
+        elif not self._awaited:
+            self._propose(notice, now)
+
+    def _review_proposal(self, notice: PendingNotice, now: float, *, is_late: bool) -> None:
+        """Choose the proposed step if all are ready for it in time, else propose a later one."""
+        assert notice.proposed is not None, "nothing is proposed"
+        is_late |= self._choice_by is None or now >= self._choice_by
+        if self._is_missed:
+            self._misses += 1
+            self._propose(notice, now)
+        elif not self._awaited and not is_late:
+            step = notice.proposed
+            self._run.commit(StepChosen(notice_id=notice.notice_id, step=step))
+            self._run.log("step chosen", f"all save at step {step}: every host will stop at it")
+            self._tell(now)
+        elif is_late:
+            self._unanswered += 1
+            silent = self._hosts(self._awaited) if self._awaited else "the coordinator"
+            why = f"{silent} did not answer in time about step {notice.proposed}"
+            if self._unanswered >= UNANSWERED_MAX:
+                self._end(notice, f"no rank saves: {why}", now)
+            else:
+                self._run.log("step given up", why)
+                self._propose(notice, now)
+
+    def _review_saving(self, notice: PendingNotice, now: float, *, is_late: bool) -> None:
+        if is_late:
+            self._awaited &= self._spoken | self._run.members.missed
+        if self._is_missed and self._ended:
+            self._end(notice, f"a rank did not save at step {notice.chosen}", now)
+        elif self._is_missed:
+            self._misses += 1
+            self._propose(notice, now)
+        elif not self._awaited:
+            self._end(notice, f"all have saved, at step {notice.chosen} or right after", now)
 
     def effects(self, *, now: float) -> list[TellNotice]:
         """Return what to tell participants, once."""
@@ -149,7 +229,7 @@ class Notices:
         if not self._untold or (pending is None and is_interrupted):
             return []  # as at `_end`: what waits for the change is about to be interrupted
         untold, self._untold = self._untold & self._round.seats.keys(), set()
-        if (notice := pending or self._over) is None:
+        if (notice := pending or self._run.state.notice_over) is None:
             return []
         told = []
         for incarnation in sorted(untold):
@@ -166,31 +246,34 @@ class Notices:
                 )
         return told
 
-    def _choose(self, notice: PendingNotice, now: float) -> None:
-        """Choose a step that no worker has passed, nor will have when it hears of it."""
-        assert self._asked is not None, "a choice without any step"
+    def _propose(self, notice: PendingNotice, now: float) -> None:
+        """Propose a step that no worker has passed, nor will have when it hears of it."""
+        assert self._asked is not None, "a step after none"
         lead_s = max(LEAD_MIN_S, 2 * (now - self._told_at))
         steps = math.ceil(lead_s / self._step_time_s) if self._step_time_s else 1
         margin = min(steps * 2**self._misses, MARGIN_MAX)
-        step = max(self._asked + 1 + margin, (notice.chosen or 0) + 1)
+        least = max(notice.chosen or 0, notice.proposed or 0) + 1
+        step = max(self._asked + 1 + margin, least)
         if step > STEP_MAX:
             self._end(notice, f"there is no step after {self._asked}", now)
             return
-        self._run.commit(StepChosen(notice_id=notice.notice_id, step=step))
-        self._run.log("step chosen", f"all save at step {step}, for the latest is {self._asked}")
+        self._run.commit(StepProposed(notice_id=notice.notice_id, step=step))
+        why = f"all may save at step {step}, for the latest is {self._asked}"
+        self._run.log("step proposed", why)
         self._tell(now)
+        self._choice_by = now + PROPOSAL_MAX_S
 
     def _tell(self, now: float) -> None:
         """Have all participants told, and their word awaited. Linear in them."""
         state = self._run.state
         awaited = {i for i in self._round.seats if state.is_awaited(i) and i in state.members}
         self._awaited, self._told_at, self._is_missed = awaited, now, False
-        self._answers_by = now + REPORTS_WAIT_S
+        self._answers_by = now + ANSWERS_WAIT_S
         self._untold.update(self._round.seats)
 
     def _end(self, notice: PendingNotice, reason: str, now: float) -> None:
         leaving = self._leaving - self._dismissed
-        self._over, self._dismissed = notice, self._dismissed | leaving
+        self._dismissed |= leaving
         self._run.decide(NoticeEnded(notice_id=notice.notice_id, reason=reason, at_s=now))
         # While a host leaves, the others hear nothing: training that waits for the change to come
         # would go on, and make steps in vain.
@@ -199,6 +282,12 @@ class Notices:
 
     def _time_is_up(self, notice: PendingNotice) -> str:
         missing = count(len(self._awaited), "host")
+        if notice.chosen is None and notice.proposed is not None:
+            why = f"{missing} did not answer about step {notice.proposed}"
+            return f"its time is up, and no rank saves: {why}"
         if notice.chosen is None:
-            return f"its time is up, and no step was chosen: {missing} did not say where they are"
+            return f"its time is up, and no rank saves: {missing} did not say where training is"
         return f"its time is up: {missing} did not save at step {notice.chosen}"
+
+    def _hosts(self, incarnations: Collection[str]) -> str:
+        return reasons.hosts(self._round, incarnations)

@@ -96,7 +96,7 @@ class Running(RunPhase):
             self.run.commit(GroupSucceeded(round_id=round_id, incarnation=incarnation))
             self._waiting[incarnation] = now
             self._inprocess.lost(incarnation, "its workers have ended")
-            self._notices.lost(incarnation)
+            self._notices.succeeded(incarnation)
 
     def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
         self._extras.discard(incarnation)
@@ -167,7 +167,7 @@ class Running(RunPhase):
         inprocess, state, current = self._inprocess, self.state, self._round
         was_pending = state.notice is not None
         self._hangs.review(now=now)
-        self._notices.review(now=judged_at)
+        self._notices.review(now=now, judged_at=judged_at)
         self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if self._notices.review_at is not None:
             self._review_until(self._notices.review_at)

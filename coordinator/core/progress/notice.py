@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class NoticeKind(StrEnum):
@@ -34,16 +35,23 @@ class NoticeReport(Struct, frozen=True, kw_only=True):
     is_missed: bool = False
     is_saved: bool = False
     step_time_s: float | None = None
+    proposed: int | None = None
+    is_ready: bool = False
 
 
 class PendingNotice(Struct, frozen=True, kw_only=True):
-    """A notice of the round that runs; ``until_s`` is on the coordinator's clock."""
+    """A notice of the round that runs; ``until_s`` is on the coordinator's clock.
+
+    ``proposed`` is not chosen yet; ``chosen_before`` was, for an earlier notice of the round.
+    """
 
     notice_id: int
     kind: NoticeKind
     reason: str
     until_s: float
     chosen: int | None = None
+    proposed: int | None = None
+    chosen_before: int | None = None
 
 
 class NoticeGiven(Struct, frozen=True, kw_only=True):
@@ -54,6 +62,13 @@ class NoticeGiven(Struct, frozen=True, kw_only=True):
 
     notice: PendingNotice
     at_s: float = 0.0
+
+
+class StepProposed(Struct, frozen=True, kw_only=True):
+    """All ranks shall stop at this step until it is chosen; one proposed before is given up."""
+
+    notice_id: int
+    step: int
 
 
 class StepChosen(Struct, frozen=True, kw_only=True):
@@ -71,4 +86,11 @@ class NoticeEnded(Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
-NoticeRecord = NoticeGiven | StepChosen | NoticeEnded
+NoticeRecord = NoticeGiven | StepProposed | StepChosen | NoticeEnded
+
+
+def taken(notice: PendingNotice, record: StepProposed | StepChosen) -> PendingNotice:
+    """Return the notice with the step of a record."""
+    if isinstance(record, StepProposed):
+        return replace(notice, proposed=record.step)
+    return replace(notice, chosen=record.step, proposed=None)

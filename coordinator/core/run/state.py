@@ -23,15 +23,9 @@ from coordinator.core.model import (
     VerdictCause,
 )
 from coordinator.core.phases.ranks import assign_seats
+from coordinator.core.progress import notice as notices
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.goodput import Cause, Ledger, ProgressNoted, Stretch
-from coordinator.core.progress.notice import (
-    NoticeEnded,
-    NoticeGiven,
-    NoticeRecord,
-    PendingNotice,
-    StepChosen,
-)
 from coordinator.core.progress.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 from coordinator.core.run import records as rec
@@ -116,7 +110,8 @@ class RunState:
     failing_cause: VerdictCause = VerdictCause.WORKER_FAILED  # of a run that has not ended yet
     hang: HangDiagnosis | None = None  # the latest, perhaps of an earlier round
     where: Standings = NOWHERE  # when the last round failed; while one runs nowhere
-    notice: PendingNotice | None = None  # of the round that runs
+    notice: notices.PendingNotice | None = None  # of the round that runs
+    notice_over: notices.PendingNotice | None = None  # the latest of it that has ended
     notices_count: int = 0  # the id of the latest
     limits: tuple[LearnedLimit, ...] | None = None  # None: nothing was ever learned
     history: list[HistoryEntry] = field(default_factory=list)  # the latest, oldest first
@@ -306,19 +301,23 @@ class RunState:
                 self.members = {}
             case its.IterationBegan() | its.IterationInterrupted() | its.IterationCompleted():
                 self._iterate(record)
-            case NoticeGiven() | StepChosen() | NoticeEnded():
+            case (  # fmt: skip
+                notices.NoticeGiven()
+                | notices.StepProposed()
+                | notices.StepChosen()
+                | notices.NoticeEnded()
+            ):
                 self._take_notice(record)
 
-    def _take_notice(self, record: NoticeRecord) -> None:
-        match record:
-            case NoticeGiven(notice=notice):
-                self.notice, self.notices_count = notice, notice.notice_id
-                self._note(record.at_s, "notice given", notice.reason)
-            case StepChosen() if self.notice is not None:
-                self.notice = replace(self.notice, chosen=record.step)
-            case NoticeEnded():
-                self.notice = None
-                self._note(record.at_s, "notice over", record.reason)
+    def _take_notice(self, record: notices.NoticeRecord) -> None:
+        if isinstance(record, notices.NoticeGiven):
+            self.notice, self.notices_count = record.notice, record.notice.notice_id
+            self._note(record.at_s, "notice given", record.notice.reason)
+        elif isinstance(record, notices.StepProposed | notices.StepChosen):
+            self.notice = notices.taken(self.notice, record) if self.notice else None
+        else:
+            self.notice_over, self.notice = self.notice, None
+            self._note(record.at_s, "notice over", record.reason)
 
     def _take_hang(self, record: rec.HangRecord) -> None:
         if isinstance(record, rec.HangJudged):
@@ -353,8 +352,8 @@ class RunState:
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
-        self.where, self.notice, self.restart_reason = record.where, None, ""
-        self.stragglers = {}
+        self.where, self.restart_reason, self.stragglers = record.where, "", {}
+        self.notice = self.notice_over = None
         self.times = self.times.left(record.at_s, self.goodput)
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
@@ -374,7 +373,8 @@ class RunState:
         self._note(at_s, _END.get(verdict.cause, "run failed"), verdict.reason)
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
-        self.masters_spent, self.where, self.notice, self.stragglers = [], NOWHERE, None, {}
+        self.masters_spent, self.where, self.stragglers = [], NOWHERE, {}
+        self.notice = self.notice_over = None
         if self.round is not None:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
             self.round = replace(self.round, seats=dict(islice(left, 1)))

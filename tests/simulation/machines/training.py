@@ -52,26 +52,33 @@ class Training:
         self._clock, self._actor, self._submit, self._asks = clock, actor, submit, asks
         self._random = clock.random(f"training {actor.name}")
         self._notice: Notice | None = None
-        self._taken: tuple[int, int | None] | None = None
+        self._taken: tuple[int, int] | None = None  # the notice and the step it has heard of
         self._is_missed = False
 
     def show(self, notice: Notice) -> None:
         """Have the workers find a notice, as it is now."""
-        self._notice = None if notice.is_over else notice
-        self._clock.after(self._random.uniform(0.0, 0.05), self._actor, self._look)
+        if self._notice is None or self._notice.precedes(notice):
+            self._notice = notice
+            self._clock.after(self._random.uniform(0.0, 0.05), self._actor, self._look)
 
     def _look(self) -> None:
-        if (notice := self._notice) is None:
+        if (notice := self._notice) is None or notice.is_over:
             return
         step, chosen = int(self._clock.now / STEP_S), notice.chosen
-        if self._taken != (notice.notice_id, chosen):
-            self._taken = notice.notice_id, chosen
-            self._is_missed = chosen is not None and step >= chosen
-        is_saved = chosen is not None and not self._is_missed and step > chosen
-        answer = WorkerAnswer(asked=step, is_missed=self._is_missed, is_saved=is_saved)
-        report = report_of(notice, [answer if self._asks else WorkerAnswer()], STEP_S)
-        self._submit(NoticeAnswered(round_id=notice.round_id, report=report))
-        if self._asks and chosen is not None and not self._is_missed and not is_saved:
+        if notice.proposed is not None:
+            if self._taken != (notice.notice_id, notice.proposed):
+                self._taken = notice.notice_id, notice.proposed
+                self._is_missed = step >= notice.proposed
+            is_ready = not self._is_missed
+            self._say(notice, WorkerAnswer(asked=step, is_missed=not is_ready, is_ready=is_ready))
+            return
+        is_saved = chosen is not None and step > chosen
+        self._say(notice, WorkerAnswer(asked=step, is_saved=is_saved))
+        if self._asks and chosen is not None and not is_saved:
             delay = (chosen + 1) * STEP_S - self._clock.now
             save_s = self._random.choice([0.0, 0.5, 20.0]) * self._random.random()
             self._clock.after(max(0.0, delay) + save_s + 0.001, self._actor, self._look)
+
+    def _say(self, notice: Notice, answer: WorkerAnswer) -> None:
+        report = report_of(notice, [answer if self._asks else WorkerAnswer()], STEP_S)
+        self._submit(NoticeAnswered(round_id=notice.round_id, report=report))

@@ -9,7 +9,7 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
 from coordinator.core.model import Release
-from coordinator.core.phases.notices import REPORTS_WAIT_S
+from coordinator.core.phases.notices import ANSWERS_WAIT_S
 from coordinator.core.policy import Policy
 from coordinator.core.progress.notice import (
     Leaving,
@@ -41,7 +41,8 @@ def report(story: Story, names: str, **fields: Any) -> None:
         notice = story.state().notice
         if notice is None:
             return
-        known = {"notice_id": notice.notice_id, "chosen": notice.chosen, **fields}
+        steps = {"chosen": notice.chosen, "proposed": notice.proposed}
+        known = {"notice_id": notice.notice_id, **steps, **fields}
         story.beat(name, more={"notice": NoticeReport(**known)})
         story.agents[name].more = {}
 
@@ -53,9 +54,15 @@ def pending(story: Story) -> PendingNotice:
     return notice
 
 
+def choose(story: Story, names: str = "abc") -> None:
+    """Let all ranks say where they are, and that they will stop at the step that is proposed."""
+    report(story, names, asked=STEP)
+    report(story, names, asked=STEP, is_ready=True)
+
+
 def save(story: Story, names: str = "abc") -> None:
     """Let all ranks ask when to save, and do."""
-    report(story, names, asked=STEP)
+    choose(story, names)
     report(story, names, asked=STEP + 5, is_saved=True)
 
 
@@ -76,7 +83,7 @@ def test_a_drain_waits_until_all_have_saved() -> None:
     notice = pending(story)
     assert (notice.kind, notice.reason) == (NoticeKind.DRAIN, "b is drained by op: disk")
     assert notice.until_s == story.now + GRACE_S
-    report(story, "abc", asked=STEP)
+    choose(story)
     report(story, "ab", asked=STEP + 5, is_saved=True)
     assert removed(story) == []
     report(story, "c", asked=STEP + 5, is_saved=True)
@@ -104,14 +111,12 @@ def test_training_that_does_not_ask_is_not_waited_for(kind: Any) -> None:
 def test_hosts_of_an_earlier_version_say_nothing_and_are_not_waited_for() -> None:
     story = a_training_story()
     ask(story, RestartAsked)
-    story.advance(REPORTS_WAIT_S)
+    story.advance(ANSWERS_WAIT_S)
     assert ended(story) == [RoundEnd.RESTART_ASKED]
     story.obey_all()
     ask(story, RestartAsked)
     report(story, "ab", asked=STEP)
-    story.advance(REPORTS_WAIT_S)
-    report(story, "ab", asked=STEP + 5, is_saved=True)
-    story.advance(REPORTS_WAIT_S)
+    story.advance(ANSWERS_WAIT_S)
     assert ended(story) == [RoundEnd.RESTART_ASKED] * 2
 
 
@@ -122,7 +127,7 @@ def test_time_is_up_at_the_latest(grace_s: float | None) -> None:
     limit_s = grace_s or GRACE_S
     assert isinstance(answer, fx.Steered)
     assert answer.outcome.startswith("training may save for ")
-    report(story, "abc", asked=STEP)
+    choose(story)
     story.advance(limit_s - 0.5)
     assert story.state().phase is Phase.RUNNING
     story.advance(0.5)
@@ -233,13 +238,13 @@ def test_a_drain_while_a_run_ends_counts_if_the_run_goes_on_after_all() -> None:
 def test_a_coordinator_that_comes_back_goes_on_with_what_waits() -> None:
     story = a_training_story()
     ask(story, DrainAsked, name="b")
-    report(story, "abc", asked=STEP)
+    choose(story)
     until = story.records(NoticeGiven)[0].notice.until_s
     story.restart()
     assert pending(story).until_s == until
     for name in "abc":
         story.back(name)
-    story.advance(REPORTS_WAIT_S / 2)
+    story.advance(ANSWERS_WAIT_S / 2)
     report(story, "abc", asked=STEP + 5, is_saved=True)
     assert len(story.records(NoticeGiven)) == 1
     assert removed(story) == ["b.1"]
@@ -248,13 +253,13 @@ def test_a_coordinator_that_comes_back_goes_on_with_what_waits() -> None:
 def test_agents_that_come_back_late_to_a_new_coordinator_are_waited_for() -> None:
     story = a_training_story()
     ask(story, RestartAsked)
-    report(story, "abc", asked=STEP)
+    choose(story)
     story.restart()
-    story.advance(3 * REPORTS_WAIT_S)
+    story.advance(ANSWERS_WAIT_S / 2)
     for name in "ab":
         story.back(name)
     report(story, "ab", asked=STEP + 5, is_saved=True)
-    story.advance(3 * REPORTS_WAIT_S)
+    story.advance(ANSWERS_WAIT_S / 2)
     assert ended(story) == [], "c has not said whether it saved"
     story.back("c")
     report(story, "c", asked=STEP + 5, is_saved=True)
@@ -270,7 +275,7 @@ def test_a_scale_up_waits_as_well_and_a_late_joiner_that_goes_costs_no_round() -
     story = a_training_story(2)
     story.join("c")
     assert pending(story).kind is NoticeKind.SCALE_UP
-    report(story, "ab", asked=STEP)
+    choose(story, "ab")
     story.leave("c")
     report(story, "ab", asked=STEP + 5, is_saved=True)
     assert story.state().notice is None

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 import worker_sdk
 from agent.core.notice import Notice, NoticeKind, WorkerAnswer
-from agent.watchdog.notice_page import NoticePage
+from agent.watchdog.notice_page import LINE_MAX, NoticePage
 from tests.support.boards import leave
 from tests.support.waiting import MS, wait_until_sync
-from worker_sdk import checkpointed, notice, should_checkpoint
+from worker_sdk import checkpointed, notice, notices, should_checkpoint
 from worker_sdk.board import layout, notice_layout
 from worker_sdk.runtime import STATE, clear_scopes
 
@@ -37,14 +37,15 @@ def page(board: BoardDirectory) -> Iterator[NoticePage]:
     os.close(made.fd)
 
 
+OVER = replace(PENDING, is_over=True)
+
+
 def chosen(step: int, notice_id: int = 5) -> Notice:
-    return Notice(
-        notice_id=notice_id,
-        kind=NoticeKind.PREEMPTION,
-        reason="host-b: SIGTERM",
-        time_left_s=30.0,
-        chosen=step,
-    )
+    return replace(PENDING, notice_id=notice_id, chosen=step)
+
+
+def proposed(step: int, notice_id: int = 5) -> Notice:
+    return replace(PENDING, notice_id=notice_id, proposed=step)
 
 
 def test_without_a_notice_nothing_is_said(board: BoardDirectory, page: NoticePage) -> None:
@@ -87,7 +88,7 @@ def test_a_notice_has_a_kind_a_reason_and_time_left(page: NoticePage) -> None:
     assert told is not None
     assert (told.kind, told.reason) == ("preemption", "host-b: SIGTERM")
     assert 0 < told.time_left_s <= 30
-    page.show(None)
+    page.show(OVER)
     assert notice() is None
 
 
@@ -120,6 +121,8 @@ def test_it_is_true_at_the_chosen_step_alone(page: NoticePage) -> None:
     asked = [(step, should_checkpoint(step)) for step in (3, 4, 4, 5, 6)]
     assert [step for step, is_due in asked if is_due] == [4, 4]
     assert page.answer(chosen(4)) == WorkerAnswer(asked=6)
+    page.show(OVER)
+    assert not any(should_checkpoint(step) for step in (6, 7))
 
 
 @pytest.mark.parametrize("shown_after", range(5))
@@ -136,22 +139,139 @@ def test_ranks_that_ask_every_ten_steps_save_at_the_first_after_it(
     assert due == [50]
 
 
-def test_a_step_that_was_passed_is_missed_and_another_can_be_chosen(page: NoticePage) -> None:
+def test_a_step_that_was_passed_is_missed_and_another_can_be_proposed(page: NoticePage) -> None:
     page.show(PENDING)
     assert not should_checkpoint(4)
-    page.show(chosen(4))
-    assert page.answer(chosen(4)).is_missed, "the agent finds out at once"
+    page.show(proposed(4))
+    assert page.answer(proposed(4)) == WorkerAnswer(asked=4, is_missed=True, is_ready=False)
     assert not should_checkpoint(4)
     assert not should_checkpoint(5)
-    assert page.answer(chosen(4)) == WorkerAnswer(asked=5, is_missed=True)
+    page.show(proposed(7))
+    assert page.answer(proposed(7)) == WorkerAnswer(asked=5, is_ready=True)
     page.show(chosen(7))
     assert [step for step in (6, 7, 8) if should_checkpoint(step)] == [7]
     assert not page.answer(chosen(7)).is_missed
 
 
+class Asking:
+    """A rank that asks whether to save at a step, on a thread of its own."""
+
+    def __init__(self, step: int) -> None:
+        self.answers: list[bool] = []
+        self._thread = threading.Thread(target=lambda: self.answers.append(should_checkpoint(step)))
+        self._thread.start()
+
+    def answer(self) -> bool:
+        self._thread.join()
+        return self.answers[0]
+
+
+VERDICTS = {
+    "it is chosen": (chosen(4), True),
+    "a later one is proposed": (proposed(9), False),
+    "the notice is over": (OVER, False),
+    "it was chosen and is over": (replace(OVER, chosen=4), True),
+    "it was chosen, and a later one is proposed": (replace(proposed(9), chosen=4), True),
+}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS, ids=str)
+def test_a_rank_stops_at_the_proposed_step_until_it_hears_what_becomes_of_it(
+    page: NoticePage, board: BoardDirectory, verdict: str
+) -> None:
+    after, is_due = VERDICTS[verdict]
+    assert not should_checkpoint(3)
+    page.show(proposed(4))
+    rank = Asking(4)
+    wait_until_sync(lambda: board.names() == ["notice"], 5_000 * MS)
+    assert page.answer(proposed(4)) == WorkerAnswer(asked=4, is_ready=True)
+    assert rank.answers == []
+    page.show(after)
+    assert rank.answer() == is_due
+    assert board.names() == []
+    assert should_checkpoint(4) == is_due
+
+
+def test_a_rank_that_stops_is_not_ready_for_the_next_step_before_it_has_heard_of_this_one(
+    page: NoticePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next one could hide that this one was chosen."""
+    looked, go = threading.Event(), threading.Event()
+
+    def sleep(_: float) -> None:
+        looked.set()
+        go.wait()
+
+    monkeypatch.setattr(notices, "sleep", sleep)
+    assert not should_checkpoint(3)
+    page.show(proposed(4))
+    rank = Asking(4)
+    looked.wait()
+    page.show(replace(proposed(9), chosen=4))
+    assert not page.answer(proposed(9)).is_ready
+    go.set()
+    assert rank.answer()
+    assert page.answer(proposed(9)) == WorkerAnswer(asked=4, is_ready=True)
+
+
+def test_a_rank_goes_on_without_saving_when_no_word_comes(
+    page: NoticePage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notices, "STOP_MAX_S", 0.0)
+    assert not should_checkpoint(3)
+    page.show(proposed(4))
+    assert not should_checkpoint(4)
+    assert "step 4 is not saved: no word within 0 s" in caplog.text
+    assert page.answer(proposed(4)) == WorkerAnswer(asked=4, is_missed=True, is_ready=False)
+    page.show(chosen(4))
+    assert page.answer(chosen(4)).is_missed
+    assert not should_checkpoint(4)
+    assert not should_checkpoint(5)
+
+
+def test_a_rank_that_is_behind_saves_at_steps_whose_notices_are_over(page: NoticePage) -> None:
+    page.show(replace(OVER, chosen=3))
+    page.show(replace(OVER, notice_id=6, chosen_before=3, chosen=8))
+    page.show(replace(proposed(20, notice_id=7), chosen_before=8))
+    assert page.answer(proposed(20, notice_id=7)).is_ready
+    due = []
+    for step in range(12):
+        due += [step] * should_checkpoint(step)
+        page.move_on()  # as the agent does when the worker wakes it
+    assert due == [3, 8]
+
+
+@pytest.mark.parametrize("first", [3, 4, 6])
+def test_the_first_question_answers_for_no_step_before_it(page: NoticePage, first: int) -> None:
+    """Other ranks have passed those."""
+    page.show(replace(OVER, chosen=3))
+    page.show(replace(OVER, notice_id=6, chosen_before=3, chosen=6))
+    clear_scopes()
+    rank = Asking(first)
+
+    def is_answered() -> bool:
+        page.move_on()
+        return bool(rank.answers)
+
+    wait_until_sync(is_answered, 5_000 * MS)
+    assert rank.answer() == (first in {3, 6})
+
+
+def test_of_chosen_steps_that_a_rank_has_not_come_to_the_latest_are_kept(page: NoticePage) -> None:
+    for number in range(1, LINE_MAX + 10):
+        page.show(replace(OVER, notice_id=number, chosen=number))
+    due = []
+    for step in range(LINE_MAX + 10):
+        due += [step] * should_checkpoint(step)
+        page.move_on()
+    assert len(due) == LINE_MAX + 1
+    assert due[-1] == LINE_MAX + 9
+
+
 def test_training_that_starts_again_comes_by_the_chosen_step_again(page: NoticePage) -> None:
     page.show(PENDING)
     assert not should_checkpoint(50)
+    page.show(proposed(43))
     page.show(chosen(43))
     clear_scopes()  # as at the end of an iteration of in-process restart
     assert [step for step in range(40, 46) if should_checkpoint(step)] == [43]
@@ -181,9 +301,9 @@ def test_time_that_gets_shorter_is_told(page: NoticePage) -> None:
     assert told.time_left_s <= 5.0
 
 
-@pytest.mark.parametrize("after", [None, chosen(9)], ids=["nothing is planned", "another step"])
+@pytest.mark.parametrize("after", [OVER, proposed(9)], ids=["nothing is planned", "another step"])
 def test_a_rank_that_waits_makes_no_step_until_there_is_more_to_train_for(
-    page: NoticePage, board: BoardDirectory, after: Notice | None
+    page: NoticePage, board: BoardDirectory, after: Notice
 ) -> None:
     page.show(chosen(4))
     assert should_checkpoint(4)
@@ -213,7 +333,7 @@ def test_without_a_step_to_save_at_it_does_not_wait(page: NoticePage, step: int)
 def test_the_next_notice_has_a_step_of_its_own(page: NoticePage) -> None:
     page.show(chosen(4))
     assert should_checkpoint(4)
-    page.show(None)
+    page.show(OVER)
     assert not should_checkpoint(5)
     page.show(chosen(7, notice_id=6))
     assert [step for step in (6, 7, 8) if should_checkpoint(step)] == [7]
