@@ -68,6 +68,13 @@ class Difference(NamedTuple):
         return f"{name}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
 
 
+class CommandDifference(Difference):
+    """What the workers of an agent and those of the run disagree in; both values in words."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: the run has {self.ours}, not {self.theirs}"
+
+
 class CoordinatorError(Exception):
     """Base of everything the coordinator raises on purpose. Its ``args`` are what it is made of."""
 

@@ -167,6 +167,8 @@ def hello_message(
         address=identity.address,
         role=config.role,
         local_world_size=config.nproc_per_node,
+        program=config.program.name,
+        arguments_digest=config.program.arguments_digest,
         beat=beat,
         gpus=map(GPU.write, identity.gpus),
     )

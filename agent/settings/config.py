@@ -6,6 +6,7 @@ Command line and environment are read in ``agent.settings.cli``, what depends on
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -61,6 +62,19 @@ class Program(NamedTuple):
         if self.kind == "function":
             return self.target
         return " ".join(("-m",) * (self.kind == "module") + (self.target, *self.args))
+
+    @property
+    def name(self) -> str:
+        """It without its folder, which may differ between hosts; nothing for a function."""
+        if self.kind == "function":
+            return ""
+        module = f"-m {self.target}"
+        return module if self.kind == "module" else self.target.rpartition("/")[2]
+
+    @property
+    def arguments_digest(self) -> str:
+        """What tells whether two hosts run it with the same arguments, and does not show them."""
+        return hashlib.sha256("\0".join(self.args).encode("utf-8", "replace")).hexdigest()[:16]
 
     def command(self, python: str) -> tuple[str, ...]:
         """Return a worker's argument vector; by ``-u`` one that is killed loses no last lines."""

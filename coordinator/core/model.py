@@ -59,6 +59,8 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
     name: str = ""  # as users see it, else the host's; unique among the members of a run
     has_store: bool = False  # serves torch's store at each port that it holds for a round
     knows_several: bool = False  # coordinators, so it notices soon that one is silent
+    program: str = ""  # what its workers run, without a folder; empty: not told
+    arguments_digest: str = ""  # of the program's arguments
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -50,8 +50,8 @@ _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)
 _MEMORY = MessageMapping(HostMemory, failure_pb2.HostMemory, parts={"workers": _WORKER_MEMORY})
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
-_UNTOLD = ("address", "has_store", "knows_several")
-_AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_UNTOLD)
+_NOT_SHOWN = ("address", "has_store", "knows_several", "program", "arguments_digest")
+_AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_NOT_SHOWN)
 _EVENT = MessageMapping(HistoryEntry, query_pb2.RunEvent, given=("at_s", "decision"))
 
 

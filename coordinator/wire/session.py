@@ -55,7 +55,7 @@ _IDENTITY = MessageMapping(
     session_pb2.Hello,
     checks={
         **dict.fromkeys(("host", "address", "role"), failures.shown(1)),
-        "name": failures.shown(0),
+        **dict.fromkeys(("name", "program", "arguments_digest"), failures.shown(0)),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
     },
     given=("incarnation", "has_store", "knows_several"),

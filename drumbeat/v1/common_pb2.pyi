@@ -334,7 +334,7 @@ class SpecDifference(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
     field: builtins.str
-    """The field of `RunSpec`."""
+    """The field of `RunSpec`; or `program` or `arguments`, of what the workers run."""
     run: builtins.str
     """What the run has."""
     agent: builtins.str

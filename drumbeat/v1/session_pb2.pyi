@@ -216,6 +216,8 @@ class Hello(google.protobuf.message.Message):
     BEAT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
     INCARNATION_KEY_FIELD_NUMBER: builtins.int
+    PROGRAM_FIELD_NUMBER: builtins.int
+    ARGUMENTS_DIGEST_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of the agent, e.g. "0.4.1"."""
     term: builtins.int
@@ -237,6 +239,12 @@ class Hello(google.protobuf.message.Message):
     32 hexadecimal digits of its SHA-256, so that only this agent speaks and reports for it.
     Not asked for by a coordinator without authentication.
     """
+    program: builtins.str
+    """What its workers run: the file name of a script or program without its folder, the name of a
+    module; empty for a function, and from agents that do not tell. Agents of one role run the same.
+    """
+    arguments_digest: builtins.str
+    """Tells whether two agents run it with the same arguments: a digest of them."""
     @property
     def run(self) -> Global___RunPurpose:
         """To take part in this run."""
@@ -275,9 +283,11 @@ class Hello(google.protobuf.message.Message):
         beat: Global___Beat | None = ...,
         gpus: collections.abc.Iterable[Global___GpuInfo] | None = ...,
         incarnation_key: builtins.bytes = ...,
+        program: builtins.str = ...,
+        arguments_digest: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "program", b"program", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from itertools import chain, count
 
 from msgspec.structs import replace
@@ -30,19 +30,52 @@ def refusal(
     """
     known = state.members.get(event.agent.incarnation)
     if known is not None:
-        # Its name is as it was made unique when it came first.
-        if known == replace(event.agent, name=known.name):
+        # Its name is as it was made unique when it came first; earlier versions told no program.
+        told = {"program": known.program, "arguments_digest": known.arguments_digest}
+        if known == replace(event.agent, name=known.name, **told):
             return rounds_error(event.beat, next_round_id=state.next_round_id)
         return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)
     if event.is_id_made_up and state.members:
         return errors.RunIdTaken(state.run_id)
-    if found := differences(theirs=event.spec, ours=state.spec):
+    found = differences(theirs=event.spec, ours=state.spec)
+    if found := found + _command_differences(event.agent, state):
         return errors.SpecMismatch(state.run_id, found)
     workers += event.agent.local_world_size
     error = _room_error(len(state.members) + 1, workers, policy)
     return error or rounds_error(event.beat, next_round_id=state.next_round_id)
+
+
+def _command_differences(agent: AgentIdentity, state: RunState) -> tuple[errors.Difference, ...]:
+    """Return in what an agent would run something else than those of its role.
+
+    Arguments may differ, for hosts may be told a path or a number of their own. But an agent for
+    which the run has no place ends with the run's success, so it must be able to stand in.
+    """
+    members, role = state.members.values(), agent.role
+    first = next((each for each in members if each.role == role and each.program), None)
+    if first is None or not agent.program:
+        return ()
+    peers = (each for each in members if each.role == role and each.program)
+    if agent.program != first.program and all(each.program != agent.program for each in peers):
+        theirs, ours = repr(agent.program), repr(first.program)
+        return (errors.CommandDifference(field="program", theirs=theirs, ours=ours),)
+    is_full = len(state.members) >= state.spec.agents_max
+    if (
+        is_full
+        and agent.arguments_digest != first.arguments_digest
+        and _are_all_like(first, members)
+    ):
+        ours = f"those of {first.name}"
+        return (errors.CommandDifference(field="arguments", theirs="these", ours=ours),)
+    return ()
+
+
+def _are_all_like(one: AgentIdentity, members: Iterable[AgentIdentity]) -> bool:
+    """Whether all agents of its role have its arguments; else each host has some of its own."""
+    digests = (each.arguments_digest for each in members if each.role == one.role)
+    return all(digest in ("", one.arguments_digest) for digest in digests)
 
 
 def _room_error(agents: int, workers: int, policy: Policy) -> errors.LimitReached | None:

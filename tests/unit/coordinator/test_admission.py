@@ -162,3 +162,48 @@ def test_an_agent_whose_workers_have_no_room_is_refused_until_others_leave() -> 
     assert not [e for e in story.join("c", local_world_size=1) if isinstance(e, fx.Reject)]
     story.leave("a")
     assert not [e for e in story.join("b", local_world_size=2) if isinstance(e, fx.Reject)]
+
+
+TRAIN = {"program": "train.py", "arguments_digest": "lr=1"}
+
+
+@pytest.mark.parametrize(
+    ("size", "fields", "problem"),
+    [
+        (1, TRAIN, ""),
+        (1, TRAIN | {"program": "eval.py"}, "program: the run has 'train.py', not 'eval.py'"),
+        (1, TRAIN | {"program": "eval.py", "role": "judge"}, ""),
+        (1, TRAIN | {"arguments_digest": "lr=2"}, ""),
+        (2, TRAIN | {"arguments_digest": "lr=2"}, "arguments: the run has those of a, not these"),
+        (3, TRAIN | {"arguments_digest": "rank=2"}, ""),
+        (2, {}, ""),
+    ],
+    ids=[
+        "the same",
+        "another program",
+        "another role",
+        "arguments of its own",
+        "arguments of its own, and it could only stand by",
+        "each has arguments of its own",
+        "from an earlier version",
+    ],
+)
+def test_agents_of_a_role_run_the_same_program(
+    size: int, fields: dict[str, str], problem: str
+) -> None:
+    """And one that only stands by the same command: it ends with the success of the others."""
+    story = a_story(1, 2)
+    for name, arguments in [("a", "lr=1"), ("b", "rank=1" if size > 2 else "lr=1")][:size]:
+        story.join(name, **TRAIN | {"arguments_digest": arguments})
+    story.join("c", **fields)
+    errors = [str(effect.error) for effect in story.of(fx.Reject)]
+    expected = f"run 'run' was started with other settings: {problem}"
+    assert errors == ([expected] if problem else [])
+
+
+def test_a_member_of_an_earlier_journal_comes_back_with_its_program() -> None:
+    story = a_running_story(1)
+    story.agents["a"].identity = replace(story.agents["a"].identity, program="train.py")
+    story.break_session("a")
+    story.back("a")
+    assert story.of(fx.Reject) == []
