@@ -146,6 +146,17 @@ class RunRefused(_OfRun):
     hint = "jobs that run at the same time each need their own --run-id"
 
 
+class RunEnded(_OfRun):
+    """The run gave this agent up, and ended before it came back; it ends as the run did."""
+
+    text = "run {0!r} gave this agent up: {1}"
+
+    def __init__(self, run_id: str, reason: str, exit_code: int) -> None:
+        super().__init__(run_id, reason)
+        self.args = (run_id, reason, exit_code)
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
 class AccessRefused(UsageError):
     """The coordinator does not let this agent in, or cannot be trusted to be the right one."""
 

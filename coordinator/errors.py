@@ -123,6 +123,10 @@ class RunClosed(CoordinatorError):
     status, refusal = "FAILED_PRECONDITION", "RUN_CLOSED"
     text = "run {0!a} has ended: {1}; started again, the agent begins a new run of that name"
 
+    def __init__(self, run_id: str, why: str, exit_code: int | None = None) -> None:
+        super().__init__(run_id, why)
+        self.exit_code = exit_code
+
 
 class RunIdTaken(CoordinatorError):
     """An agent made up the id of a run that lives, and is not a member of it."""

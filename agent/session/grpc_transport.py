@@ -209,4 +209,7 @@ def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
         refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
     if not refusal and reason == details:
         reason = f"{status.lower().replace('_', ' ')}: {reason}"
-    return TransportError(reason, refusal, leader=detail.leader, is_silent=is_silent)
+    problem = TransportError(reason, refusal, leader=detail.leader, is_silent=is_silent)
+    if detail.HasField("exit_code"):
+        problem.exit_code = detail.exit_code
+    return problem

@@ -16,7 +16,7 @@ from agent.core import events as ev
 from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.core.notice import Notice, NoticeKind
-from agent.errors import AccessRefused, AgentError, RunRefused, SpecRefused
+from agent.errors import AccessRefused, AgentError, RunEnded, RunRefused, SpecRefused
 from agent.session.convert import MEMORY, Identity, beat_message, hello_message
 from agent.session.log_answers import LogAnswers
 from agent.session.spool import Spool
@@ -159,6 +159,8 @@ class Session:
             return AccessRefused(error.reason, _OF_CALLER[refusal])
         if error.is_final and not was_admitted:
             return AccessRefused(error.reason, error.hint)
+        if was_admitted and refusal == "RUN_CLOSED" and error.exit_code is not None:
+            return RunEnded(self._config.run_id, error.reason, error.exit_code)
         if refusal in _OF_RUN and not (refusal == "INVALID" and was_admitted):
             return _OF_RUN[refusal](self._config.run_id, error.reason)
         return None

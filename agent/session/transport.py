@@ -23,7 +23,8 @@ class TransportError(Exception):
 
     ``is_final``: the next attempt ends as this one, unless something is changed by hand; ``hint``
     says what. ``leader``: address of the coordinator that is named in place of the one that was
-    called. ``is_silent``: nothing was heard from the other side any more.
+    called. ``is_silent``: nothing was heard from the other side any more. ``exit_code``: that of
+    agents of a run that has ended, if the call was refused for that.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class TransportError(Exception):
         super().__init__(reason)
         self.reason, self.refusal, self.hint, self.is_final = reason, refusal, hint, is_final
         self.leader, self.is_silent = leader, is_silent
+        self.exit_code: int | None = None
 
 
 class Connection(Protocol):

@@ -93,6 +93,8 @@ def error_detail(error: errors.CoordinatorError) -> common_pb2.ErrorDetail:
             detail.limit.name, detail.limit.value = error.args
         case errors.NotLeader():
             detail.leader = error.leader
+        case errors.RunClosed(exit_code=int(code)):
+            detail.exit_code = code
     return detail
 
 

@@ -263,6 +263,7 @@ class ErrorDetail(google.protobuf.message.Message):
     DIFFERENCES_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     LEADER_FIELD_NUMBER: builtins.int
+    EXIT_CODE_FIELD_NUMBER: builtins.int
     refusal: Global___Refusal.ValueType
     """Why."""
     is_retryable: builtins.bool
@@ -270,6 +271,10 @@ class ErrorDetail(google.protobuf.message.Message):
     leader: builtins.str
     """Address of the coordinator that leads, as `host:port`, with `REFUSAL_NOT_LEADER`; empty:
     none is known.
+    """
+    exit_code: builtins.int
+    """With `REFUSAL_RUN_CLOSED`: the exit code of agents whose run ended like this one. An agent that
+    took part in the run, and was given up before its end, exits with it. Unset: not known.
     """
     @property
     def violation(self) -> Global___FieldViolation:
@@ -292,9 +297,11 @@ class ErrorDetail(google.protobuf.message.Message):
         differences: collections.abc.Iterable[Global___SpecDifference] | None = ...,
         limit: Global___Limit | None = ...,
         leader: builtins.str = ...,
+        exit_code: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["limit", b"limit", "violation", b"violation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["differences", b"differences", "is_retryable", b"is_retryable", "leader", b"leader", "limit", b"limit", "refusal", b"refusal", "violation", b"violation"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "limit", b"limit", "violation", b"violation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "differences", b"differences", "exit_code", b"exit_code", "is_retryable", b"is_retryable", "leader", b"leader", "limit", b"limit", "refusal", b"refusal", "violation", b"violation"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
 
 Global___ErrorDetail: typing_extensions.TypeAlias = ErrorDetail
 

@@ -169,3 +169,24 @@ def test_a_frozen_agent_whose_place_was_taken_stands_by(cluster: Cluster) -> Non
     exit_all(after)
     assert [agent.wait() for agent in (frozen, other, standby)] == [0, 0, 0]
     assert job.server.is_quiet()
+
+
+@pytest.mark.parametrize("end", ["success", "failure", "stop"])
+def test_an_agent_that_wakes_after_the_end_of_its_run_exits_as_the_run_did(
+    cluster: Cluster, end: str
+) -> None:
+    coordinator = cluster.coordinator(*QUICK_LEASE)
+    job = cluster.job("--nnodes", "1:2", *LONG, coordinator=coordinator)
+    frozen, other = job.join(), job.join()
+    job.server.wait_for(2)
+    frozen.stop()
+    (again,) = job.server.wait_for_round(1, 1)
+    if end == "stop":
+        assert coordinator.operate("stop", job.run_id).wait() == 0
+    else:
+        again.order("exit 0" if end == "success" else "exit 1")
+    code = other.wait()
+    assert code == {"success": 0, "failure": 1, "stop": 4}[end]
+    frozen.cont()
+    assert frozen.wait() == code, frozen.log()
+    assert "gave this agent up" in frozen.stderr

@@ -132,11 +132,13 @@ def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
     verdict = state.verdict if state is not None else None
     why = "after this agent began, and another one of that name runs now"
-    if verdict is not None:
-        why = f"it was {verdict.reason}"
-    if verdict is not None and verdict.cause is not VerdictCause.STOPPED:
-        why = f"it {'succeeded' if verdict.is_success else 'failed'}: {verdict.reason}"
-    return errors.RunClosed(run_id, why)
+    if verdict is None:
+        return errors.RunClosed(run_id, why)
+    if verdict.cause is VerdictCause.STOPPED:
+        return errors.RunClosed(run_id, f"it was {verdict.reason}", 4)
+    if verdict.is_success:
+        return errors.RunClosed(run_id, f"it succeeded: {verdict.reason}", 0)
+    return errors.RunClosed(run_id, f"it failed: {verdict.reason}", 1)
 
 
 def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:

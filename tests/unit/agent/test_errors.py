@@ -98,6 +98,7 @@ EXAMPLES = [
         1,
         "the agent's process was ended by SIGKILL; its workers are gone with it",
     ),
+    (errors.RunEnded("r", "it succeeded", 0), 0, "run 'r' gave this agent up: it succeeded"),
     (errors.AccessRefused("the token was revoked"), 2, "the token was revoked"),
     (errors.RunFailed("r", "too few agents"), 1, "run 'r' failed: too few agents"),
     (errors.AgentDrained("drained by op"), 0, "this agent left its run, drained by op"),
