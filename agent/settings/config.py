@@ -307,7 +307,10 @@ class JobSettings(AccessSettings):
         600.0, seconds(0.1), "How long to wait for the coordinator and the minimum of machines."
     )
     last_call: float = _waiting(  # as torchrun
-        30.0, seconds(), "How long to wait for more machines than the minimum, at most."
+        30.0,
+        seconds(),
+        "How long to wait for more machines than the minimum, at most. The wait also ends once no "
+        "machine has joined for a tenth of it.",
     )
     exit_barrier_timeout: float | None = _waiting(
         None,
