@@ -20,6 +20,7 @@ _ASKED = frozenset({"stop_asked", "restart_asked"})
 _CARRIED_OUT = frozenset(
     {"round_ended", "run_stopping", "run_stopped", "run_failed", "run_succeeded"}
 )
+_ENDINGS = frozenset({"run_failing", "run_stopping"})
 _STEPS_SHOWN = 5  # the latest decisions that are told
 _STRAGGLERS_SHOWN = 4
 _GROWING_SHOWN = 4
@@ -75,7 +76,9 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
         case "gathering":
             yield f"Run {name} waits for its next round: {reason}."
         case "ending":
-            yield f"Run {name} has failed and its workers are being stopped: {reason}."
+            ends = [each["kind"] for each in status["events"] if each["kind"] in _ENDINGS]
+            how = "is being stopped" if ends[-1:] == ["run_stopping"] else "has failed"
+            yield f"Run {name} {how}; it waits for its workers to end: {reason}."
         case _ if _hangs(status):
             hang = status["hang"]
             yield f"Run {name} has hung for {format_duration(hang['age_s'])}: {hang['summary']}."
@@ -85,7 +88,10 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
                 else f"It is only reported: nothing is killed. {_to_kill(hang)} kills and restarts."
             )
         case _:
-            yield f"Run {name} is in round {status['round_id']}: {reason}."
+            yield f"Run {name} runs round {status['round_id']}{_size(status)}."
+            began = [each["age_s"] for each in status["events"] if each["kind"] == _STARTED]
+            when = f" {_ago(began[-1])}" if began else ""
+            yield f"The round began{when}: {reason}."
     if status["phase"] == "ended":
         return
     if status["phase"] == "gathering" and status["events"]:
@@ -94,11 +100,6 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
     if status["behind"]:
         yield f"Behind the others: {status['behind']}."
     if is_mute:
-        began = [each["age_s"] for each in status["events"] if each["kind"] == _STARTED]
-        since = f" for {format_duration(began[-1] or 0.001)}" if began else ""
-        agents = sum(agent["group_rank"] is not None for agent in status["agents"])
-        workers = count(status["world_size"] or 0, "worker")
-        yield f"The round has run{since} with {workers} on {count(agents, 'agent')}."
         yield "No worker tells its progress: none has called worker_sdk.heartbeat() in this round."
     for each in status["stragglers"][:_STRAGGLERS_SHOWN]:
         took, median = format_duration(each["step_time_s"]), format_duration(each["median_s"])
@@ -122,6 +123,13 @@ def _growing(worker: Document) -> str:
     whose = "cgroup" if worker["is_cgroup"] else "host"
     used, limit = format_size(worker["used_bytes"]), format_size(worker["limit_bytes"])
     return f"{text}; its {whose} is at {used} of {limit}."
+
+
+def _size(status: Document) -> str:
+    if not status["world_size"]:
+        return ""
+    agents = sum(agent["group_rank"] is not None for agent in status["agents"])
+    return f" with {count(status['world_size'], 'worker')} on {count(agents, 'agent')}"
 
 
 def _stopped(workers: Iterable[Document]) -> Iterator[str]:

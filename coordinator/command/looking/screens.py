@@ -33,6 +33,9 @@ _NARROWED = frozenset({"RUN", "AGENT", "HOST", "BY"})
 _HOST = 2  # its column among those of workers
 _WAITING_SHOWN = 8  # reasons of agents without a place
 _NOTHING = "-"
+# From the last progress to the decision: after a hang, but also after a failure or a loss.
+_PARTS = {"hanging": "no progress"}
+_GOODPUT_MIN_S = 1.0  # of a run that was shorter, parts are the delays of messages
 _HOSTS_SHOWN = 10  # of those that time was lost for
 _BAR, _BAR_CELLS = "\u2588", 30
 _STYLES = {
@@ -40,7 +43,7 @@ _STYLES = {
     "gathering": "yellow",
     "training": "green",
     "away": "green",
-    "hanging": "red",
+    "no progress": "red",
     "ending": "red",
     "ended": "bold",
     "failed": "red",
@@ -165,9 +168,13 @@ def goodput_screen(goodput: Document) -> RenderableType:
     mean_s = goodput["mean_time_between_failures_s"]
     failures = count(goodput["failures_count"], "failure")
     between = f", one in {_ago(mean_s)} on average" if mean_s is not None else ""
+    if not goodput["is_running"] and whole_s < _GOODPUT_MIN_S:
+        short = f" ended after {_ago(whole_s)}: too soon to tell what its time went into"
+        return Group(Text.assemble("run ", (_line(goodput["run_id"]), "bold"), short))
     parts: list[RenderableType] = [first, Text(f"{failures}{between}"), Text()]
     heads = ("PART", "TIME", "SHARE", "HOST TIME", "")
-    parts.append(_table(heads, [_shares(row["part"], row, whole_s) for row in goodput["parts"]]))
+    rows_of_parts = [_shares(_part(row), row, whole_s) for row in goodput["parts"]]
+    parts.append(_table(heads, rows_of_parts))
     if goodput["causes"]:
         heads = ("LOST FOR", "TIME", "SHARE", "HOST TIME", "RESTARTS")
         rows = [
@@ -192,7 +199,12 @@ def goodput_screen(goodput: Document) -> RenderableType:
 def _segment(row: Document) -> tuple[str, ...]:
     place = _number(row["round_id"]), _number(row["iteration"])
     why = row["cause"] or "", _line(row["host"] or "")
-    return _ago(row["age_s"]), _ago(row["time_s"]), row["part"], *why, *place
+    return _ago(row["age_s"]), _ago(row["time_s"]), _part(row), *why, *place
+
+
+def _part(row: Document) -> str:
+    part: str = row["part"]
+    return _PARTS.get(part, part)
 
 
 def _shares(name: str, row: Document, whole_s: float) -> tuple[str, str, str, str, str]:

@@ -19,6 +19,8 @@ HOSTS_MAX = 256
 AWAY_MAX = 64
 # Segments that are kept; of more the oldest are dropped, their time stays in the parts.
 SEGMENTS_MAX = 1_000
+# Of a shorter run no line tells the parts: they would be the delays of messages.
+TOLD_MIN_S = 1.0
 SECOND = 1_000_000_000
 
 
@@ -130,7 +132,7 @@ _WORDS = {
     Part.WAITING: "waiting for hosts",
     Part.STARTING: "starting",
     Part.REPEATED: "repeating steps",
-    Part.HANGING: "hanging",
+    Part.HANGING: "no progress",
     Part.INTERRUPTED: "interrupted",
     Part.STOPPING: "stopping",
 }
@@ -306,10 +308,10 @@ class Ledger:
         return self.effective / known if known else None
 
     def line(self) -> str:
-        """Say in a line what the time went into; empty if nothing is known of it."""
-        if (ratio := self.ratio) is None:
-            return ""
+        """Say in a line what the time went into; empty if nothing is known, or it was short."""
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
+        if (ratio := self.ratio) is None or known < TOLD_MIN_S * SECOND:
+            return ""
         lost = [(time.run, part) for part, time in self.parts.items() if _is_lost(part)]
         shares = [f"{_WORDS[part]} {_percent(run / known)}" for run, part in _largest(lost)]
         shown = format_duration(known / SECOND)

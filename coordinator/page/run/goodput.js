@@ -19,6 +19,11 @@ export const ABOUT_PARTS = {
   unknown: "before this was accounted for",
 };
 
+/** What a part is called. */
+export function partName(part) {
+  return part === "hanging" ? "no progress" : words(part);
+}
+
 /** Parts in the order of the bar. */
 function inOrder(parts) {
   return [...parts].sort((one, other) => PARTS.indexOf(one.part) - PARTS.indexOf(other.part));
@@ -37,10 +42,10 @@ export function partsBar(slot, parts) {
     (element, each) => {
       const share = each.time_s / whole;
       element.style.flexGrow = share;
-      setAttribute(element, "title", `${words(each.part)} ${percent(share)}, ${duration(each.time_s)}`);
+      setAttribute(element, "title", `${partName(each.part)} ${percent(share)}, ${duration(each.time_s)}`);
     });
   setAttribute(bar, "aria-label", whole
-    ? inOrder(parts).map((each) => `${words(each.part)} ${percent(each.time_s / whole)}`).join(", ") : "nothing is known yet");
+    ? inOrder(parts).map((each) => `${partName(each.part)} ${percent(each.time_s / whole)}`).join(", ") : "nothing is known yet");
 }
 
 export function mount(root) {
@@ -67,7 +72,7 @@ export function mount(root) {
     partsBar(slot, found.parts);
     const shown = inOrder(found.parts);
     const times = (each) => [duration(each.time_s), share(each), duration(each.host_s)];
-    rows(parts, shown, (each) => each.part, (each) => [words(each.part), ...times(each)]);
+    rows(parts, shown, (each) => each.part, (each) => [partName(each.part), ...times(each)]);
     rows(causes, found.causes, (each) => each.cause, (each) => [words(each.cause), ...times(each), String(each.restarts)]);
     rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "",
       (each) => [line(each.name ?? "others", 100), ...times(each)]);

@@ -1,8 +1,7 @@
 /** A timeline as SVG. What is drawn is given as a scale, {from, to, width, x(at), at(x)}, and a model. */
 
 import { fill, h, keyed, setAttribute, setText, svg } from "../base/dom.js";
-import { words } from "../base/format.js";
-import { PARTS } from "../run/goodput.js";
+import { PARTS, partName } from "../run/goodput.js";
 import { clustered, ticksOf, titleOf } from "./model.js";
 
 export const LANES = { axis: 14, parts: [24, 36], rounds: [68, 22], iterations: [93, 14], marks: 108 };
@@ -44,7 +43,7 @@ export function patterns() {
 export function legend() {
   const item = (name, sign, text) => h("li", { "data-legend": name, hidden: true }, sign, text);
   return h("ul", { class: "legend" },
-    PARTS.map((part) => item(part, h("span", { class: "swatch fill", "data-part": part }), words(part))),
+    PARTS.map((part) => item(part, h("span", { class: "swatch fill", "data-part": part }), partName(part))),
     Object.entries(SIGNS).map(([sign, text]) => item(sign,
       svg("svg", { class: "sign", viewBox: "-8 -8 16 16", "data-sign": sign }, svg("path", { d: SHAPES[sign] })), text)));
 }
@@ -86,12 +85,12 @@ function bands(scale, segments) {
     drawnTo = left + width;
     found.push(svg("rect", { class: "part", "data-part": part, x: left, y, width, height }));
     if (PATTERNS[part] && width > 3) found.push(svg("rect", { x: left, y, width, height, fill: `url(#hatch-${part})` }));
-    const room = words(part).length * CHARACTER;
+    const room = partName(part).length * CHARACTER;
     if (width < room + 10) continue;
     const middle = left + width / 2;
     const plate = { x: middle - room / 2 - 2, y: y + 9, width: room + 4, height: 18, rx: 3 };
     if (PATTERNS[part]) found.push(svg("rect", { class: "part", "data-part": part, ...plate }));
-    found.push(svg("text", { class: "on-part", x: middle, y: y + 22, "text-anchor": "middle" }, words(part)));
+    found.push(svg("text", { class: "on-part", x: middle, y: y + 22, "text-anchor": "middle" }, partName(part)));
   }
   return found;
 }

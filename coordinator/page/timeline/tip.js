@@ -2,6 +2,7 @@
 
 import { line } from "../base/dom.js";
 import { clock, duration, words } from "../base/format.js";
+import { partName } from "../run/goodput.js";
 import { titleOf } from "./model.js";
 
 const MARKS_SHOWN = 5;
@@ -35,7 +36,7 @@ function ofSegment(each) {
     each.iteration == null ? null : `iteration ${each.iteration}`,
   ];
   const lines = [
-    [words(each.part), lasted(each)],
+    [partName(each.part), lasted(each)],
     ["", `${clock(each.start)} – ${clock(each.end)}`],
     ["", where.filter(Boolean).join(", ")],
     ["lost for", each.cause && `${words(each.cause)}${each.host ? ` of ${line(each.host, 60)}` : ""}`],

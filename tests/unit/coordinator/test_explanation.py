@@ -115,7 +115,8 @@ def test_of_a_run_that_goes_on_it_is_said_who_is_waited_for() -> None:
     events = [event(9, 60, "ROUND_ENDED", "round 1 lost c")]
     found = explain(run, *agents, events=events, behind="rank 1 on b at step 30")
     assert found["what"] == [
-        "Run r is in round 2: 3 agents.",
+        "Run r runs round 2.",
+        "The round began: 3 agents.",
         "Behind the others: rank 1 on b at step 30.",
         "Not connected: c (last heard 12 s ago).",
         "Silent: b (4 s).",
@@ -151,6 +152,22 @@ def test_a_run_that_was_stopped_has_not_failed() -> None:
     found = explain(run, events=[event(1, 70, "ROUND_ENDED", "round 0 failed")])
     assert found["what"] == ["Run r was stopped 1 min ago: by t1."]
     assert found["root_cause"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [("RUN_STOPPING", "is being stopped"), ("RUN_FAILING", "has failed")]
+)
+def test_a_run_that_ends_says_whether_it_failed_or_is_being_stopped(kind: str, how: str) -> None:
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_ENDING, reason="why")
+    found = explain(run, events=[event(1, 9, "ROUND_STARTED", "1"), event(2, 1, kind, "why")])
+    assert found["what"] == [f"Run r {how}; it waits for its workers to end: why."]
+
+
+def test_of_a_round_after_a_failure_it_is_said_first_that_it_runs() -> None:
+    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING, round_id=3, reason="round 2 failed")
+    events = [event(1, 70, "ROUND_ENDED", "round 2 failed"), event(2, 60, "ROUND_STARTED", "2")]
+    found = explain(run, events=events)
+    assert found["what"] == ["Run r runs round 3.", "The round began 1 min ago: round 2 failed."]
 
 
 def test_a_wait_a_planned_change_and_who_waits_outside_are_told() -> None:
@@ -245,13 +262,18 @@ def test_without_heartbeats_what_is_known_is_told_and_how_to_learn_more() -> Non
     seated = pb.Agent(name="a", is_connected=True, seat=pb.Seat(), local_world_size=4)
     standby = pb.Agent(name="s", is_connected=True)
     run = pb.Run(
-        run_id="r", phase=pb.RUN_PHASE_RUNNING, reason="1 agent", round=pb.Round(world_size=4)
+        run_id="r",
+        phase=pb.RUN_PHASE_RUNNING,
+        round_id=0,
+        reason="1 agent",
+        round=pb.Round(world_size=4),
     )
     events = [event(1, 300, "ROUND_STARTED", "1 agent")]
     status = status_document(pb.GetOverviewResponse(run=run), [seated, standby], events)
     found = explanation(status, None, [{"heartbeat_age_s": None, "step_time_s": None}])
-    assert found["what"][1:] == [
-        "The round has run for 5 min with 4 workers on 1 agent.",
+    assert found["what"] == [
+        "Run r runs round 0 with 4 workers on 1 agent.",
+        "The round began 5 min ago: 1 agent.",
         "No worker tells its progress: none has called worker_sdk.heartbeat() in this round.",
     ]
     assert found["advice"] == [
@@ -262,4 +284,4 @@ def test_without_heartbeats_what_is_known_is_told_and_how_to_learn_more() -> Non
         ),
     ]
     beating = [{"heartbeat_age_s": 0.1, "step_time_s": 0.1}]
-    assert len(explanation(status, None, beating)["what"]) == 1, "an earlier coordinator tells less"
+    assert len(explanation(status, None, beating)["what"]) == 2, "an earlier coordinator tells less"

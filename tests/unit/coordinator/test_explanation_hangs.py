@@ -105,7 +105,7 @@ def test_a_hang_without_a_cause_has_no_rank_to_look_at() -> None:
 
 def test_a_hang_that_is_over_is_told_but_the_run_goes_on() -> None:
     found = explain(a_run(a_hang(is_over=True)))
-    assert found["what"] == ["Run r is in round 2: 3 agents."]
+    assert found["what"] == ["Run r runs round 2.", "The round began: 3 agents."]
     over = f"Round 2 hung, 1 min 20 s ago; then training went on: {SUMMARY}."
     assert found["root_cause"] == [over, *TOLD]
     assert found["advice"] == []
@@ -117,7 +117,7 @@ def test_the_hang_of_the_round_before_is_why_this_one_runs(hung: int, *, is_told
     found = explain(a_run(a_hang(round_id=hung), round_id=2), events=events)
     assert found["root_cause"][0] == "Latest, 9 s ago: round 1 failed."
     assert any(f"Round {hung} hung" in line for line in found["root_cause"]) is is_told
-    assert (found["what"][0] == "Run r is in round 2: 3 agents.") is (hung < 2)
+    assert (found["what"][0] == "Run r runs round 2.") is (hung < 2)
 
 
 def test_a_run_that_waits_for_its_next_round_does_not_hang() -> None:

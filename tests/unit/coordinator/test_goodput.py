@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.command.looking.screens import goodput_screen, text_of
 from coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
 from coordinator.core.progress.goodput import (
     HOSTS_MAX,
@@ -27,6 +28,7 @@ from coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
 from coordinator.core.run.state import RunState
 from coordinator.wire.documents import goodput_document
 from coordinator.wire.goodput import goodput_message
+from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec
 
@@ -139,7 +141,20 @@ def test_a_hang_lasts_from_the_last_progress_until_it_is_found() -> None:
     found = account(story)
     assert found.causes[Cause.HANG].run == 40 * SECOND
     assert found.hosts_lost["b"].hosts == 80 * SECOND
-    assert found.line().startswith("trained 31.7% of 1 min; hanging 66.7%, starting 1.7%")
+    assert found.line().startswith("trained 31.7% of 1 min; no progress 66.7%, starting 1.7%")
+
+
+@pytest.mark.parametrize(("ran_s", "is_told"), [(0.9, False), (1.0, True)])
+def test_of_a_run_that_ended_within_a_second_no_line_tells_the_parts(
+    ran_s: float, is_told: bool
+) -> None:
+    story = a_running_story(1)
+    story.advance(ran_s)
+    story.fail("a")
+    assert bool(account(story).line()) == is_told
+    answer = query_pb2.GetGoodputResponse(whole=duration(ran_s), effective_ratio=0.5)
+    document = goodput_document("r", answer)
+    assert ("too soon to tell" in text_of(goodput_screen(document))) != is_told
 
 
 def test_a_machine_that_fell_silent_is_time_without_progress() -> None:
