@@ -239,17 +239,18 @@ def read_beat(
 
 
 def _memory(message: failure_pb2.HostMemory, size: int) -> model.HostMemory:
-    """Read the memory of the workers that the host has; others are left out."""
+    """Read the memory of the workers that the host has, each once; others are left out."""
+    found = {
+        each.local_rank: model.WorkerMemory(
+            local_rank=each.local_rank,
+            resident_bytes=each.resident_bytes,
+            growth_bytes=each.growth_bytes,
+        )
+        for each in message.workers[:size]
+        if each.local_rank < size
+    }
     return model.HostMemory(
-        workers=tuple(
-            model.WorkerMemory(
-                local_rank=each.local_rank,
-                resident_bytes=each.resident_bytes,
-                growth_bytes=each.growth_bytes,
-            )
-            for each in message.workers[:size]
-            if each.local_rank < size
-        ),
+        workers=tuple(found.values()),
         used_bytes=message.used_bytes,
         limit_bytes=message.limit_bytes,
         is_cgroup=message.is_cgroup,

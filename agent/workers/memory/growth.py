@@ -48,22 +48,20 @@ class Growth:
     """Follows one worker's memory in bounded space."""
 
     def __init__(self) -> None:
-        self._lowest = deque[tuple[float, int]](maxlen=SPANS)  # of each span that is over
-        self._span: tuple[float, int] | None = None  # when it began, and the lowest of it so far
+        # When each span began that is over, and its lowest point; then the same of the last one.
+        self._over = deque[tuple[float, int]](maxlen=SPANS + 1)
+        self._span: tuple[float, int] | None = None
 
     def take(self, used_bytes: int, *, now: float) -> int:
         """Take in how much is used ``now``; return by how much a minute that grows, 0 if not."""
-        if self._span is None:
-            self._span = now, used_bytes
-        began, lowest = self._span
+        began, lowest = self._span or (now, used_bytes)
         if now - began >= SPAN_S:
-            self._lowest.append(self._span)
+            self._over.append((began, lowest))
             began, lowest = now, used_bytes
         self._span = began, min(lowest, used_bytes)
-        points = [*self._lowest, self._span]
-        sizes = [size for _, size in points]
-        rise, took_s = sizes[-1] - sizes[0], points[-1][0] - points[0][0]
-        is_rising = all(before < after for before, after in pairwise(sizes))
-        if len(points) <= SPANS or not is_rising or rise < RISE_LEAST_BYTES:
+        sizes = [size for _, size in self._over]
+        if len(sizes) <= SPANS or not all(before < after for before, after in pairwise(sizes)):
             return 0
-        return round(60 * rise / took_s)
+        if sizes[-1] - sizes[0] < RISE_LEAST_BYTES or used_bytes < sizes[-1]:
+            return 0
+        return round(60 * (sizes[-1] - sizes[0]) / (self._over[-1][0] - self._over[0][0]))

@@ -167,7 +167,7 @@ class EtcdClient:
             return self._link
 
     async def _opened_soonest(self) -> Link:
-        """Try the members in turn, each before the one that is tried has answered slowly."""
+        """Ask the members in turn, and the next one as well while one is slow."""
         endpoints = self.address.endpoints
         untried = deque([*endpoints[self._at :], *endpoints[: self._at]])
         opening: dict[asyncio.Task[Link], HostPort] = {}

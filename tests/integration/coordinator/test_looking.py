@@ -70,7 +70,7 @@ async def two_hosts(client: Client) -> list[FakeAgent]:
             HostMemory(
                 workers=[
                     WorkerMemory(local_rank=1, resident_bytes=7, growth_bytes=5),
-                    WorkerMemory(local_rank=9, resident_bytes=7, growth_bytes=5),
+                    WorkerMemory(local_rank=1, resident_bytes=7, growth_bytes=5),
                 ],
                 used_bytes=14,
                 limit_bytes=16,
