@@ -27,7 +27,9 @@ class WorkersCgroup:
                 return
             path = own / directory.name
             # Written first: who finds the cgroup later does so by this file.
-            (directory / NAME).write_text(str(path))
+            note = directory / NAME
+            note.touch(mode=0o600)
+            note.write_text(str(path))
             path.mkdir()
             self.path = path
             if not (path / _KILL).exists():  # a kernel before 5.14
