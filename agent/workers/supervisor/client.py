@@ -67,7 +67,8 @@ class SupervisorClient:
         older_children = list_children() if self._is_subreaper else set()
         pid, connection = self._launch()
         older_children.discard(pid)  # it may have been started before
-        self._reaper = StrangerReaper(pid)
+        # In a program around us, its children are its own.
+        self._reaper = StrangerReaper(pid, is_init=self._is_subreaper and os.getpid() == 1)
         with ExitStack() as undo:
             undo.callback(os.waitpid, pid, 0)  # It has no workers to end first.
             undo.callback(_kill, pid)
@@ -184,14 +185,13 @@ class SupervisorClient:
 class StrangerReaper:
     """Reaps the children of a process with pid 1 that it has not started, as an init does.
 
-    In a container they are orphans of whatever runs there. ``own`` is left to its owner. A process
-    with another pid has no such children.
+    In a container they are orphans of whatever runs there. ``own`` is left to its owner. Does
+    nothing unless it ``is_init``.
     """
 
-    def __init__(self, own: int, *, is_init: bool | None = None) -> None:
-        self._own = own
-        self._is_init = os.getpid() == 1 if is_init is None else is_init
-        if self._is_init:
+    def __init__(self, own: int, *, is_init: bool) -> None:
+        self._own, self._is_init = own, is_init
+        if is_init:
             asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
             self.reap()
 

@@ -37,7 +37,7 @@ async def test_strangers_are_reaped_and_the_exit_code_of_the_own_child_is_kept()
 
 async def test_an_agent_that_is_no_init_leaves_the_children_of_its_program_alone() -> None:
     child = a_child(7)
-    reaper = StrangerReaper(0)
+    reaper = StrangerReaper(0, is_init=False)
     reaper.close()
     assert exit_code(child) == 7
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
