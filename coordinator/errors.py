@@ -5,6 +5,7 @@ CoordinatorError
  ├─ SpecMismatch              the agent's spec differs from the run's
  │   └─ RunMissesAgents       and none of the run's agents is connected
  ├─ RunClosed                 the run has ended
+ │   └─ RunMissed             it succeeded, with room for a host that came too late
  ├─ RunIdTaken                another agent has made up the same id
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
@@ -133,6 +134,12 @@ class RunIdTaken(CoordinatorError):
 
     status, refusal = "FAILED_PRECONDITION", "RUN_CLOSED"
     text = "run {0!a} is another job, which has the same made-up id; start the agent again"
+
+
+class RunMissed(RunClosed):
+    """The run succeeded before this host came, and had room for it; it is not trained once more."""
+
+    text = "run {0!a} has ended before this host came: {1}; to train again, choose another --run-id"
 
 
 class StaleSession(CoordinatorError):

@@ -128,6 +128,20 @@ def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
     return None
 
 
+def missed_run(state: RunState, event: SessionOpened) -> errors.RunMissed | None:
+    """Return the error for a host that missed a run which succeeded: it does not train it again.
+
+    The run had room for it, and it took no part. This holds while the run's members are remembered,
+    for ``coordinator_grace_s`` after the end. A host that took part begins a new run.
+    """
+    verdict, hosts = state.verdict, {each.host for each in state.members.values()}
+    if verdict is None or not verdict.is_success or not hosts or event.agent.host in hosts:
+        return None
+    if event.spec != state.spec or len(state.members) >= state.spec.agents_max:
+        return None
+    return errors.RunMissed(state.run_id, f"it succeeded: {verdict.reason}")
+
+
 def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
     verdict = state.verdict if state is not None else None

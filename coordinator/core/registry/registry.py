@@ -11,7 +11,13 @@ from coordinator import errors
 from coordinator.access.tokens import Tokens
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
+from coordinator.core.membership.admission import (
+    differences,
+    missed_run,
+    rounds_error,
+    run_closed,
+    spec_error,
+)
 from coordinator.core.membership.drains import Drains
 from coordinator.core.model import KeptDrain
 from coordinator.core.policy import Policy
@@ -343,7 +349,8 @@ class Registry:
     def _create(
         self, event: ev.SessionOpened, now: float, *, predecessor: RunState | None = None
     ) -> list[fx.Effect]:
-        if (error := self._create_error(event)) is not None:
+        missed = missed_run(predecessor, event) if predecessor is not None else None
+        if (error := missed or self._create_error(event)) is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
         record = RunCreated(
             run_id=event.run_id,

@@ -41,6 +41,14 @@ REFUSALS = [
         "run 'r' is another job, which has the same made-up id; start the agent again",
     ),
     (
+        errors.RunMissed("r", "it succeeded"),
+        ("FAILED_PRECONDITION", "RUN_CLOSED", False),
+        (
+            "run 'r' has ended before this host came: it succeeded; "
+            "to train again, choose another --run-id"
+        ),
+    ),
+    (
         errors.RunMissesAgents("r", (Difference("agents_max", 4, 2),)),
         ("ABORTED", "AGENTS_MISSING", True),
         (

@@ -86,6 +86,41 @@ def test_an_agent_that_began_before_the_end_is_told_how_it_ended(how: str) -> No
     assert "started again" in str(error)
 
 
+@RESTARTS
+def test_a_host_that_comes_after_the_success_of_a_run_does_not_train_it_again(
+    is_restarted: bool,
+) -> None:
+    story = a_story(1, 2)
+    story.join("a", began_at=story.now)
+    story.advance(story.spec.last_call_s)
+    story.obey("a")
+    story.succeed("a")
+    story.now += 60.0
+    if is_restarted:
+        story.restart()
+    error = refusal(story.join("b", began_at=story.now))
+    assert str(error).startswith("run 'run' has ended before this host came: it succeeded: ")
+    assert list(story.registry.runs) == [RUN]
+    story.join("a", began_at=story.now)
+    assert story.state(f"{RUN}#2").generation == 2
+    story.join("b", began_at=story.now)
+    assert not story.of(fx.Reject), "it takes part in the new run"
+
+
+@pytest.mark.parametrize("why", ["no room", "other settings", "failure", "long ago"])
+def test_a_host_that_missed_nothing_begins_a_new_run(why: str) -> None:
+    story = a_story(1, 1 if why == "no room" else 2)
+    story.join("a", began_at=story.now)
+    story.advance(story.spec.last_call_s)
+    story.obey("a")
+    (story.fail if why == "failure" else story.succeed)("a")
+    story.advance(60.0 if why != "long ago" else story.spec.coordinator_grace_s + 60.0)
+    spec = a_spec(1, 3) if why == "other settings" else story.spec
+    story.join("b", began_at=story.now, spec=spec)
+    assert not story.of(fx.Reject)
+    assert story.state(f"{RUN}#2").generation == 2
+
+
 def test_an_agent_that_says_no_uptime_is_told_how_it_ended() -> None:
     story = a_run_that_ended("success")
     assert isinstance(refusal(story.join("b")), RunClosed)
