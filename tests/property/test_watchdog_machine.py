@@ -175,6 +175,8 @@ class WatchdogMachine(RuleBasedStateMachine):
             assert worker.has_evidence, "nothing was over"
             assert not worker.is_condemned, "it is killed in any case"
         worker.is_examined = worker.is_unreported = False
+        if report.aftermath:  # the look goes on for what else is over by now
+            worker.is_unreported = bool(self.over(worker))
         if report.is_ending or report.aftermath:
             return
         named = {f"slot {number}": limit for number, limit in worker.slots.items()}
@@ -374,3 +376,14 @@ class WatchdogMachine(RuleBasedStateMachine):
 
 WatchdogMachine.TestCase.settings = orders(100, steps=50)
 TestWatchdogMachine = cast("type", WatchdogMachine.TestCase)
+
+
+def test_a_limit_that_is_over_while_stacks_of_an_earlier_one_are_late_is_no_new_look() -> None:
+    machine = WatchdogMachine()
+    machine.host_slows_down()
+    machine.opens(rank=0, number=1, timeout_s=0.25, signal=None, pause_s=0.0)
+    machine.stands_still(0.3)
+    machine.opens(rank=0, number=1, timeout_s=0.25, signal=None, pause_s=0.0)
+    machine.time_passes(7.0)
+    machine.everything_over_was_noticed()
+    machine.teardown()

@@ -105,16 +105,18 @@ class Page:
             raise NotLeader
         token_id = caller.name
         if token_id not in term.driver.tokens.tokens:
-            token_id = await self._page_token(term, role, only_run)
+            token_id = await self._page_token(term, role)
         code = self._access.code(caller.name, role, only_run, token_id)
         return link("https", self._host, self._port, run_id, code)
 
-    async def _page_token(self, term: Term, role: Role, run_id: str) -> str:
-        """Make a token whose secret no one has, so that revoking it ends what a link opens."""
+    async def _page_token(self, term: Term, role: Role) -> str:
+        """Make a token whose secret no one has, so that revoking it ends what a link opens.
+
+        Such tokens hold for all runs; the link is what bounds a reader to one.
+        """
         limits = self._config.limits
         asked = pb.CreateTokenRequest(
             role=pb.Role.Value(f"ROLE_{role.upper()}"),
-            run_id=run_id,
             ttl=duration(limits.page_code_life_s + limits.page_session_life_s),
         )
         return (await term.control.CreateToken(asked, self)).token.token_id
