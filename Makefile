@@ -76,6 +76,7 @@ soak: $(READY)
 		tests/integration/coordinator/test_fuzz.py
 	DRUMBEAT_STRANGERS=5000 $(BIN)/python -m pytest --timeout=0 \
 		tests/integration/coordinator/test_strangers.py
+	$(BIN)/python -m pytest --timeout=0 -m soak tests/integration
 	$(BIN)/python -m pytest --timeout=0 -m soak tests/e2e
 	DRUMBEAT_LOOKS=27 $(BIN)/python -m pytest --timeout=0 tests/e2e/test_looking.py
 	DRUMBEAT_FLIPS=5000 $(BIN)/python -m pytest --timeout=0 \

@@ -114,7 +114,10 @@ def document(cluster: Cluster, coordinator: Coordinator, verb: str) -> dict[str,
     return found
 
 
-@pytest.mark.parametrize(("way", "guilty"), GUILTY)
+@pytest.mark.parametrize(
+    ("way", "guilty"),
+    [pytest.param(*each, marks=pytest.mark.soak) if each[0] == "lock" else each for each in GUILTY],
+)
 def test_the_rank_that_others_wait_for_is_the_root_cause(
     cluster: Cluster, tmp_path: Path, way: str, guilty: int
 ) -> None:

@@ -175,12 +175,14 @@ class WatchdogMachine(RuleBasedStateMachine):
             assert worker.has_evidence, "nothing was over"
             assert not worker.is_condemned, "it is killed in any case"
         worker.is_examined = worker.is_unreported = False
-        if report.aftermath:  # the look goes on for what else is over by now
+        if "went on" in report.aftermath:  # the look goes on for what else is over by now
             worker.is_unreported = bool(self.over(worker))
         if report.is_ending or report.aftermath:
             return
         named = {f"slot {number}": limit for number, limit in worker.slots.items()}
         named |= worker.calls
+        if worker.is_condemned and named.get(scope) not in self.over(worker):
+            return  # it was over when the worker was looked at, and has been closed since
         limit = named[scope]
         assert limit.signal is not None
         assert limit.signal <= 0

@@ -67,7 +67,9 @@ async def hold(
     return call
 
 
-@pytest.mark.parametrize("change", [with_long_texts, with_many_workers])
+@pytest.mark.parametrize(
+    "change", [with_long_texts, pytest.param(with_many_workers, marks=pytest.mark.soak)]
+)
 @pytest.mark.timeout(300)
 async def test_a_thousand_hostile_sessions_of_one_token_cost_a_coordinator_little_memory(
     change: Callable[[session_pb2.AgentReport], None],
