@@ -203,13 +203,12 @@ def test_an_older_journal_in_etcd_ends_no_agent_and_is_refused_without_a_later_r
             training.fail_and_recover()
         term = heads.leader().leads()
         heads.leader().kill()  # so that agents know a later term than the copy
-        heads.leader(after=term)
+        refused = heads.leader(after=term)
         training.wait_attached()
         for head in heads.all:
             with suppress(AssertionError):
                 head.kill()
         restore(etcd, copy)
-        refused = heads.all[1]
         refused.start(is_awaited=False)
         assert refused.running.process.wait() == 2
         assert "--bump-revision" in refused.log
