@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined] # it tells its types of nothing
+from structlog.testing import capture_logs
 
 from bench.strangers import http2
 from coordinator.limits import Limits
+from coordinator.shell.transport import grpc_server
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Refused, coordinator
 
@@ -79,3 +82,19 @@ async def test_a_method_that_there_is_not_is_said_to_be_none(tmp_path: Path) -> 
     async with coordinator(tmp_path) as client:
         refused = await client.raw("/drumbeat.v1.QueryService/NoSuch").refused()
         assert refused.code == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.skipif(
+    not hasattr(cygrpc.AioServer, "_make_request_call_future"),
+    reason="this gRPC needs no protection",
+)
+async def test_a_grpc_that_has_changed_serves_and_what_is_missing_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "_USED", ("_renamed",))
+    with capture_logs() as logs:
+        async with coordinator(tmp_path) as client:
+            assert await (await client.agent().join()).run()
+    (told,) = (each for each in logs if each["event"] == "server of gRPC unprotected")
+    assert "_renamed" in told["reason"]
+    assert "can end this server" in told["reason"]
