@@ -94,8 +94,6 @@ DATACLASS_VALUES = {
 }
 
 FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 500
-FOLDER_ENTRIES_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +295,7 @@ def check_values(module: Module) -> Iterator[str]:
 
 
 def check_size(module: Module) -> Iterator[str]:
-    """Functions and modules fit in a reader's head."""
-    lines = len(module.text.splitlines())
-    if lines > MODULE_LINES_MAX:
-        yield f"{module.path}:1: {lines} lines, more than {MODULE_LINES_MAX}"
+    """Functions fit in a reader's head."""
     for node in statements(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -329,18 +324,6 @@ def check_circles(modules: Sequence[Module]) -> Iterator[str]:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         yield "circle: " + " -> ".join(reversed(error.args[1]))
-
-
-def check_folders(modules: Iterable[Module]) -> Iterator[str]:
-    """A folder holds as much as a newcomer can look through."""
-    entries: dict[PurePosixPath, set[str]] = {}
-    for module in modules:
-        for parent in list(module.path.parents)[:-1]:
-            entry = module.path.relative_to(parent).parts[0]
-            entries.setdefault(parent, set()).add(entry)
-    for folder, found in sorted(entries.items()):
-        if len(found) > FOLDER_ENTRIES_MAX:
-            yield f"{folder}: {len(found)} entries, more than {FOLDER_ENTRIES_MAX}"
 
 
 def check_shipping(modules: Iterable[Module]) -> Iterator[str]:
