@@ -6,7 +6,7 @@ there, so all of it is pickled.
 """
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +14,8 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent.core import effects as fx
-from agent.core.events import DirectiveReceived, Event, WorkerExited
-from agent.core.model import Assignment, Exit
 from agent.errors import AgentError
+from agent.telemetry.facts import AgentFacts
 from agent.workers.failures.report import FailedWorker
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
@@ -55,57 +54,32 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error_files: Mapping[int, str] = field(default_factory=dict)
 
 
-class OutcomeRecorder:
-    """Watches an agent's core, and knows at its end how that was."""
-
-    def __init__(self, local_world_size: int) -> None:
-        self._local_world_size = local_world_size
-        self._assignment: Assignment | None = None
-        # Those that have ended as they may, False: the others went on without them, in process.
-        self._has_succeeded: dict[int, bool] = {}
-        self._error_files: dict[int, str] = {}
-        self._exit: Exit | None = None
-
-    def saw(self, event: Event | None, effects: Sequence[fx.Effect]) -> None:
-        """Note one event, and then what the core made of it."""
-        match event:
-            case DirectiveReceived(state=Exit() as verdict):
-                self._exit = verdict
-            case WorkerExited(exit_code=0) if self._is_current(event.round_id):
-                self._has_succeeded.setdefault(event.local_rank, True)
-            case WorkerExited() if self._is_current(event.round_id) and event.error_file:
-                self._error_files[event.local_rank] = event.error_file
-        for effect in effects:
-            if isinstance(effect, fx.StartRound):
-                self._assignment = effect.assignment
-                self._has_succeeded, self._error_files = {}, {}
-            elif isinstance(effect, fx.WriteFailure) and self._is_current(effect.failure.round_id):
-                failure = effect.failure
-                if failure.interruption is not None and not failure.is_survived:
-                    self._has_succeeded[failure.local_rank] = False
-
-    def outcome(self, finish: fx.Finish) -> Outcome:
-        """Return how the agent ended."""
-        verdict, seat = self._exit, self._assignment
-        # A signal or an error of its own may have ended it before the verdict came.
-        is_verdict = verdict is not None and finish.exit_code == (0 if verdict.is_success else 1)
-        if finish.error is not None or verdict is None or not is_verdict:
-            return Outcome(exit_code=finish.exit_code, error=finish.error)
-        first = 0 if seat is None else seat.rank_first
-        is_complete = verdict.is_success and len(self._has_succeeded) == self._local_world_size
-        succeeded = sorted(rank for rank, has in self._has_succeeded.items() if has and is_complete)
-        return Outcome(
-            exit_code=finish.exit_code,
-            reason=verdict.reason,
-            root_causes=verdict.report.root_causes if verdict.report else (),
-            is_verdict=True,
-            round_id=None if seat is None else seat.round_id,
-            ranks=tuple(first + each for each in succeeded),
-            error_files={first + each: path for each, path in self._error_files.items()},
-        )
-
-    def _is_current(self, round_id: int) -> bool:
-        return self._assignment is not None and self._assignment.round_id == round_id
+def outcome_of(finish: fx.Finish, facts: AgentFacts, local_world_size: int) -> Outcome:
+    """Return how an agent ended."""
+    verdict, last = facts.verdict, facts.latest
+    # A signal or an error of its own may have ended it before the verdict came.
+    is_verdict = verdict is not None and finish.exit_code == (0 if verdict.is_success else 1)
+    if finish.error is not None or verdict is None or not is_verdict:
+        return Outcome(exit_code=finish.exit_code, error=finish.error)
+    first, exits = (last.assignment.rank_first, last.exits) if last is not None else (0, {})
+    failures = last.failures if last is not None else {}
+    # The others went on without these, in process: they are not missed.
+    excused = {rank for rank, failure in failures.items() if failure.interruption is not None}
+    succeeded = {rank for rank, end in exits.items() if end.exit_code == 0} - excused
+    is_complete = verdict.is_success and len(succeeded | excused) == local_world_size
+    return Outcome(
+        exit_code=finish.exit_code,
+        reason=verdict.reason,
+        root_causes=verdict.report.root_causes if verdict.report else (),
+        is_verdict=True,
+        round_id=None if last is None else last.assignment.round_id,
+        ranks=tuple(first + rank for rank in sorted(succeeded) if is_complete),
+        error_files={
+            first + rank: end.error_file
+            for rank, end in exits.items()
+            if end.exit_code and end.error_file
+        },
+    )
 
 
 def write_outcome(path: str, outcome: Outcome) -> None:

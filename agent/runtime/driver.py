@@ -26,12 +26,12 @@ from agent.core.events import (
     SuspendRequested,
     WorkerStep,
 )
-from agent.launching.exchange import OutcomeRecorder, write_outcome
+from agent.launching.exchange import outcome_of, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.live_status import LiveStatus
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
-from agent.runtime.status import OwnStatus
+from agent.runtime.status import status_of
 from agent.runtime.status_file import StatusFile
 from agent.session.convert import (
     INCARNATION_KEY_BYTES,
@@ -44,6 +44,7 @@ from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
+from agent.telemetry.facts import AgentFacts
 from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
 from agent.telemetry.metrics.tally import Look
@@ -99,7 +100,8 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
             with closing(FileThread()) as files, suppress(FilesStalled):
                 await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
         if config.outcome_file is not None:
-            write_outcome(config.outcome_file, driver.recorder.outcome(finish))
+            outcome = outcome_of(finish, driver.facts, config.nproc_per_node)
+            write_outcome(config.outcome_file, outcome)
         if finish.error is not None:
             raise finish.error
         if finish.report and config.outcome_file is None:
@@ -140,12 +142,9 @@ class Driver:
             gpus=devices.gpus,
         )
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
-        self._telemetry = Telemetry(config, host=host)
-        self.recorder = OutcomeRecorder(size)
-        name = config.name or host
-        self._history = History(self._core, host=name, local_world_size=size, now=now)
-        began_at = identity.began_at
-        self._status = OwnStatus(config, name=name, pid=os.getpid(), began_at=began_at)
+        self.facts = AgentFacts(config.name or host, os.getpid(), identity.began_at)
+        self._telemetry = Telemetry(config, self.facts, host=host)
+        self._history = History(self._core, self.facts, local_world_size=size, now=now)
         self._status_file = StatusFile(folder)
         self._gpus = devices.gpus
         self._queue = EventQueue()
@@ -200,13 +199,10 @@ class Driver:
 
     def _look(self) -> Look:
         """Say how this agent is, for its metrics."""
-        status, watchdog = self._status.latest, self._workers.watchdog
-        round_id = status.round_id if status is not None else None
+        status = status_of(self._config, self._core, self.facts)
+        watchdog, round_id = self._workers.watchdog, status.round_id
         return Look(
-            state=self._core.workers.state,
-            is_connected=self._core.link.is_open,
-            workers=len(status.workers) if status is not None else 0,
-            round_id=round_id,
+            status=status,
             spooled=self._spool.waiting,
             standings=tuple(watchdog.standings(round_id)),
             memory=watchdog.memory.read(round_id, watchdog.pids(round_id), now=time.monotonic()),
@@ -249,11 +245,11 @@ class Driver:
 
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
         """Do what the core wants done about an event, with telemetry and the console told."""
+        self.facts.saw(event, effects, now=now)
         self._telemetry.saw(event, effects, now=now)
-        self.recorder.saw(event, effects)
         for effect in effects:
             self._execute(effect)
-        self._status_file.put(self._status.saw(event, self._core, now=now))
+        self._status_file.put(status_of(self._config, self._core, self.facts))
         # Last: what is said is not more pressing than what is done.
         for line in self._history.saw(event, effects, now=now):
             tell = getattr(log, line.level)

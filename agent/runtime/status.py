@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agent.core import events as ev
 from agent.core.agent import AgentCore
 from agent.settings.config import AgentConfig
+from agent.telemetry.facts import AgentFacts
 from drumbeat.command.table import short, table
 from drumbeat.format import printable
 
@@ -51,48 +51,30 @@ class Leftover(Struct, frozen=True, kw_only=True):
     has_records: bool  # failure records that the coordinator has not acknowledged
 
 
-class OwnStatus:
-    """Follows one agent, to tell at any time what it shows."""
-
-    def __init__(self, config: AgentConfig, *, name: str, pid: int, began_at: float) -> None:
-        self._config, self._name, self._pid, self._began_at = config, name, pid, began_at
-        self._round_id: int | None = None
-        self._started: dict[int, tuple[int, float]] = {}
-        self.latest: AgentStatus | None = None
-
-    def saw(self, event: ev.Event | None, core: AgentCore, *, now: float) -> AgentStatus:
-        """Take in what happened and what the core made of it; return the status."""
-        match event:
-            case ev.SessionWelcomed(name=name) if name:
-                self._name = name
-            case ev.WorkersStarted():
-                self._round_id = event.round_id
-                self._started = {rank: (pid, now) for rank, pid in event.pids.items()}
-            case ev.WorkerExited(round_id=self._round_id):
-                self._started.pop(event.local_rank, None)
-            case ev.WorkersStopped(round_id=self._round_id) | ev.SupervisorDied(has_lived=True):
-                self._started = {}
-        assignment = core.workers.assignment
-        is_of_round = assignment is not None and assignment.round_id == self._round_id
-        first = assignment.rank_first if assignment is not None and is_of_round else 0
-        started = sorted(self._started.items()) if is_of_round else ()
-        self.latest = AgentStatus(
-            run_id=self._config.run_id,
-            name=self._name,
-            pid=self._pid,
-            began_at=self._began_at,
-            coordinator=self._config.coordinator and core.link.search.address,
-            is_connected=core.link.is_open,
-            state=core.workers.state,
-            reason=core.desired.reason,
-            round_id=assignment.round_id if assignment else None,
-            group_rank=assignment.group_rank if assignment else None,
-            workers=tuple(
-                WorkerStatus(rank=first + rank, local_rank=rank, pid=pid, started_at=at)
-                for rank, (pid, at) in started
-            ),
+def status_of(config: AgentConfig, core: AgentCore, facts: AgentFacts) -> AgentStatus:
+    """Return what an agent shows now."""
+    assignment, latest = core.workers.assignment, facts.latest
+    workers: tuple[WorkerStatus, ...] = ()
+    if assignment is not None and latest is not None and not latest.is_over:
+        first, at = assignment.rank_first, latest.started_at
+        workers = tuple(
+            WorkerStatus(rank=first + rank, local_rank=rank, pid=pid, started_at=at)
+            for rank, pid in sorted(latest.pids.items())
+            if rank not in latest.exits
         )
-        return self.latest
+    return AgentStatus(
+        run_id=config.run_id,
+        name=facts.name,
+        pid=facts.pid,
+        began_at=facts.began_at,
+        coordinator=config.coordinator and core.link.search.address,
+        is_connected=core.link.is_open,
+        state=core.workers.state,
+        reason=core.desired.reason,
+        round_id=assignment.round_id if assignment else None,
+        group_rank=assignment.group_rank if assignment else None,
+        workers=workers,
+    )
 
 
 def encoded(status: AgentStatus) -> str:

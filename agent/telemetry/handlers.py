@@ -29,6 +29,7 @@ from agent.errors import UnknownEventHandler
 from agent.runtime.installation import installed
 from agent.settings.config import AgentConfig
 from agent.telemetry import Event, EventHandler, Item, Metric
+from agent.telemetry.facts import AgentFacts
 from agent.telemetry.observer import Observer
 from agent.workers.devices.gpus import Gpu
 from drumbeat.format import describe
@@ -141,12 +142,17 @@ def open_private(path: str) -> int:
 class Telemetry:
     """The telemetry of one agent. Costs nothing without a handler and a port for metrics."""
 
-    def __init__(self, config: AgentConfig, *, host: str) -> None:
+    def __init__(self, config: AgentConfig, facts: AgentFacts, *, host: str) -> None:
         make = partial(make_handler, config.event_handler, config.event_log_file)
         now = time.monotonic()
-        self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
+        self._observer = Observer(config, facts, host=host, epoch_s=time.time() - now, now=now)
         self._relay = None if config.event_handler == NULL else Relay(make)
-        self._endpoint = None if config.metrics_port is None else _endpoint(config, host)
+        self._endpoint: Endpoint | None = None
+        if config.metrics_port is not None:
+            # Needs a package that is there only for those who ask for it.
+            from agent.telemetry.metrics.endpoint import Endpoint  # noqa: PLC0415
+
+            self._endpoint = Endpoint(config)
 
     def serve(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
         """Answer scrapes, if there is a port for them; ``look`` says how the agent is."""
@@ -169,13 +175,6 @@ class Telemetry:
             await asyncio.to_thread(self._relay.close)
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
-
-
-def _endpoint(config: AgentConfig, host: str) -> Endpoint:
-    # Needs a package that is there only for those who ask for it.
-    from agent.telemetry.metrics.endpoint import Endpoint  # noqa: PLC0415
-
-    return Endpoint(config, name=config.name or host)
 
 
 class Relay:

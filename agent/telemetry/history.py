@@ -14,6 +14,7 @@ from agent.core import events as ev
 from agent.core.agent import SIGNAL_REPEAT_S, AgentCore
 from agent.core.link import CoordinatorLink
 from agent.core.model import Assignment, DesiredState, Exit, Failure, GroupState, Standby, Stop
+from agent.telemetry.facts import AgentFacts
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.command.leader_search import NO_LEADER, short_reason
@@ -61,13 +62,12 @@ class Line(Struct, frozen=True):
 
 
 class History:
-    """The history of the agent of ``core``, from its start at ``now`` (monotonic seconds) on.
+    """The history of the agent of ``core``, from its start at ``now`` (monotonic seconds) on."""
 
-    ``host`` is the name of this agent or its host, as the coordinator's sentences have it.
-    """
-
-    def __init__(self, core: AgentCore, *, host: str, local_world_size: int, now: float) -> None:
-        self._core, self._host, self._local_world_size = core, host, local_world_size
+    def __init__(
+        self, core: AgentCore, facts: AgentFacts, *, local_world_size: int, now: float
+    ) -> None:
+        self._core, self._facts, self._local_world_size = core, facts, local_world_size
         self._now = self._began_at = self._away_since = now
         self._standing = self._read_standing()
         self._leader = "", 0  # the last that let this agent in: its address, and its term
@@ -100,8 +100,6 @@ class History:
         """Take in an event (``None``: the start); return what there is to say, in order."""
         before, current = self._standing, self._read_standing()
         self._standing, self._now, self._lines = current, now, []
-        if isinstance(event, ev.SessionWelcomed):
-            self._host = event.name or self._host
         if isinstance(event, ev.SuspendRequested):
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
@@ -263,7 +261,8 @@ class History:
         self._show_held(decision)
         failures = self._shown[:FAILURES_TOLD_MAX]
         is_alone = self._assignment is None or self._assignment.group_world_size == 1
-        if not any(is_alone or f"rank {each.rank} on {self._host}" in reason for each in failures):
+        name = self._facts.name  # of this agent, as the coordinator's sentences have it
+        if not any(is_alone or f"rank {each.rank} on {name}" in reason for each in failures):
             self._say(event, f"{event}: {one_line(reason)}")
         elif decision and not is_news:
             self._say(event, decision)

@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Literal
 
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
-from agent.core.model import NO_ROUND, Assignment, DesiredState, Exit, Failure, Standby
+from agent.core.model import NO_ROUND, Assignment, DesiredState, Failure, Standby
 from agent.settings.config import AgentConfig
 from agent.telemetry import Event, EventSource, Item, Metric, Value
-from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
+from agent.telemetry.api import WorkerState, worker_group, worker_spec
+from agent.telemetry.facts import AgentFacts, RoundFacts
 from agent.workers.failures.exit_status import describe_ending
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 
@@ -22,43 +23,20 @@ _Metadata = dict[str, Value]
 Status = Literal["SUCCEEDED", "FAILED", "TERMINATED"]
 
 
-@dataclass(slots=True)
-class _Round:
-    assignment: Assignment
-    group: WorkerGroup
-    exits: dict[int, ev.WorkerExited] = field(default_factory=dict)
-    failures: dict[int, Failure] = field(default_factory=dict)
-    stopped_since: float | None = None
-    is_told: bool = False
-
-    def status(self, local_rank: int) -> Status:
-        failure, ending = self.failures.get(local_rank), self.exits.get(local_rank)
-        if failure is not None and not failure.is_stopped_by_agent:
-            return "FAILED"
-        if ending is not None and ending.exit_code == 0 and not ending.is_stopped:
-            return "SUCCEEDED"
-        return "TERMINATED"
-
-    def state(self) -> WorkerState:
-        found = {self.status(worker.local_rank) for worker in self.group.workers}
-        if "FAILED" in found:
-            return WorkerState.FAILED
-        return WorkerState.STOPPED if "TERMINATED" in found else WorkerState.SUCCEEDED
-
-
 class Observer:
     """Makes events and metrics of what a core sees and does; ``now + epoch_s`` is since 1970."""
 
-    def __init__(self, config: AgentConfig, *, host: str, epoch_s: float, now: float) -> None:
-        self._config = config
+    def __init__(
+        self, config: AgentConfig, facts: AgentFacts, *, host: str, epoch_s: float, now: float
+    ) -> None:
+        self._config, self._facts = config, facts
         self._whose: _Metadata = {"run_id": config.run_id, "hostname": host, "role": config.role}
         self._epoch_s = epoch_s
         self._now = self._started_at = now
         self._entry_point = worker_spec(config).get_entrypoint_name()
         self._attempt = 0
-        self._round: _Round | None = None
+        self._round_told = NO_ROUND  # the latest whose workers' ends were told
         self._restart_count, self._remaining = 0, config.max_restarts
-        self._reason = ""  # of the run's verdict
         # Round and iteration of the latest interruption; its reason and instant until a restart.
         self._interrupted_key = (NO_ROUND, 0)
         self._interrupted: tuple[str, float] | None = None
@@ -73,16 +51,12 @@ class Observer:
     def saw(
         self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float
     ) -> list[Item]:
-        """Take in an event (``None``: the start) with its effects; return what follows from it."""
+        """Take in an event (``None``: the start) that facts know; return what follows from it."""
         self._now, self._items = now, []
         if event is not None:
             self._on_event(event)
-        for effect in effects:
-            if isinstance(effect, fx.WriteFailure):
-                self._on_failure(effect.failure)
-        # Only now: a round ends with all its failures known, and before the next one starts.
-        if self._round is not None:
-            self._end_if_over(self._round, event)
+        if self._facts.current is not None:
+            self._end_if_over(self._facts.current, event)
         for effect in effects:
             self._on_effect(effect)
         return self._items
@@ -97,14 +71,11 @@ class Observer:
                 self._note_idle(is_awaiting_round=True)
             case ev.InprocessDirected(attempt=self._attempt, directive=directive):
                 self._on_directive(directive)
-            case ev.WorkersStarted() if (current := self._current(event.round_id)) is not None:
-                current.group = current.group.with_ids(event.pids)
+            case ev.WorkersStarted() if self._current(event.round_id) is not None:
                 self._put_of_workers("healthy", 1)
                 self._put_result("start", event.round_id, self._assigned_at)
             case ev.WorkerStartFailed() if self._current(event.round_id) is not None:
                 self._put_result("start", event.round_id, self._assigned_at, is_success=False)
-            case ev.WorkerExited() if (current := self._current(event.round_id)) is not None:
-                current.exits.setdefault(event.local_rank, event)
             case ev.LimitExpired() | ev.WorkerSignalled() if (
                 current := self._current(event.worker.round_id)
             ) is not None:
@@ -122,8 +93,6 @@ class Observer:
                 self._remaining = max(0, desired.restarts_max - desired.restarts_used)
                 self._put_result("rendezvous", round_id, idle_since)
                 self._put_of_workers("remaining_restarts", self._remaining)
-            case Exit(reason=reason):
-                self._reason = reason
 
     def _on_directive(self, directive: InprocessDirective) -> None:
         """Follow restarts in process, of which a repeated directive makes no new one."""
@@ -143,53 +112,42 @@ class Observer:
                 metadata["duration_ms"] = round((self._now - since) * 1000, 3)
                 self._put_event("agent.inprocess.RESTARTED", self._whose | metadata)
 
-    def _on_failure(self, failure: Failure) -> None:
-        current = self._current(failure.round_id)
-        if current is None or failure.is_survived:
-            return  # of another round, or the worker may still succeed
-        current.failures.setdefault(failure.local_rank, failure)
-        if failure.round_id == self._assigned_round and failure.interruption is None:
-            self._note_idle(is_awaiting_round=False)
-
     def _on_effect(self, effect: fx.Effect) -> None:
         match effect:
             case fx.OpenSession(attempt=attempt):
                 self._attempt = attempt
-            case fx.StartRound(assignment=assignment):
-                self._round = _Round(assignment, worker_group(self._config, assignment))
-            case fx.StopWorkers() if (current := self._current(effect.round_id)) is not None:
-                current.stopped_since = self._now
+            case fx.WriteFailure(failure=Failure(round_id=self._assigned_round, interruption=None)):
+                self._note_idle(is_awaiting_round=False)
             case fx.Finish():
                 self._put_end(effect)
 
-    def _current(self, round_id: int) -> _Round | None:
-        current = self._round
+    def _current(self, round_id: int) -> RoundFacts | None:
+        current = self._facts.current
         return current if current is not None and current.assignment.round_id == round_id else None
 
     def _note_idle(self, *, is_awaiting_round: bool) -> None:
         self._idle_since = self._now if self._idle_since is None else self._idle_since
         self._is_awaiting_round = self._is_awaiting_round or is_awaiting_round
 
-    def _end_if_over(self, current: _Round, event: ev.Event | None) -> None:
-        round_id, state = current.assignment.round_id, current.state()
-        is_gone = (isinstance(event, ev.SupervisorDied) and event.has_lived) or (
-            isinstance(event, ev.WorkersStopped) and event.round_id == round_id
-        )
-        if not current.is_told and (is_gone or state is WorkerState.SUCCEEDED):
-            current.is_told = True
-            for local_rank in range(self._config.nproc_per_node):
+    def _end_if_over(self, current: RoundFacts, event: ev.Event | None) -> None:
+        local_ranks = range(self._config.nproc_per_node)
+        round_id = current.assignment.round_id
+        found = {_status(current, local_rank) for local_rank in local_ranks}
+        state = WorkerState.STOPPED if "TERMINATED" in found else WorkerState.SUCCEEDED
+        state = WorkerState.FAILED if "FAILED" in found else state
+        if round_id != self._round_told and (current.is_over or state is WorkerState.SUCCEEDED):
+            self._round_told = round_id
+            for local_rank in local_ranks:
                 self._put_worker(current, local_rank)
             self._put_of_workers(state.lower(), 1)
-        if is_gone:
-            self._round = None
-            if current.stopped_since is not None:
-                is_clean = isinstance(event, ev.WorkersStopped) and not event.stuck_pids
-                self._put_result("stop", round_id, current.stopped_since, is_success=is_clean)
+        if current.is_over and current.stopped_since is not None:
+            is_clean = isinstance(event, ev.WorkersStopped) and not event.stuck_pids
+            self._put_result("stop", round_id, current.stopped_since, is_success=is_clean)
 
     # What follows from it.
 
-    def _put_worker(self, current: _Round, local_rank: int) -> None:
-        status = current.status(local_rank)
+    def _put_worker(self, current: RoundFacts, local_rank: int) -> None:
+        status = _status(current, local_rank)
         failure, ending = current.failures.get(local_rank), current.exits.get(local_rank)
         metadata = self._of_worker(current, local_rank, status)
         if ending is not None:
@@ -201,7 +159,9 @@ class Observer:
             metadata["raw_error"] = _error_json(message, failure.traceback)
         self._put_event(f"worker.status.{status}", metadata)
 
-    def _put_watchdog(self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled) -> None:
+    def _put_watchdog(
+        self, current: RoundFacts, event: ev.LimitExpired | ev.WorkerSignalled
+    ) -> None:
         metadata = self._of_worker(current, event.worker.local_rank, "RUNNING")
         metadata["pid"] = event.pid or metadata["pid"]
         if isinstance(event, ev.LimitExpired):
@@ -220,7 +180,7 @@ class Observer:
         if self._is_awaiting_round and since is not None and not is_success:
             self._put_result("rendezvous", round_id, since, is_success=False)
         self._put_result("run", round_id, self._started_at, is_success=is_success)
-        why = self._reason
+        why = self._facts.verdict.reason if self._facts.verdict is not None else ""
         if finish.error is not None:
             why = str(finish.error)
         elif finish.exit_code > EXIT_SIGNAL:
@@ -251,8 +211,10 @@ class Observer:
             "restarts": restarts,
         }
 
-    def _of_worker(self, current: _Round, local_rank: int, state: str) -> _Metadata:
-        assignment, worker = current.assignment, asdict(current.group.workers[local_rank])
+    def _of_worker(self, current: RoundFacts, local_rank: int, state: str) -> _Metadata:
+        assignment = current.assignment
+        group = worker_group(self._config, assignment).with_ids(current.pids)
+        worker = asdict(group.workers[local_rank])
         return {
             **self._metadata(state, assignment.round_id, assignment.restart_count),
             "group_rank": assignment.group_rank,
@@ -281,6 +243,15 @@ class Observer:
         metadata = {**self._whose, "round_id": round_id}
         timestamp = round((self._now + self._epoch_s) * 1000)
         self._items.append(Metric(name=name, value=value, timestamp=timestamp, metadata=metadata))
+
+
+def _status(current: RoundFacts, local_rank: int) -> Status:
+    failure, ending = current.failures.get(local_rank), current.exits.get(local_rank)
+    if failure is not None and not failure.is_stopped_by_agent:
+        return "FAILED"
+    if ending is not None and ending.exit_code == 0 and not ending.is_stopped:
+        return "SUCCEEDED"
+    return "TERMINATED"
 
 
 def flakiness(remaining: int, restarts_max: int, *, is_failed: bool) -> int:

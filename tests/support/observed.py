@@ -10,6 +10,7 @@ from agent.core.effects import StartRound
 from agent.core.model import Assignment, Exit, Pace, Standby
 from agent.settings.config import AgentConfig, Program
 from agent.telemetry import Event, Item, Metric
+from agent.telemetry.facts import AgentFacts
 from agent.telemetry.observer import Observer
 
 START = 100.0
@@ -35,8 +36,10 @@ class Watched:
         self.latest = -1
         self.attempt = 1
         self.core = AgentCore(config)
-        self.observer = Observer(config, host="h", epoch_s=EPOCH_S, now=self.now)
+        self.facts = AgentFacts(name="h", pid=1, began_at=self.now)
+        self.observer = Observer(config, self.facts, host="h", epoch_s=EPOCH_S, now=self.now)
         effects = self.core.start(now=self.now)
+        self.facts.saw(None, effects, now=self.now)
         self.items += self.observer.saw(None, effects, now=self.now)
         self.attempt = next(e.attempt for e in effects if hasattr(e, "attempt"))
         self.see(
@@ -49,6 +52,7 @@ class Watched:
         self.now += after_s
         effects = self.core.handle(event, now=self.now)
         self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartRound)]
+        self.facts.saw(event, effects, now=self.now)
         self.items += self.observer.saw(event, effects, now=self.now)
 
     def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:

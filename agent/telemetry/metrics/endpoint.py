@@ -44,10 +44,10 @@ COMPRESSED_FROM_BYTES = 1_000
 class Endpoint:
     """Counts what an agent does from its start, and serves ``/metrics`` from ``open`` on."""
 
-    def __init__(self, config: AgentConfig, *, name: str) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         assert config.metrics_port is not None, "it is asked for"
         self._address = config.metrics_port
-        self._metrics = Metrics(Tally(config, name=name, version=metadata.version("drumbeat")))
+        self._metrics = Metrics(Tally(config, version=metadata.version("drumbeat")))
         self._guard = Guard(config)
         self._open: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from agent.core import events as ev
 from agent.core.model import GroupState
+from agent.runtime.status import AgentStatus
 from agent.settings.config import AgentConfig
 from agent.telemetry import Event, Item, Metric
 from agent.telemetry.metrics import declared as the
@@ -23,10 +24,7 @@ _DURATION = ".duration.ms"
 class Look(NamedTuple):
     """How an agent is at one moment, of which it is asked."""
 
-    state: GroupState
-    is_connected: bool
-    workers: int
-    round_id: int | None
+    status: AgentStatus
     spooled: int
     standings: tuple[Standing, ...]
     memory: HostMemory = NO_MEMORY
@@ -35,14 +33,12 @@ class Look(NamedTuple):
 class Tally:
     """Counts from the start of the agent."""
 
-    def __init__(self, config: AgentConfig, *, name: str, version: str) -> None:
-        self._config, self._name, self._version = config, name, version
+    def __init__(self, config: AgentConfig, *, version: str) -> None:
+        self._config, self._version = config, version
         self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
 
     def saw(self, event: ev.Event | None, items: Iterable[Item]) -> Iterator[Sample]:
         """Take in what happened, and what telemetry says of it; yield what took how long."""
-        if isinstance(event, ev.SessionWelcomed):
-            self._name = event.name or self._name
         if isinstance(event, ev.SessionLost):
             self._count(the.SESSIONS_LOST.name)
         for item in items:
@@ -53,17 +49,17 @@ class Tally:
 
     def samples(self, look: Look, *, epoch_s: float) -> Iterator[Sample]:
         """Yield everything there is to tell; instants of a look ``+ epoch_s`` are since 1970."""
-        config = self._config
+        config, status = self._config, look.status
         yield BUILD, (self._version, "agent"), 1.0
-        yield the.INFO, (config.run_id, self._name, config.role), 1.0
-        yield the.CONNECTED, (), float(look.is_connected)
+        yield the.INFO, (status.run_id, status.name, config.role), 1.0
+        yield the.CONNECTED, (), float(status.is_connected)
         yield the.SPOOLED, (), float(look.spooled)
         for state in GroupState:
-            yield the.STATE, (state.lower(),), float(look.state is state)
-        yield the.WORKERS, (), float(look.workers)
+            yield the.STATE, (state.lower(),), float(status.state == state)
+        yield the.WORKERS, (), float(len(status.workers))
         yield the.WORKERS_MAX, (), float(config.nproc_per_node)
-        if look.round_id is not None:
-            yield the.ROUND, (), float(look.round_id)
+        if status.round_id is not None:
+            yield the.ROUND, (), float(status.round_id)
         yield from self._counted()
         for worker in look.standings:
             rank = (str(worker.local_rank),)

@@ -20,6 +20,7 @@ from msgspec import structs
 from agent.core import events as ev
 from agent.core.model import GroupState
 from agent.errors import UsageError
+from agent.runtime.status import AgentStatus, WorkerStatus
 from agent.telemetry import Event, EventSource, Metric
 from agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
 from agent.telemetry.metrics.guard import Guard
@@ -38,11 +39,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEADLINE_S = 10_000 * MS
-LOOK = Look(
-    state=GroupState.RUNNING,
+STATUS = AgentStatus(
+    run_id="job",
+    name="ali\\ce\n" + "x" * 200,
+    pid=1,
+    began_at=0.0,
+    coordinator="head:1",
     is_connected=True,
-    workers=2,
+    state=GroupState.RUNNING,
+    reason="",
     round_id=3,
+    group_rank=0,
+    workers=tuple(
+        WorkerStatus(rank=rank, local_rank=rank, pid=2, started_at=0.0) for rank in range(2)
+    ),
+)
+LOOK = Look(
+    status=STATUS,
     spooled=1,
     standings=(Standing(local_rank=1, step=7, heartbeat_at=10.0),),
     memory=HostMemory(
@@ -82,7 +95,7 @@ async def scene(
     look: Callable[[], Look] = lambda: LOOK, gpus: tuple[Gpu, ...] = (), **settings: Any
 ) -> AsyncIterator[Scene]:
     config = replace(CONFIG, role='tr"ain', metrics_port="127.0.0.1:0", **settings)
-    endpoint = Endpoint(config, name="ali\\ce\n" + "x" * 200)
+    endpoint = Endpoint(config)
     endpoint.open(look, gpus)
     found = await wait_until(lambda: endpoint._socket, DEADLINE_S)
     assert found is not None
@@ -234,7 +247,7 @@ async def test_a_port_in_use_costs_the_metrics_and_not_the_training(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"), name="alice")
+        endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"))
         endpoint.open(lambda: LOOK, ())
         endpoint._thread.join(DEADLINE_S)
         endpoint.close()

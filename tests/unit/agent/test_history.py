@@ -19,6 +19,7 @@ from agent.core.events import (
     WorkerStartFailed,
 )
 from agent.core.model import Assignment, Exit, Standby, Stop
+from agent.telemetry.facts import AgentFacts
 from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
 from agent.workers.supervisor.messages import WorkerError
 from coordinator.errors import NotLeader
@@ -38,7 +39,8 @@ class Told:
         config = dataclasses.replace(CONFIG, nproc_per_node=workers, coordinator=coordinator)
         self.core = AgentCore(config)
         self.now = NOW
-        self.history = History(self.core, host="b", local_world_size=workers, now=self.now)
+        facts = AgentFacts(name="b", pid=1, began_at=self.now)
+        self.history = History(self.core, facts, local_world_size=workers, now=self.now)
         effects = self.core.start(now=self.now, master_port=PORT)
         assert self.history.saw(None, effects, now=self.now) == []
 

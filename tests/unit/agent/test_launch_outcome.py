@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from agent.core import effects as fx
-from agent.core.events import WorkerExited
+from agent.core.events import Event, WorkerExited
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Exit
 from agent.errors import RunForgotten
-from agent.launching.exchange import Outcome, OutcomeRecorder
+from agent.launching.exchange import Outcome, outcome_of
+from agent.telemetry.facts import AgentFacts
 from agent.workers.failures.records import ended_by, interrupted_by
 from agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.inprocess import Interruption, InterruptionKind
 from tests.support.agents import WORKERS, an_assignment, desired
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SUCCEEDED = Exit(is_success=True, reason="all succeeded")
 CAUSE = FailedWorker(rank=0, local_rank=0, host="a", pid=1, exit_code=9, message="m")
@@ -33,73 +39,85 @@ def exited(local_rank: int, round_id: int = 0, exit_code: int = 0) -> WorkerExit
     )
 
 
-def recorder(*exits: WorkerExited, verdict: Exit | None = SUCCEEDED) -> OutcomeRecorder:
-    """Return one that has seen round 0 start and these ends."""
-    recorder = OutcomeRecorder(WORKERS)
-    recorder.saw(None, [fx.StartRound(assignment=an_assignment(0))])
+def saw(facts: AgentFacts, event: Event | None, effects: Sequence[fx.Effect]) -> None:
+    facts.saw(event, effects, now=0.0)
+
+
+def outcome(facts: AgentFacts, finish: fx.Finish) -> Outcome:
+    return outcome_of(finish, facts, WORKERS)
+
+
+def agent() -> AgentFacts:
+    return AgentFacts(name="a", pid=1, began_at=0.0)
+
+
+def recorded(*exits: WorkerExited, verdict: Exit | None = SUCCEEDED) -> AgentFacts:
+    """Return the facts after round 0 has started and these ends."""
+    facts = agent()
+    saw(facts, None, [fx.StartRound(assignment=an_assignment(0))])
     for event in exits:
-        recorder.saw(event, [])
+        saw(facts, event, [])
     if verdict is not None:
-        recorder.saw(desired(verdict), [])
-    return recorder
+        saw(facts, desired(verdict), [])
+    return facts
 
 
 def test_success_names_the_ranks_of_this_host() -> None:
-    outcome = recorder(exited(0), exited(1)).outcome(fx.Finish(exit_code=0))
-    assert outcome == Outcome(
+    found = outcome(recorded(exited(0), exited(1)), fx.Finish(exit_code=0))
+    assert found == Outcome(
         exit_code=0, reason="all succeeded", is_verdict=True, round_id=0, ranks=(2, 3)
     )
 
 
 def test_a_host_that_did_not_succeed_itself_has_no_ranks() -> None:
     """It stood by at the end, or left the round before."""
-    for seen in (recorder(exited(0)), recorder(exited(0), exited(1, exit_code=1))):
-        assert seen.outcome(fx.Finish(exit_code=0)).ranks == ()
-    bystander = OutcomeRecorder(WORKERS)
-    bystander.saw(desired(SUCCEEDED), [])
-    assert bystander.outcome(fx.Finish(exit_code=0)).ranks == ()
+    for seen in (recorded(exited(0)), recorded(exited(0), exited(1, exit_code=1))):
+        assert outcome(seen, fx.Finish(exit_code=0)).ranks == ()
+    bystander = agent()
+    saw(bystander, desired(SUCCEEDED), [])
+    assert outcome(bystander, fx.Finish(exit_code=0)).ranks == ()
 
 
 def test_only_the_last_round_counts() -> None:
-    seen = recorder(exited(0), exited(1), verdict=None)
-    seen.saw(None, [fx.StartRound(assignment=an_assignment(1))])
-    seen.saw(exited(0, round_id=0), [])
-    seen.saw(exited(0, round_id=1), [])
-    seen.saw(desired(SUCCEEDED), [])
-    assert seen.outcome(fx.Finish(exit_code=0)).ranks == ()
+    seen = recorded(exited(0), exited(1), verdict=None)
+    saw(seen, None, [fx.StartRound(assignment=an_assignment(1))])
+    saw(seen, exited(0, round_id=0), [])
+    saw(seen, exited(0, round_id=1), [])
+    saw(seen, desired(SUCCEEDED), [])
+    assert outcome(seen, fx.Finish(exit_code=0)).ranks == ()
 
 
 def test_a_failed_run_has_its_root_causes() -> None:
-    outcome = recorder(verdict=FAILED).outcome(fx.Finish(exit_code=1, report=REPORT))
-    assert outcome == Outcome(
+    found = outcome(recorded(verdict=FAILED), fx.Finish(exit_code=1, report=REPORT))
+    assert found == Outcome(
         exit_code=1, reason="round 0 failed", root_causes=(CAUSE,), is_verdict=True, round_id=0
     )
 
 
 def test_a_signal_or_an_error_that_came_first_counts() -> None:
-    seen = recorder(exited(0), exited(1))
-    assert seen.outcome(fx.Finish(exit_code=130)) == Outcome(exit_code=130)
+    seen = recorded(exited(0), exited(1))
+    assert outcome(seen, fx.Finish(exit_code=130)) == Outcome(exit_code=130)
     error = RunForgotten(0, 5)
-    assert seen.outcome(fx.Finish(exit_code=1, error=error)) == Outcome(exit_code=1, error=error)
+    assert outcome(seen, fx.Finish(exit_code=1, error=error)) == Outcome(exit_code=1, error=error)
 
 
 def test_workers_that_the_others_went_on_without_are_not_missed() -> None:
-    seen, round_ = recorder(verdict=None), an_assignment(0)
+    seen, round_ = recorded(verdict=None), an_assignment(0)
     healed = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION)
     fault = Fault(interruption=healed, iteration=0, at=0.0)
-    seen.saw(None, [fx.WriteFailure(failure=interrupted_by(round_, fault))])
-    seen.saw(exited(1), [])
+    saw(seen, None, [fx.WriteFailure(failure=interrupted_by(round_, fault))])
+    saw(seen, exited(1), [])
     left = Interruption(local_rank=0, kind=InterruptionKind.TERMINATED)
     fault = Fault(interruption=left, iteration=1, at=0.0)
-    seen.saw(exited(0), [fx.WriteFailure(failure=ended_by(round_, exited(0), fault))])
-    seen.saw(desired(SUCCEEDED), [])
-    assert seen.outcome(fx.Finish(exit_code=0)).ranks == (3,)
+    saw(seen, exited(0), [fx.WriteFailure(failure=ended_by(round_, exited(0), fault))])
+    saw(seen, desired(SUCCEEDED), [])
+    assert outcome(seen, fx.Finish(exit_code=0)).ranks == (3,)
 
 
 def test_the_files_of_failed_workers_are_those_of_the_last_round() -> None:
-    seen = recorder(replace(exited(0, exit_code=1), error_file="/old"), verdict=None)
-    seen.saw(None, [fx.StartRound(assignment=an_assignment(1))])
-    seen.saw(replace(exited(1, round_id=1, exit_code=1), error_file="/new"), [])
-    seen.saw(replace(exited(0, round_id=0, exit_code=1), error_file="/late"), [])
-    seen.saw(desired(FAILED), [])
-    assert seen.outcome(fx.Finish(exit_code=1)).error_files == {3: "/new"}
+    seen = recorded(replace(exited(0, exit_code=1), error_file="/old"), verdict=None)
+    saw(seen, None, [fx.StartRound(assignment=an_assignment(1))])
+    saw(seen, replace(exited(1, round_id=1, exit_code=1), error_file="/new"), [])
+    saw(seen, replace(exited(0, round_id=0, exit_code=1), error_file="/late"), [])
+    saw(seen, desired(FAILED), [])
+    assert outcome(seen, fx.Finish(exit_code=1)).error_files == {3: "/new"}

@@ -8,6 +8,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from agent.core.agent import AgentCore
+from agent.core.events import (
+    Event,
+    SessionWelcomed,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+)
 from agent.runtime.status import (
     AgentStatus,
     Leftover,
@@ -16,7 +24,10 @@ from agent.runtime.status import (
     as_table,
     decoded,
     encoded,
+    status_of,
 )
+from agent.telemetry.facts import AgentFacts
+from tests.support.agents import CONFIG, PACE, PORT, an_assignment, desired
 
 STATUS = AgentStatus(
     run_id="exp",
@@ -101,3 +112,28 @@ def test_json_has_the_names_that_are_documented() -> None:
             {"directory": "/tmp/d", "run_id": None, "pid": None, "has_failure_records": False}
         ],
     }
+
+
+def test_an_agent_shows_its_name_and_the_workers_of_its_round_that_have_not_ended() -> None:
+    core, facts = AgentCore(CONFIG), AgentFacts(name="host", pid=41, began_at=100.0)
+
+    def shown(*events: Event) -> AgentStatus:
+        for event in events:
+            facts.saw(event, core.handle(event, now=170.0), now=170.0)
+        return status_of(CONFIG, core, facts)
+
+    facts.saw(None, core.start(now=160.0, master_port=PORT), now=160.0)
+    assert (shown().name, shown().workers, shown().round_id) == ("host", (), None)
+    welcome = SessionWelcomed(attempt=1, pace=PACE, name="gpu3")
+    status = shown(welcome, desired(an_assignment(0)), WorkersStarted(round_id=0, pids={1: 52}))
+    assert (status.name, status.round_id, status.state) == ("gpu3", 0, "RUNNING")
+    assert status.workers == (WorkerStatus(rank=3, local_rank=1, pid=52, started_at=170.0),)
+    assert shown(WorkersStarted(round_id=7, pids={0: 9})).workers == status.workers
+    ended = WorkerExited(
+        round_id=0, local_rank=1, pid=52, exit_code=0, is_stopped=False, ended_at=0.0
+    )
+    assert shown(ended).workers == ()
+    other = WorkersStarted(round_id=1, pids={0: 61, 1: 62})
+    following = shown(desired(an_assignment(1)), WorkersStopped(round_id=0), other)
+    assert [(each.rank, each.pid) for each in following.workers] == [(2, 61), (3, 62)]
+    assert shown(WorkersStopped(round_id=1)).workers == ()
