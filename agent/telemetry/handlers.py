@@ -167,7 +167,7 @@ class Telemetry:
         if self._relay is not None:
             self._relay.send(items)
         if self._endpoint is not None:
-            self._endpoint.saw(event, items)
+            self._endpoint.metrics.saw(event, items)
 
     async def close(self) -> None:
         """Let the handler finish, for a bounded time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -18,9 +18,7 @@ from typing import Any
 
 import structlog
 
-from agent.core import events as ev
 from agent.settings.config import AgentConfig
-from agent.telemetry import Item
 from agent.telemetry.metrics.collected import LookNow, Metrics
 from agent.telemetry.metrics.guard import Guard
 from agent.telemetry.metrics.host import Host
@@ -47,7 +45,7 @@ class Endpoint:
     def __init__(self, config: AgentConfig) -> None:
         assert config.metrics_port is not None, "it is asked for"
         self._address = config.metrics_port
-        self._metrics = Metrics(Tally(config, version=metadata.version("drumbeat")))
+        self.metrics = Metrics(Tally(config, version=metadata.version("drumbeat")))
         self._guard = Guard(config)
         self._open: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -55,13 +53,9 @@ class Endpoint:
         self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
-    def saw(self, event: ev.Event | None, items: Iterable[Item]) -> None:
-        """Take in what happened, and what telemetry says of it."""
-        self._metrics.saw(event, items)
-
     def open(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
         """Serve from now on; returns at once, whatever the name of an address takes."""
-        self._metrics.follow(look, Host(gpus))
+        self.metrics.follow(look, Host(gpus))
         self._thread.start()
 
     def _listen(self) -> socket.socket | None:
@@ -130,7 +124,7 @@ class Endpoint:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                _Scrape(connection, self._metrics, self._guard)
+                _Scrape(connection, self.metrics, self._guard)
         except OSError:
             pass  # the client is gone, or too slow
         finally:

@@ -119,7 +119,7 @@ async def test_a_scrape_tells_how_the_agent_is_and_what_it_has_done() -> None:
             told("drumbeat.watchdog.expired", kind="PROGRESS"),
             told("drumbeat.agent.inprocess.RESTARTED"),
         )
-        made.endpoint.saw(ev.SessionLost(attempt=1, reason="gone"), items)
+        made.endpoint.metrics.saw(ev.SessionLost(attempt=1, reason="gone"), items)
         found = await made.values()
     assert found["drumbeat_agent_workers",] == 2.0
     assert found["drumbeat_agent_state", "running"] == 1.0
