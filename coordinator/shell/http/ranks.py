@@ -7,12 +7,10 @@ are tenths of a second, a rank's since its latest heartbeat, or else since its a
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
-import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -24,21 +22,13 @@ from coordinator.core.progress.behind import Laggard, laggards
 from coordinator.core.progress.goodput import SECOND, Marks
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.run.state import Phase, RunState
+from coordinator.shell.services.shared_reading import RunReadings
 from coordinator.wire.run_status import AnyRun, behind_peers
 
 # Ranks passed between two turns of the others: some 2 ms.
 ROWS_PER_TURN = 2_000
-# How often a pass is made from the beginning, because a round began on the way.
-PASSES_MAX = 3
-# What the ranks of one run may take of the event loop's time, and how long a grid serves all
-# readers that ask again and again, at least.
-SHARE, FRESH_LEAST_S = 0.01, 1.0
-# The same just after an event.
-SHARE_AT_EVENTS = 0.05
 # What it takes to give one reader a byte of it: writing and encrypting.
 SECONDS_PER_BYTE = 2e-9
-# What no one has asked for in this time is forgotten.
-KEPT_S = 60.0
 # Of different scopes, without the empty one; ranks in others share one more.
 SCOPES_MAX = 254
 OTHER_SCOPES = "(others)"
@@ -68,32 +58,16 @@ _CODES = {state: code for code, state in enumerate(HostState)}
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The ranks of one run as JSON: ``whole`` begins with what is the same for a whole round."""
+    """The ranks of one run as JSON."""
 
-    round_id: int | None
-    whole: bytes
+    current: Round | None
+    hosts: bytes  # what is the same for a whole round
     columns: bytes
 
-
-@dataclass(slots=True)
-class _Kept:
-    """The latest grid of one run. Who makes the next one holds the lock."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    grid: Grid | None = None
-    of: Round | None = None  # whose hosts these are
-    hosts: bytes = b""
-    made_at: float = -math.inf
-    took_s: float = 0.0
-    events_count: int = 0
-    readers: int = 0  # that are given each
-
-    def fresh_until(self, state: RunState) -> float:
-        """Return until when repeated readers are given this grid."""
-        share = SHARE if state.events_count == self.events_count else SHARE_AT_EVENTS
-        size = 0 if self.grid is None else len(self.grid.columns)
-        takes_s = self.took_s + SECONDS_PER_BYTE * size * self.readers
-        return self.made_at + max(FRESH_LEAST_S, takes_s / share)
+    @property
+    def whole(self) -> bytes:
+        """Return both."""
+        return self.hosts[:-1] + b"," + self.columns[1:]
 
 
 class Grids:
@@ -104,7 +78,7 @@ class Grids:
 
     def __init__(self, now: Callable[[], float], *, rows_per_turn: int = ROWS_PER_TURN) -> None:
         self._now, self._rows_per_turn = now, rows_per_turn
-        self._kept: dict[str, _Kept] = {}
+        self._readings = RunReadings[Grid](now)
 
     async def get(
         self, state: RunState, run: AnyRun | None, *, is_repeated: bool, readers: int = 0
@@ -113,49 +87,25 @@ class Grids:
 
         ``readers`` are given each grid that there is; the more, the fewer there are.
         """
-        asked_at = self._now()
-        self._forget(asked_at)
-        kept = self._kept.setdefault(state.key, _Kept())
-        async with kept.lock:
-            until = kept.fresh_until(state) if is_repeated else kept.made_at
-            if kept.grid is None or asked_at > until:
-                kept.events_count = state.events_count
-                kept.took_s = await self._make(kept, state, run)
-                kept.made_at = self._now()
-            kept.readers = readers or kept.readers
-            assert kept.grid is not None, "just made, or served from"
-            return kept.grid
+        shared = self._readings.of(state)
+        grid = await shared.get(
+            lambda latest: self._make(state, run, latest), state, is_repeated=is_repeated
+        )
+        if readers:
+            shared.giving_s = SECONDS_PER_BYTE * len(grid.columns) * readers
+        return grid
 
-    async def _make(self, kept: _Kept, state: RunState, run: AnyRun | None) -> float:
-        """Make a grid of one round; return what it took of the event loop's time."""
-        took_s = 0.0
-        for _ in range(PASSES_MAX):
-            current = None if state.phase is Phase.ENDED else state.round
-            columns, began = _Columns(self._now()), time.thread_time()
-            for _ in _passed(state, run, current, columns, self._rows_per_turn):
-                took_s += time.thread_time() - began
-                await asyncio.sleep(0)
-                began = time.thread_time()
-            took_s += time.thread_time() - began
-            if state.phase is Phase.ENDED or state.round is current:
-                break
-        if not kept.hosts or kept.of is not current:
-            kept.of, kept.hosts = current, _hosts(current)
-            await asyncio.sleep(0)
-        began = time.thread_time()
-        encoded = _changing(state, run, current, columns)
-        round_id = None if current is None else current.round_id
-        kept.grid = Grid(round_id, kept.hosts[:-1] + b"," + encoded[1:], encoded)
-        return took_s + time.thread_time() - began
-
-    def _forget(self, now: float) -> None:
-        old = [
-            key
-            for key, kept in self._kept.items()
-            if now - kept.made_at > KEPT_S and not kept.lock.locked()
-        ]
-        for key in old:
-            del self._kept[key]
+    def _make(
+        self, state: RunState, run: AnyRun | None, latest: Grid | None
+    ) -> Generator[None, None, Grid]:
+        current = None if state.phase is Phase.ENDED else state.round
+        columns = _Columns(self._now())
+        yield from _passed(state, run, current, columns, self._rows_per_turn)
+        hosts = latest.hosts if latest is not None and latest.current is current else b""
+        if not hosts:
+            hosts = _hosts(current)
+            yield
+        return Grid(current, hosts, _changing(state, run, current, columns))
 
 
 @dataclass(slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from coordinator.shell.metrics import declared as the
 from coordinator.shell.metrics.loop_lag import LoopLag
 from coordinator.shell.metrics.recoveries import Recoveries
 from coordinator.shell.metrics.runs import RunMetrics
+from coordinator.shell.services.shared_reading import SharedReading
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, written
 
@@ -38,11 +38,6 @@ class Rendered(NamedTuple):
     content_type: str
 
 
-class _Kept(NamedTuple):
-    answer: Rendered
-    fresh_until: float
-
-
 class Exposition:
     """Metrics of one coordinator, from its start to its end.
 
@@ -59,7 +54,7 @@ class Exposition:
         runs_max: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._driver, self._standing, self._clock = driver, standing, clock
+        self._driver, self._standing = driver, standing
         self._version, self._runs_max = version, runs_max
         self._library = Library(the.METRICS)
         for cause in the.DETECTED:
@@ -68,8 +63,10 @@ class Exposition:
             self._library.expect(the.REFORMING, *labels)
         self._lag = LoopLag(lambda lag_s: self._library.observe(the.LOOP_LAG, lag_s))
         self._recoveries, self._runs = Recoveries(), RunMetrics()
-        self._lock = asyncio.Lock()
-        self._kept: dict[bool, _Kept] = {}
+        self._readings = {
+            is_open: SharedReading[Rendered](clock, SHARE, FRESH_LEAST_S)
+            for is_open in (False, True)
+        }
 
     def start(self) -> None:
         """Begin to look at the event loop."""
@@ -95,25 +92,14 @@ class Exposition:
 
     async def render(self, *, is_open: bool = False) -> Rendered:
         """Return all metrics as text, or as OpenMetrics, made after this call or lately."""
-        async with self._lock:
-            kept = self._kept.get(is_open)
-            if kept is not None and self._clock() < kept.fresh_until:
-                return kept.answer
-            parts: list[str] = []
-            took_s = 0.0
-            pieces = self._pieces(is_open=is_open)
-            while True:
-                began = time.perf_counter()
-                piece = next(pieces, None)
-                took_s += time.perf_counter() - began
-                if piece is None:
-                    break
-                parts.append(piece)
-                await asyncio.sleep(0)  # the others have their turn
-            answer = Rendered("".join(parts).encode(), OPENMETRICS if is_open else TEXT)
-            fresh_s = max(FRESH_LEAST_S, took_s / SHARE)
-            self._kept[is_open] = _Kept(answer, self._clock() + fresh_s)
-            return answer
+        return await self._readings[is_open].get(lambda _: self._make(is_open=is_open))
+
+    def _make(self, *, is_open: bool) -> Generator[None, None, Rendered]:
+        parts = []
+        for piece in self._pieces(is_open=is_open):
+            parts.append(piece)
+            yield  # the others have their turn
+        return Rendered("".join(parts).encode(), OPENMETRICS if is_open else TEXT)
 
     def _pieces(self, *, is_open: bool) -> Iterator[str]:
         """Yield the text piece by piece, each some milliseconds of work; some are empty."""

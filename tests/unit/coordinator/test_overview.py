@@ -15,7 +15,8 @@ from coordinator.core.progress.worker_progress import (
     WorkerProgress,
     furthest_behind,
 )
-from coordinator.shell.services.overviews import ANSWER_S, FRESH_LEAST_S, SHARE, Overviews
+from coordinator.shell.services.overviews import ANSWER_S, Overviews
+from coordinator.shell.services.shared_reading import FRESH_LEAST_S, SHARE
 from coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 from coordinator.core.model import GroupState
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.shell.http import ranks
-from coordinator.shell.http.ranks import (
-    FRESH_LEAST_S,
-    MOST,
-    OTHER_SCOPES,
-    SHARE,
-    UNKNOWN,
-    Grids,
-)
+from coordinator.shell.http.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grids
+from coordinator.shell.services.shared_reading import FRESH_LEAST_S, KEPT_S, SHARE
 from tests.support.world import START, Story, a_running_story, a_story
 
 if TYPE_CHECKING:
@@ -208,7 +202,8 @@ async def test_a_round_that_begins_on_the_way_has_the_hosts_passed_again() -> No
     grid = await grids.get(story.state(), story.run(), is_repeated=False)
     await beside
     found = read(grid.whole)
-    assert grid.round_id == found["round_id"] == 1
+    assert grid.current is not None
+    assert grid.current.round_id == found["round_id"] == 1
     assert sorted(found["names"]) == ["a", "b", "d", "e", "f", "new"]
     assert len(found["lag"]) == len(found["host_state"]) == 6
 
@@ -229,7 +224,8 @@ async def test_rounds_that_begin_again_and_again_keep_no_reader_waiting() -> Non
     is_over = True
     await beside
     found = read(grid.whole)
-    assert found["round_id"] == grid.round_id
+    assert grid.current is not None
+    assert found["round_id"] == grid.current.round_id
     assert len(found["names"]) == len(found["lag"]) == 6
 
 
@@ -298,8 +294,8 @@ async def test_grids_that_no_reader_asks_for_are_forgotten() -> None:
     story, now = a_running_story(1), START
     grids = Grids(lambda: now)
     await grids.get(story.state(), story.run(), is_repeated=True)
-    now += ranks.KEPT_S + 1
+    now += KEPT_S + 1
     other = a_running_story(1).state()
     other.run_id = "other"
     await grids.get(other, None, is_repeated=True)
-    assert len(grids._kept) == 1
+    assert len(grids._readings._of) == 1

@@ -20,6 +20,7 @@ from coordinator.shell.http.api.runs import runs_document
 from coordinator.shell.http.calls import SILENCE, SILENCE_MAX_S, Call, event
 from coordinator.shell.http.ranks import Grid, Grids
 from coordinator.shell.http.site import RUN, Route
+from coordinator.shell.services.shared_reading import FRESH_LEAST_S, fresh_s
 from coordinator.shell.services.shares import Shares
 from coordinator.shell.term import Term
 from coordinator.wire.documents import (
@@ -34,9 +35,8 @@ from drumbeat.v1 import query_pb2 as pb
 
 log = structlog.get_logger()
 
-# What all streams of one kind may take of the event loop's time together, and how long what was
-# made for them serves at least.
-SHARE, FRESH_LEAST_S = 0.02, 1.0
+# What all streams of one kind may take of the event loop's time together.
+SHARE = 0.02
 _EVENTS = "events"
 
 
@@ -160,7 +160,7 @@ class RunsFeed(Feed):
             began = time.thread_time()
             document = await runs_document(self._term, self._only_run)
             self.put("runs", event("runs", document))
-            await asyncio.sleep(_pause_s(time.thread_time() - began))
+            await asyncio.sleep(fresh_s(time.thread_time() - began, SHARE))
 
 
 class RunFeed(Feed):
@@ -220,7 +220,8 @@ class RunFeed(Feed):
         if grid is not self._grid:
             self._grid = grid
             self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
-        return float("inf") if is_over else max(seconds_of(overview.fresh_for), _pause_s(took_s))
+        pause_s = max(seconds_of(overview.fresh_for), fresh_s(took_s, SHARE))
+        return float("inf") if is_over else pause_s
 
     def _tell_stragglers(self, overview: pb.GetOverviewResponse) -> None:
         told = [straggler_document(each) for each in overview.stragglers]
@@ -315,7 +316,3 @@ def _resumed(call: Call, state: RunState) -> int:
         return 0
     after = int(number[:18])
     return after if after <= state.events_count else 0
-
-
-def _pause_s(took_s: float) -> float:
-    return max(FRESH_LEAST_S, took_s / SHARE)
