@@ -11,7 +11,6 @@ from coordinator.core.progress.goodput import (
     NONE,
     SECOND,
     Ledger,
-    Marks,
     Part,
     Stretch,
     Time,
@@ -51,26 +50,17 @@ def settled_until(ledger: Ledger, now_s: float) -> int:
     return max(ledger.until, settled)
 
 
-def account(ledger: Ledger, marks: Marks | None, until: int) -> tuple[dict[Part, Time], Time]:
+def account(ledger: Ledger, until: int) -> tuple[dict[Part, Time], Time]:
     """Return the parts until then, and what of them since the last entry was lost."""
     parts, lost = dict(ledger.parts), NONE
     if ledger.stretch is None:
         return parts, lost
-    pieces = cut(ledger.stretch, marks, ledger.until, until, reached=ledger.reached)
+    pieces = cut(ledger.stretch, ledger.marks, ledger.until, until, reached=ledger.reached)
     for part, first, last in pieces:
         parts[part] = parts.get(part, NONE).plus(last - first, ledger.hosts)
         if part not in EFFECTIVE and part is not Part.UNKNOWN:
             lost = lost.plus(last - first, ledger.hosts)
     return parts, lost
-
-
-def effective_ratio(ledger: Ledger, marks: Marks | None, now_s: float) -> float | None:
-    """Return the ratio as of now, as ``Ledger.ratio`` has it."""
-    until = max(nanoseconds(now_s), ledger.seen)
-    parts, _ = account(ledger, marks or ledger.marks, until)
-    known = sum(time.run for part, time in parts.items() if part is not Part.UNKNOWN)
-    effective = sum(parts.get(part, NONE).run for part in EFFECTIVE)
-    return effective / known if known else None
 
 
 def values(
@@ -92,7 +82,7 @@ def values(
     for cause in the.RESTART_CAUSES:
         yield the.RESTARTS, (cause,), float(restarts.get(cause, 0))
     yield from _times(ledger, now)
-    if (ratio := effective_ratio(ledger, marks, now)) is not None:
+    if (ratio := ledger.as_of(now, marks).ratio) is not None:
         yield the.RATIO, (), round(ratio, 6)
     step = marks.step if marks is not None else None
     if (
@@ -121,7 +111,7 @@ def values(
 
 def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
     """Yield what the time went into, as far as that is settled."""
-    parts, lost = account(ledger, ledger.marks, settled_until(ledger, now))
+    parts, lost = account(ledger, settled_until(ledger, now))
     told = {part.lower(): time for part, time in parts.items()}
     for part in the.PARTS:
         time = told.get(part, NONE)
