@@ -11,7 +11,7 @@ from coordinator.errors import CoordinatorError, Forbidden, NotLeader
 from coordinator.shell.cluster.address import advertised
 from coordinator.shell.driver import Driver
 from coordinator.shell.http.access import Access, Coordinator, link
-from coordinator.shell.http.api.actions import Actions
+from coordinator.shell.http.api.actions import action_routes
 from coordinator.shell.http.api.collecting import Collecting
 from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.api.reading import Reading
@@ -34,8 +34,8 @@ class Page:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
         live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
-        parts = (Reading(self._access, live), live, Collecting(live), Actions(), self._scrapes)
-        routes = [route for part in parts for route in part.routes()]
+        parts = (Reading(self._access, live), live, Collecting(live), self._scrapes)
+        routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site)
         self._host, self._port = "", 0

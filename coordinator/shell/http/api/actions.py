@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from google.protobuf.message import Message
 
 from coordinator.errors import InvalidRequest
 from coordinator.shell.http.calls import Call
-from coordinator.shell.http.site import RUN, Handle, Route
+from coordinator.shell.http.site import RUN, Route
 from coordinator.wire.documents import Document
 from drumbeat.format import one_line
 from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2 as pb
-
-M = TypeVar("M", bound=Message)
 
 _TEXTS = ("reason", "name", "run_id", "call_id")
 # Of each kind of request, and of no other: a field that is misspelt is not passed over.
@@ -23,52 +22,32 @@ _OF_DRAIN = frozenset({"name", "run_id", "reason", "grace_s", "call_id"})
 _OF_UNDRAIN = frozenset({"name", "run_id", "reason", "call_id"})
 
 
-class Actions:
-    """The handlers of it. They are for the role admin, and each is a line of the audit."""
-
-    def routes(self) -> list[Route]:
-        """Return where they are."""
-
-        def route(path: str, rpc: str, handle: Handle) -> Route:
-            return Route(path, f"ControlService/{rpc}", handle, is_change=True)
-
-        return [
-            route(f"/api/runs/{RUN}/stop", "StopRun", self.stop),
-            route(f"/api/runs/{RUN}/restart", "RestartRun", self.restart),
-            route(f"/api/runs/{RUN}/checkpoint", "Checkpoint", self.checkpoint),
-            route("/api/drains", "DrainAgent", self.drain),
-            route("/api/undrains", "UndrainAgent", self.undrain),
-        ]
-
-    async def stop(self, call: Call) -> Document:
-        """Stop a run."""
-        request = await _asked(call, pb.StopRunRequest, _OF_RUN)
-        return _done(await call.term.control.StopRun(request, call))
-
-    async def restart(self, call: Call) -> Document:
-        """Have a run begin another round."""
-        request = await _asked(call, pb.RestartRunRequest, _OF_RUN)
-        return _done(await call.term.control.RestartRun(request, call))
-
-    async def checkpoint(self, call: Call) -> Document:
-        """Have training save, and go on."""
-        request = await _asked(call, pb.CheckpointRequest, _OF_RUN)
-        return _done(await call.term.control.Checkpoint(request, call))
-
-    async def drain(self, call: Call) -> Document:
-        """Make agents leave, and keep them out."""
-        request = await _asked(call, pb.DrainAgentRequest, _OF_DRAIN)
-        response = await call.term.control.DrainAgent(request, call)
-        return {**_done(response), "agents_count": response.agents_count}
-
-    async def undrain(self, call: Call) -> Document:
-        """Let agents in again."""
-        request = await _asked(call, pb.UndrainAgentRequest, _OF_UNDRAIN)
-        return _done(await call.term.control.UndrainAgent(request, call))
+_ACTIONS: tuple[tuple[str, str, type[Message], frozenset[str]], ...] = (
+    (f"/api/runs/{RUN}/stop", "StopRun", pb.StopRunRequest, _OF_RUN),
+    (f"/api/runs/{RUN}/restart", "RestartRun", pb.RestartRunRequest, _OF_RUN),
+    (f"/api/runs/{RUN}/checkpoint", "Checkpoint", pb.CheckpointRequest, _OF_RUN),
+    ("/api/drains", "DrainAgent", pb.DrainAgentRequest, _OF_DRAIN),
+    ("/api/undrains", "UndrainAgent", pb.UndrainAgentRequest, _OF_UNDRAIN),
+)
 
 
-async def _asked(call: Call, kind: type[M], fields: frozenset[str]) -> M:
-    """Read what is asked for. Raises ``InvalidRequest`` or ``Forbidden``."""
+def action_routes() -> list[Route]:
+    """Return the routes of all actions. They need the role admin; each is a line of the audit."""
+    return [
+        Route(path, f"ControlService/{rpc}", partial(_act, rpc, kind, fields), is_change=True)
+        for path, rpc, kind, fields in _ACTIONS
+    ]
+
+
+async def _act(rpc: str, kind: type[Message], fields: frozenset[str], call: Call) -> Document:
+    """Do what is asked for. Raises ``InvalidRequest`` or ``Forbidden``."""
+    request = await _asked(call, kind, fields)
+    done = await getattr(call.term.control, rpc)(request, call)
+    about = {"agents_count": done.agents_count} if rpc == "DrainAgent" else {}
+    return {"is_new": done.is_new, "outcome": done.outcome, **about}
+
+
+async def _asked(call: Call, kind: type[Message], fields: frozenset[str]) -> Message:
     body = await call.body()
     if unknown := sorted(body.keys() - fields):
         allowed = f"of the fields {', '.join(sorted(fields))}"
@@ -89,7 +68,3 @@ async def _asked(call: Call, kind: type[M], fields: frozenset[str]) -> M:
         request_id=body.get("call_id", ""),
         **more,
     )
-
-
-def _done(response: Any) -> Document:
-    return {"is_new": response.is_new, "outcome": response.outcome}
