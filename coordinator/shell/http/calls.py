@@ -105,13 +105,12 @@ class Call:
         most = self._limits.http_body_bytes_max
         try:
             async with asyncio.timeout(self._limits.http_request_timeout_s):
-                content = await self.request.content.read(most + 1)
-                while len(content) <= most and not self.request.content.at_eof():
-                    content += await self.request.content.read(most + 1 - len(content))
+                await self.request.content.readexactly(most + 1)
+            raise InvalidRequest("body", f"more than {most} bytes", f"{most} at most")
         except TimeoutError:
             raise InvalidRequest("body", "a part", "all of it in time") from None
-        if len(content) > most:
-            raise InvalidRequest("body", f"more than {most} bytes", f"{most} at most")
+        except asyncio.IncompleteReadError as whole:
+            content = whole.partial
         try:
             found = msgspec.json.decode(content, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -145,17 +144,13 @@ class Call:
 def event(kind: str, data: object, number: str = "") -> bytes:
     """Return one event of a stream."""
     about = f"id: {number}\n" if number else ""
-    return f"event: {kind}\n{about}data: ".encode() + encoded(data) + b"\n\n"
-
-
-def encoded(data: object) -> bytes:
-    """Return data as one line of JSON."""
-    return msgspec.json.encode(data)
+    return f"event: {kind}\n{about}data: ".encode() + msgspec.json.encode(data) + b"\n\n"
 
 
 def answer(data: object, status: int = 200, headers: Mapping[str, str] = DATA) -> web.Response:
     """Return data as the answer of a call."""
-    return web.Response(body=encoded(data), status=status, headers=headers, content_type=JSON)
+    body = msgspec.json.encode(data)
+    return web.Response(body=body, status=status, headers=headers, content_type=JSON)
 
 
 def error_document(error: CoordinatorError) -> dict[str, Any]:

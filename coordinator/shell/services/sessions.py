@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -43,6 +44,7 @@ FIELDS_REPORTED_MAX = 32
 
 ADVICE = "of etcd restore it with --bump-revision, see docs/high-availability.md"
 
+M = TypeVar("M")
 _Pending = asyncio.Queue[tuple[FailureRecord, asyncio.Future[int | None]]]
 
 
@@ -116,14 +118,7 @@ class Sessions:
         caller: Caller = TRUSTED,
     ) -> None:
         """Hand the output of an agent's workers to who reads it. Raises ``CoordinatorError``."""
-        timeout = self._driver.limits.hello_timeout_s
-        try:
-            async with asyncio.timeout(timeout):
-                first = await anext(requests)
-        except (TimeoutError, StopAsyncIteration):
-            raise InvalidRequest("message", "nothing", f"one within {timeout:g} s") from None
-        except DecodeError as error:
-            raise _undecodable(error) from None
+        first = await self._first(requests, "message", "one")
         run_id = wire.run_id_of("fence.run_id", first.fence.run_id)
         incarnation = first.fence.incarnation
         self._check(caller, run_id, incarnation, first.incarnation_key)
@@ -133,6 +128,17 @@ class Sessions:
                 await reader.bring(incarnation, requests, send)
             except DecodeError as error:
                 raise _undecodable(error) from None
+
+    async def _first(self, requests: AsyncIterator[M], field: str, what: str) -> M:
+        """Return the first message of a stream. Raises ``InvalidRequest``."""
+        timeout = self._driver.limits.hello_timeout_s
+        try:
+            async with asyncio.timeout(timeout):
+                return await anext(requests)
+        except (TimeoutError, StopAsyncIteration):
+            raise InvalidRequest(field, "nothing", f"{what} within {timeout:g} s") from None
+        except DecodeError as error:
+            raise _undecodable(error) from None
 
     @contextmanager
     def _counted(self, caller: Caller, size: int) -> Iterator[None]:
@@ -152,14 +158,7 @@ class Sessions:
     async def _hello(
         self, requests: AsyncIterator[session_pb2.AgentReport], caller: Caller
     ) -> SessionOpened:
-        timeout = self._driver.limits.hello_timeout_s
-        try:
-            async with asyncio.timeout(timeout):
-                message = await anext(requests)
-        except (TimeoutError, StopAsyncIteration):
-            raise InvalidRequest("hello", "nothing", f"a hello within {timeout:g} s") from None
-        except DecodeError as error:
-            raise _undecodable(error) from None
+        message = await self._first(requests, "hello", "a hello")
         noted = _note_once(message.hello.run.run_id, message.hello.host)
         opened = wire.session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
         incarnation = opened.agent.incarnation
