@@ -13,11 +13,12 @@ from drumbeat.mapping import seconds_of
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from google.protobuf.message import Message
 
 Document = dict[str, Any]
+STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 
 
 def set_aside_document(run: query_pb2.SetAsideRun) -> Document:
@@ -253,6 +254,32 @@ def _segment(segment: query_pb2.GoodputSegment) -> Document:
 
 def _times(of: Any) -> Document:
     return {"time_s": seconds_of(of.time), "host_s": of.host_seconds}
+
+
+def log_documents(response: query_pb2.WatchLogsResponse) -> Iterator[Document]:
+    """Return output of workers, a document for each line and each note."""
+    for piece in response.pieces:
+        place = piece.next
+        of = {
+            "rank": place.rank,
+            "round_id": place.round_id,
+            "stream": STREAMS[place.stream] if place.stream else None,
+            "name": response.name,
+            "host": response.host,
+        }
+        if piece.missed:
+            yield {**of, "missed": piece.missed}
+        if piece.problem:
+            yield {**of, "problem": piece.problem}
+        for line in lines_of(piece.text):
+            yield {**of, "line": line}
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text, each as a terminal would leave it."""
+    if not text:
+        return []
+    return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
 
 
 def _failure(record: failure_pb2.FailureRecord) -> Document:

@@ -27,6 +27,22 @@ class Worker(NamedTuple):
     problem: str
 
 
+def workers_of(answer: Any) -> list[Worker]:
+    """Return the workers in the answer of one agent, a ``drumbeat.v1.GetStacksResponse``."""
+    return [
+        Worker(
+            each.rank,
+            each.local_rank,
+            answer.name,
+            answer.host,
+            each.pid,
+            each.stacks,
+            each.problem,
+        )
+        for each in answer.workers
+    ]
+
+
 class Group(NamedTuple):
     """Workers whose first threads are at the same place, by all their calls, innermost first."""
 

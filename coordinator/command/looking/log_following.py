@@ -15,6 +15,7 @@ from coordinator.command.looking import logs
 from coordinator.command.looking.following import Patience
 from coordinator.command.looking.reading import Reader, calls_of, watch_logs
 from coordinator.errors import CallFailed
+from coordinator.wire.documents import log_documents
 from drumbeat.format import one_line
 from drumbeat.v1 import query_pb2 as pb
 
@@ -68,7 +69,7 @@ def _show(
     response: Any, output: str, prefix: Callable[[int], str], write: Callable[[str], None]
 ) -> None:
     if output == "json":
-        write("".join(f"{json.dumps(document)}\n" for document in logs.documents(response)))
+        write("".join(f"{json.dumps(document)}\n" for document in log_documents(response)))
         return
     told = logs.told(response, prefix)
     for note in told.notes:

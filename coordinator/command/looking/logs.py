@@ -1,17 +1,15 @@
-"""Pure. Output of workers as lines to be read or as documents, and how far it was read."""
+"""Shell. Output of workers as lines to be read, and how far it was read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from coordinator.wire.documents import STREAMS, lines_of
 from drumbeat.format import count, one_line, printable
 
-STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 ROUNDS_RESUMED = 2  # agents keep no more
 _COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green")
-
-Document = dict[str, Any]
 
 
 class Told(NamedTuple):
@@ -49,25 +47,6 @@ class Cursors:
                 del own[key]
 
 
-def documents(response: Any) -> Iterator[Document]:
-    """Return it for programs, as docs/operating.md describes it."""
-    for piece in response.pieces:
-        place = piece.next
-        of = {
-            "rank": place.rank,
-            "round_id": place.round_id,
-            "stream": STREAMS[place.stream] if place.stream else None,
-            "name": response.name,
-            "host": response.host,
-        }
-        if piece.missed:
-            yield {**of, "missed": piece.missed}
-        if piece.problem:
-            yield {**of, "problem": piece.problem}
-        for line in lines_of(piece.text):
-            yield {**of, "line": line}
-
-
 def told(response: Any, prefix: Callable[[int], str]) -> Told:
     """Return it to be read; each line stands behind the ``prefix`` of its rank."""
     lines: list[str] = []
@@ -85,13 +64,6 @@ def told(response: Any, prefix: Callable[[int], str]) -> Told:
     on = f" on {one_line(response.name, 64)}" if response.name else ""
     notes += [f"{_ranks(ranks)}{on}: no output: {why}" for why, ranks in silent.items()]
     return Told(lines, notes)
-
-
-def lines_of(text: str) -> list[str]:
-    """Return the lines of a text, each as a terminal would leave it."""
-    if not text:
-        return []
-    return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
 
 
 def colour_of(rank: int) -> str:

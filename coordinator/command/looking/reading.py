@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.access.calls import CoordinatorCalls
-from coordinator.wire.stack_groups import Worker
+from coordinator.wire.stack_groups import Worker, workers_of
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
 
@@ -135,19 +135,8 @@ def read_stacks(
     """Return the stacks of workers of a run, by rank. Raises ``grpc.RpcError``."""
     request = pb.GetStacksRequest(run_id=run_id, ranks=ranks, may_signal=may_signal)
     stub = query_pb2_grpc.QueryServiceStub(channel)
-    found = [
-        Worker(
-            rank=each.rank,
-            local_rank=each.local_rank,
-            name=answer.name,
-            host=answer.host,
-            pid=each.pid,
-            stacks=each.stacks,
-            problem=each.problem,
-        )
-        for answer in stub.GetStacks(request, timeout=STACKS_TIMEOUT_S, metadata=metadata)
-        for each in answer.workers
-    ]
+    answers = stub.GetStacks(request, timeout=STACKS_TIMEOUT_S, metadata=metadata)
+    found = [worker for answer in answers for worker in workers_of(answer)]
     return sorted(found, key=lambda each: each.rank)
 
 

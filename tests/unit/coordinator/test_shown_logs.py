@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.command.looking import logs
+from coordinator.wire.documents import log_documents
 from drumbeat.v1 import query_pb2, session_pb2
 
 
@@ -39,7 +40,7 @@ def test_lost_lines_are_counted_and_silent_ranks_named_together() -> None:
 
 
 def test_a_document_a_line() -> None:
-    (missed, line, silent) = logs.documents(
+    (missed, line, silent) = log_documents(
         response(piece(3, "\x1b\n", missed=7, stream=2), piece(4, problem="no", stream=0))
     )
     of = {"round_id": 2, "name": "gpu3", "host": "h"}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.command.looking.logs import documents as log_documents
 from coordinator.core.failures.stack_frames import Frame, frames_of
 from coordinator.errors import InvalidRequest
 from coordinator.shell.http.api.live import Live
 from coordinator.shell.http.calls import Call, event
 from coordinator.shell.http.site import RUN, Route
 from coordinator.wire import stack_groups
-from coordinator.wire.documents import Document
+from coordinator.wire.documents import Document, log_documents
 from coordinator.wire.logs import RANKS_MAX
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2 as pb
@@ -73,21 +72,11 @@ class StackAnswers:
 
     async def write(self, answer: pb.GetStacksResponse) -> None:
         """Take in the answer of one agent."""
-        for each in answer.workers:
+        for each in stack_groups.workers_of(answer):
             stacks = each.stacks
             if stacks:
                 stacks = self._texts.setdefault(frames_of(stacks), stacks)
-            self.workers.append(
-                stack_groups.Worker(
-                    rank=each.rank,
-                    local_rank=each.local_rank,
-                    name=answer.name,
-                    host=answer.host,
-                    pid=each.pid,
-                    stacks=stacks,
-                    problem=each.problem,
-                )
-            )
+            self.workers.append(each._replace(stacks=stacks))
         await asyncio.sleep(0)
 
 
