@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -22,19 +22,36 @@ Exit codes:
   3  the coordinator could not be reached
 """
 
-RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+_NAMES = {request: name.rpartition(" ")[2] for name, request in requests.COMMANDS.items()}
+_METAVARS = {"run_id": "RUN", "name": "NAME", "token_id": "ID"}
 
 
-def command(
-    group: click.Group | None, name: str, epilog: str, request: type[Request]
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """Declare a command that returns a request."""
+def command(request: type[Request], *examples: str) -> click.Command:
+    """Declare the command of a request. Fields that are no settings are its arguments."""
+
+    def made(**params: Any) -> Request:
+        arguments.settle(click.get_current_context(), params)
+        return request(**params)
+
     params = options.options_of(requests.settings_of(request))
-    make = click.command if group is None else group.command
-    return make(name, cls=options.SectionedCommand, epilog=f"{epilog}{EXIT_CODES}", params=params)
+    for each in fields(request):
+        if "setting" not in each.metadata:
+            params.append(_argument(each.name, is_required=each.default is not None))
+    return options.SectionedCommand(
+        _NAMES[request],
+        callback=made,
+        help=request.__doc__,
+        epilog=epilog(*examples),
+        params=params,
+    )
 
 
-def made(request: type[Request], ctx: click.Context, params: dict[str, Any]) -> Request:
-    """Return what a command was asked, with what it is told of access from elsewhere."""
-    arguments.settle(ctx, params)
-    return request(**params)
+def epilog(*examples: str) -> str:
+    """Return what stands below the help of a command."""
+    return "\n  ".join(("\b\nExamples:", *examples)) + f"\n{EXIT_CODES}"
+
+
+def _argument(name: str, *, is_required: bool) -> click.Argument:
+    metavar = _METAVARS[name] if is_required else f"[{_METAVARS[name]}]"
+    completed = run_ids if name == "run_id" else None
+    return click.Argument([name], metavar=metavar, required=is_required, shell_complete=completed)

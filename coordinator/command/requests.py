@@ -1,4 +1,7 @@
-"""Pure. What operators can ask of a coordinator that runs, each as its command was told."""
+"""Pure. What operators can ask of a coordinator that runs, each as its command was told.
+
+The docstring of a request is the help of its command.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,6 @@ _REASON = Setting(
     shown_default="none",
     has_variable=False,
 )
-
-
 _GRACE = Setting(
     None,
     settings.seconds(),
@@ -82,6 +83,14 @@ _RANKS = settings.Kind(
     _ranks,
     lambda ranks: ",".join(map(str, ranks)),
     "RANKS",
+)
+_RANK = Setting(
+    (),
+    _RANKS,
+    "Options",
+    "Only the workers of these ranks, e.g. 17 or 0,8-15.",
+    shown_default="all",
+    has_variable=False,  # DRUMBEAT_RANK may come to be that of workers
 )
 
 
@@ -109,14 +118,18 @@ class Request(AccessSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResetLimits(Request):
-    """``coordinator reset-limits``."""
+    """Forget what was learned of how long things take in a run.
+
+    Sections and heartbeats whose timeout is "auto" have no limit from then on,
+    until it is learned anew. For a change that makes a run slower.
+    """
 
     run_id: str = setting(None, _RUN_ID, "Options", "The run.", is_required=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopRun(Request):
-    """``coordinator stop``."""
+class _Steering(Request):
+    """What is asked of a run that trains."""
 
     run_id: str  # an argument
     reason: str | None = declare(_REASON)
@@ -124,33 +137,53 @@ class StopRun(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestartRun(Request):
-    """``coordinator restart``."""
+class StopRun(_Steering):
+    """End a run in order.
 
-    run_id: str  # an argument
-    reason: str | None = declare(_REASON)
-    grace: float | None = declare(_GRACE)
+    Training may save first; then its workers are stopped as at a restart. Its agents end with exit
+    code 4, and say who stopped it and why. Harmless if repeated, and for a run that has ended.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointRun(Request):
-    """``coordinator checkpoint``."""
+class RestartRun(_Steering):
+    """Begin another round of a run now, with the agents that are there.
 
-    run_id: str  # an argument
-    reason: str | None = declare(_REASON)
+    Training may save first. Workers go on from their latest checkpoint. It is not charged to the
+    restarts of --max-restarts.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRun(_Steering):
+    """Have training save now, at one step on all ranks, and go on.
+
+    It has to ask when to save, with worker_sdk.should_checkpoint; if it does not, nothing happens.
+    The events of the run say when all have saved.
+    """
+
     grace: float | None = declare(_GRACE._replace(help="How long it may take, at most."))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetRun(Request):
-    """``coordinator forget``."""
+    """Remove a run that has ended, and those before that had its name.
+
+    Its verdict and its events are gone then. One that lives is refused: stop it first.
+    """
 
     run_id: str  # an argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainAgent(Request):
-    """``coordinator drain``."""
+    """Make agents leave their runs, and keep them out of rounds.
+
+    NAME is an agent's or a host's. Training may save first; then its workers are stopped, a standby
+    or a smaller round goes on, and no restart is charged; a run that has too few agents left waits
+    for others. The agents end with exit code 0. Those of that name or host that are started later
+    stand by until `undrain`.
+    """
 
     name: str  # an argument
     run_id: str | None = declare(_ONLY_RUN)
@@ -160,7 +193,10 @@ class DrainAgent(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class UndrainAgent(Request):
-    """``coordinator undrain``."""
+    """Let agents take part in rounds again.
+
+    NAME and --run-id are those of the drain. Who stands by for it joins its run at once.
+    """
 
     name: str  # an argument
     run_id: str | None = declare(_ONLY_RUN)
@@ -169,12 +205,18 @@ class UndrainAgent(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ListDrains(Request):
-    """``coordinator drains``."""
+    """List who is kept out of rounds, since when, by whom and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateToken(Request):
-    """``coordinator token create``."""
+    """Make a token and print it, alone on standard output.
+
+    It is shown this once: the coordinator keeps a hash of it. Who has it has its role, so keep
+    it in a file for its owner alone, and give that with --token-file, or as DRUMBEAT_TOKEN. Its id,
+    which `token list` shows, is no secret. An agent that is training with a token that expires
+    goes on, and may come back; one whose token is revoked ends.
+    """
 
     role: str = setting(
         None,
@@ -205,39 +247,63 @@ class CreateToken(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ListTokens(Request):
-    """``coordinator token list``."""
+    """List all tokens, the oldest first.
+
+    Those that have lately expired or were revoked are among them. Secrets are not shown.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RevokeToken(Request):
-    """``coordinator token revoke``."""
+    """Revoke a token, and end what it opened.
+
+    Agents that joined with it end, and so do their workers, unless their --token-file has another
+    one by now. Harmless if repeated.
+    """
 
     token_id: str  # an argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowAuthority(Request):
-    """``coordinator authority show``."""
+    """List the authorities that are served.
+
+    The newest comes first: new tokens pin it.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RotateAuthority(Request):
-    """``coordinator authority rotate``."""
+    """Replace it; those before are served, too.
+
+    No agent leaves its round: those that are connected are told of the new authority. Tokens that
+    are made from now on pin it.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetireAuthority(Request):
-    """``coordinator authority retire``."""
+    """Serve the newest authority alone.
+
+    Tokens of before it open nothing new then. What is connected stays connected, and agents that
+    were connected since the authority was replaced may come back.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListMembers(Request):
-    """``coordinator members``."""
+    """List the coordinators of a cluster, and say which of them leads.
+
+    The first that answers is asked, whether it leads or not.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDown(Request):
-    """``coordinator step-down``."""
+    """Have another coordinator of the cluster lead instead of the one that does.
+
+    Workers go on, and agents follow at once. It is refused if there is no other one.
+    """
 
     reason: str | None = declare(_REASON._replace(help="Why, for the logs of the coordinators."))
 
@@ -249,14 +315,21 @@ class Looking(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowStatus(Looking):
-    """``coordinator status``."""
+    """Show all runs, or one of them.
+
+    Of one run: what it does and why, its agents and workers, who is behind, and what was last
+    decided.
+    """
 
     run_id: str | None = None  # an argument; None: all runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowEvents(Looking):
-    """``coordinator events``."""
+    """Show what was decided on a run, and why.
+
+    The latest run that has this id is shown. With -o json each event is a line.
+    """
 
     run_id: str  # an argument
     follow: bool = setting(
@@ -280,31 +353,37 @@ class ShowEvents(Looking):
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainRun(Looking):
-    """``coordinator why``."""
+    """Say in sentences why a run is as it is.
+
+    What failed or is waited for, the root cause and what shows it, what was done, what it cost,
+    and what to try.
+    """
 
     run_id: str  # an argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchRun(Looking):
-    """``coordinator watch``."""
+    """Show one run as `status` does, live until it has ended.
+
+    It is shown anew when something is decided, at most once a second, and through a restart of the
+    coordinator.
+    """
 
     run_id: str  # an argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowStacks(Looking):
-    """``coordinator stacks``."""
+    """Show where the workers of a run are now: their Python stacks, grouped by equal ones.
+
+    Workers do not notice that they are asked, and a stopped one stays stopped. They have stacks to
+    show once they have used the SDK, e.g. called worker_sdk.heartbeat; those that can't answer are
+    named with the reason.
+    """
 
     run_id: str  # an argument
-    rank: tuple[int, ...] = setting(
-        (),
-        _RANKS,
-        "Options",
-        "Only the workers of these ranks, e.g. 17 or 0,8-15.",
-        shown_default="all",
-        has_variable=False,  # DRUMBEAT_RANK may come to be that of workers
-    )
+    rank: tuple[int, ...] = declare(_RANK)
     signal: bool = setting(
         False,
         settings.FLAG,
@@ -316,16 +395,15 @@ class ShowStacks(Looking):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowLogs(Looking):
-    """``coordinator logs``."""
+    """Show the output of a run's workers, from all hosts, as their agents have it.
+
+    Each line stands behind its rank. A reader that is too slow loses lines and is told how many;
+    no worker waits for it. Of ranks that have nothing to show the reason is told.
+    """
 
     run_id: str  # an argument
-    rank: tuple[int, ...] = setting(
-        (),
-        _RANKS,
-        "Options",
-        "Only the workers of these ranks, e.g. 17 or 0,8-15; at most 1000.",
-        shown_default="all",
-        has_variable=False,
+    rank: tuple[int, ...] = declare(
+        _RANK._replace(help="Only the workers of these ranks, e.g. 17 or 0,8-15; at most 1000.")
     )
     follow: bool = setting(
         False,
@@ -348,7 +426,11 @@ class ShowLogs(Looking):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowGoodput(Looking):
-    """``coordinator goodput``."""
+    """Show what the time of a run went into, over all its rounds.
+
+    How much of it was training, and what the rest was lost to: waiting, starting, steps done once
+    more, hangs, stops; by cause, and by the host that was the cause.
+    """
 
     run_id: str  # an argument
     segments: bool = setting(
@@ -364,7 +446,12 @@ class ShowGoodput(Looking):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPage(Request):
-    """``coordinator page``."""
+    """Print a link to the page, of all runs or of one.
+
+    A browser that opens it within five minutes is let in, once, and stays in for half a day. Who
+    has the link has what it allows: it is as secret as a token. The coordinator has to serve the
+    page, with --http-port.
+    """
 
     run_id: str | None = None  # an argument; None: all runs
     role: str | None = setting(
