@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -35,16 +36,14 @@ from coordinator.command.requests import (
     UndrainAgent,
 )
 from coordinator.errors import CallFailed
-from coordinator.wire.documents import drain_document
+from coordinator.wire.documents import drain_document, request_of
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.format import are, count, listed, printable
-from drumbeat.mapping import duration, seconds_of
-from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, query_pb2_grpc
+from drumbeat.mapping import seconds_of
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
     from drumbeat.access.client import Metadata
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
@@ -71,7 +70,7 @@ _FULL_HINTS: dict[type[Request], str] = {
     RotateAuthority: "give all who have a token a new one, then `coordinator authority retire`",
 }
 
-Call = Callable[[str, "Message"], Any]  # a method of control or query, with its request
+Call = Callable[[str], Any]  # calls a method of control or query with what the command was told
 
 
 def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
@@ -81,7 +80,8 @@ def perform(asked: Request, *, timeout_s: float = CALL_TIMEOUT_S) -> str:
         control = control_pb2_grpc.ControlServiceStub(channel)
         query = query_pb2_grpc.QueryServiceStub(channel)
 
-        def call(method: str, request: Message) -> Any:
+        def call(method: str) -> Any:
+            request = request_of(method, {**vars(asked), "request_id": uuid.uuid4().hex})
             stub = control if hasattr(control, method) else query
             within_s = _TIMEOUTS_S.get(type(asked), timeout_s)
             return getattr(stub, method)(request, timeout=within_s, metadata=metadata)
@@ -106,23 +106,19 @@ class Done(NamedTuple):
 
 
 def _reset_limits(asked: ResetLimits, call: Call) -> Done:
-    response = call("ResetLimits", control_pb2.ResetLimitsRequest(run_id=asked.run_id))
+    response = call("ResetLimits")
     text = f"coordinator: run {asked.run_id}: {count(response.forgotten, 'limit')} forgotten"
     return Done(text, {"run_id": asked.run_id, "forgotten": response.forgotten})
 
 
-def _create_token(asked: CreateToken, call: Call) -> Done:
-    role = control_pb2.Role.Value(f"ROLE_{asked.role.upper()}")
-    request = control_pb2.CreateTokenRequest(role=role, run_id=asked.run_id or "")
-    if asked.ttl is not None:
-        request.ttl.CopyFrom(duration(asked.ttl))
-    created = call("CreateToken", request)
+def _create_token(_asked: CreateToken, call: Call) -> Done:
+    created = call("CreateToken")
     return Done(created.text, {"token": created.text, **_token(created.token)})
 
 
 def _list_tokens(_asked: ListTokens, call: Call) -> Done:
     heads = ("ID", "ROLE", "RUN", "AGE", "LEFT", "STATE", "CREATED BY")
-    tokens = [_token(each) for each in call("ListTokens", control_pb2.ListTokensRequest()).tokens]
+    tokens = [_token(each) for each in call("ListTokens").tokens]
     rows = [
         (
             each["token_id"],
@@ -138,79 +134,46 @@ def _list_tokens(_asked: ListTokens, call: Call) -> Done:
     return Done(table(heads, rows), {"tokens": tokens})
 
 
-def _revoke_token(asked: RevokeToken, call: Call) -> Done:
-    request = control_pb2.RevokeTokenRequest(token_id=asked.token_id)
-    token = _token(call("RevokeToken", request).token)
+def _revoke_token(_asked: RevokeToken, call: Call) -> Done:
+    token = _token(call("RevokeToken").token)
     text = f"coordinator: {token['role']} token {token['token_id']} is revoked"
     return Done(text, token)
 
 
 def _show_authority(_asked: ShowAuthority, call: Call) -> Done:
-    keys = call("GetAuthority", control_pb2.GetAuthorityRequest()).keys
+    keys = call("GetAuthority").keys
     served = ["newest", *["until it is retired"] * (len(keys) - 1)]
     rows = [(_fingerprint(key), key, until) for key, until in zip(keys, served, strict=True)]
     return Done(table(("AUTHORITY", "KEY IN TOKENS", "SERVED"), rows), _authorities(keys))
 
 
 def _rotate_authority(_asked: RotateAuthority, call: Call) -> Done:
-    keys = call("RotateAuthority", control_pb2.RotateAuthorityRequest()).keys
+    keys = call("RotateAuthority").keys
     told = f"coordinator: new tokens are of the authority {_fingerprint(keys[0])}"
     until = "served until `coordinator authority retire`"
     return Done(f"{told}; those of the {len(keys) - 1} before are {until}", _authorities(keys))
 
 
 def _retire_authority(_asked: RetireAuthority, call: Call) -> Done:
-    keys = call("RetireAuthority", control_pb2.RetireAuthorityRequest()).keys
+    keys = call("RetireAuthority").keys
     text = f"coordinator: only tokens of the authority {_fingerprint(keys[0])} are served"
     return Done(text, _authorities(keys))
 
 
-def _stop_run(asked: StopRun, call: Call) -> Done:
-    request = control_pb2.StopRunRequest(
-        run_id=asked.run_id,
-        reason=asked.reason or "",
-        request_id=uuid.uuid4().hex,
-        grace=None if asked.grace is None else duration(asked.grace),
-    )
-    return _steered(asked.run_id, call("StopRun", request))
-
-
-def _restart_run(asked: RestartRun, call: Call) -> Done:
-    request = control_pb2.RestartRunRequest(
-        run_id=asked.run_id,
-        reason=asked.reason or "",
-        request_id=uuid.uuid4().hex,
-        grace=None if asked.grace is None else duration(asked.grace),
-    )
-    return _steered(asked.run_id, call("RestartRun", request))
-
-
-def _checkpoint_run(asked: CheckpointRun, call: Call) -> Done:
-    request = control_pb2.CheckpointRequest(
-        run_id=asked.run_id,
-        reason=asked.reason or "",
-        request_id=uuid.uuid4().hex,
-        grace=None if asked.grace is None else duration(asked.grace),
-    )
-    return _steered(asked.run_id, call("Checkpoint", request))
-
-
-def _steered(run_id: str, response: Any) -> Done:
-    document = {"run_id": run_id, "is_new": response.is_new, "outcome": response.outcome}
-    return Done(f"coordinator: run {run_id}: {response.outcome}", document)
+def _steer(asked: StopRun | RestartRun | CheckpointRun, call: Call, *, method: str) -> Done:
+    response = call(method)
+    document = {"run_id": asked.run_id, "is_new": response.is_new, "outcome": response.outcome}
+    return Done(f"coordinator: run {asked.run_id}: {response.outcome}", document)
 
 
 def _forget_run(asked: ForgetRun, call: Call) -> Done:
-    request = control_pb2.ForgetRunRequest(run_id=asked.run_id, request_id=uuid.uuid4().hex)
-    is_new = call("ForgetRun", request).is_new
+    is_new = call("ForgetRun").is_new
     document = {"run_id": asked.run_id, "is_new": is_new, "outcome": "it is forgotten"}
     return Done(f"coordinator: run {asked.run_id}: it is forgotten", document)
 
 
 def _drain_agent(asked: DrainAgent, call: Call) -> Done:
-    grace = None if asked.grace is None else duration(asked.grace)
-    request = control_pb2.DrainAgentRequest(**_drain_of(asked), grace=grace)
-    response = call("DrainAgent", request)
+    response = call("DrainAgent")
     done = _drained(asked, response)
     if not response.is_new or response.agents_count:
         return done
@@ -218,23 +181,13 @@ def _drain_agent(asked: DrainAgent, call: Call) -> Done:
 
 
 def _undrain_agent(asked: UndrainAgent, call: Call) -> Done:
-    request = control_pb2.UndrainAgentRequest(**_drain_of(asked))
-    response = call("UndrainAgent", request)
+    response = call("UndrainAgent")
     done = _drained(asked, response)
     if response.is_new:
         return done
-    names = {drain.name for drain in call("ListDrains", control_pb2.ListDrainsRequest()).drains}
+    names = {drain.name for drain in call("ListDrains").drains}
     drained = f"drained {are(len(names))} {listed(sorted(names))}" if names else ""
     return done._replace(note=drained)
-
-
-def _drain_of(asked: DrainAgent | UndrainAgent) -> dict[str, str]:
-    return {
-        "name": asked.name,
-        "run_id": asked.run_id or "",
-        "reason": asked.reason or "",
-        "request_id": uuid.uuid4().hex,
-    }
 
 
 def _drained(asked: DrainAgent | UndrainAgent, response: Any) -> Done:
@@ -248,7 +201,7 @@ def _drained(asked: DrainAgent | UndrainAgent, response: Any) -> Done:
 
 
 def _list_drains(_asked: ListDrains, call: Call) -> Done:
-    found = call("ListDrains", control_pb2.ListDrainsRequest()).drains
+    found = call("ListDrains").drains
     drains = [drain_document(each) for each in found]
     rows = [
         (
@@ -264,7 +217,7 @@ def _list_drains(_asked: ListDrains, call: Call) -> Done:
 
 
 def _list_members(_asked: ListMembers, call: Call) -> Done:
-    response = call("ListCoordinators", query_pb2.ListCoordinatorsRequest())
+    response = call("ListCoordinators")
     members = [
         {
             "address": each.address,
@@ -292,16 +245,13 @@ def _list_members(_asked: ListMembers, call: Call) -> Done:
     return Done(table(("ADDRESS", "ROLE", "VERSION", "ANSWERS"), rows), document, nothing)
 
 
-def _step_down(asked: StepDown, call: Call) -> Done:
-    leader = call("StepDown", control_pb2.StepDownRequest(reason=asked.reason or "")).leader
+def _step_down(_asked: StepDown, call: Call) -> Done:
+    leader = call("StepDown").leader
     return Done(f"coordinator: {leader} leads", {"leader": leader})
 
 
-def _link_page(asked: LinkPage, call: Call) -> Done:
-    request = query_pb2.GetPageLinkRequest(run_id=asked.run_id or "")
-    if asked.role is not None:
-        request.role = control_pb2.Role.Value(f"ROLE_{asked.role.upper()}")
-    found = call("GetPageLink", request)
+def _link_page(_asked: LinkPage, call: Call) -> Done:
+    found = call("GetPageLink")
     left_s = seconds_of(found.time_left) if found.HasField("time_left") else None
     return Done(found.url, {"url": found.url, "time_left_s": left_s})
 
@@ -314,9 +264,9 @@ CALLS: dict[type[Request], Callable[[Any, Call], Done]] = {
     ShowAuthority: _show_authority,
     RotateAuthority: _rotate_authority,
     RetireAuthority: _retire_authority,
-    StopRun: _stop_run,
-    RestartRun: _restart_run,
-    CheckpointRun: _checkpoint_run,
+    StopRun: partial(_steer, method="StopRun"),
+    RestartRun: partial(_steer, method="RestartRun"),
+    CheckpointRun: partial(_steer, method="Checkpoint"),
     ForgetRun: _forget_run,
     DrainAgent: _drain_agent,
     UndrainAgent: _undrain_agent,

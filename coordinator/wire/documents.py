@@ -1,4 +1,4 @@
-"""Shell. Runs as documents: what ``-o json`` writes, and the page is told.
+"""Shell. Runs as documents: what ``-o json`` writes, and the page is told; requests for them.
 
 Names and meanings are those of docs/operating.md, and stay; what is not known is null.
 """
@@ -9,16 +9,46 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.mapping import seconds_of
+from google.protobuf.message_factory import GetMessageClass
+
+from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from google.protobuf.message import Message
 
 Document = dict[str, Any]
 STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
+
+
+# The types of requests, by the method.
+REQUESTS = {
+    method.name: method.input_type
+    for service in (
+        query_pb2.DESCRIPTOR.services_by_name["QueryService"],
+        control_pb2.DESCRIPTOR.services_by_name["ControlService"],
+    )
+    for method in service.methods
+}
+
+
+def request_of(method: str, values: Mapping[str, Any]) -> Any:
+    """Return the request of a method, with those of the values that it has a field for.
+
+    A duration is given in seconds, a value of an enum as its word; ``None`` is not set.
+    """
+    kind, given = REQUESTS[method], dict[str, Any]()
+    for field in kind.fields:
+        if (value := values.get(field.name)) is None:
+            continue
+        if field.message_type is not None:
+            value = duration(value)
+        elif field.enum_type is not None and isinstance(value, str):
+            value = _prefix(field.enum_type) + value.upper()
+        given[field.name] = value
+    return GetMessageClass(kind)(**given)
 
 
 def set_aside_document(run: query_pb2.SetAsideRun) -> Document:
@@ -381,9 +411,14 @@ def _word(kind: Any, number: int) -> str:
 
     Its prefix is that of the value 0, which is never shown.
     """
-    prefix = kind.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
     found = kind.DESCRIPTOR.values_by_number.get(number)
-    return str(number) if found is None else found.name.removeprefix(prefix).lower()
+    return (
+        str(number) if found is None else found.name.removeprefix(_prefix(kind.DESCRIPTOR)).lower()
+    )
+
+
+def _prefix(kind: Any) -> str:
+    return str(kind.values_by_number[0].name.removesuffix("UNSPECIFIED"))
 
 
 def _optional(message: Message, field: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.access.calls import CoordinatorCalls
+from coordinator.wire.documents import request_of
 from coordinator.wire.stack_groups import Worker, workers_of
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
@@ -38,32 +39,31 @@ class Reader:
         found: list[pb.Run] = []
         token = ""
         while True:
-            page = self._call("ListRuns", pb.ListRunsRequest(page_token=token))
+            page = self._call("ListRuns", page_token=token)
             found += page.runs
             if not (token := page.next_page_token):
                 return found
 
     def set_aside(self) -> list[pb.SetAsideRun]:
         """Return the runs that the coordinator cannot read."""
-        page: pb.ListRunsResponse = self._call("ListRuns", pb.ListRunsRequest(page_size=1))
+        page: pb.ListRunsResponse = self._call("ListRuns", page_size=1)
         return list(page.set_aside)
 
     def trouble(self) -> str:
         """Return why nothing is decided, empty if something is."""
-        cluster: pb.ListCoordinatorsResponse = self._call(
-            "ListCoordinators", pb.ListCoordinatorsRequest()
-        )
+        cluster: pb.ListCoordinatorsResponse = self._call("ListCoordinators")
         return cluster.reason
 
     def run(self, run_id: str) -> pb.Run:
         """Return the latest run of this id, with everything."""
-        found: pb.Run = self._call("GetRun", pb.GetRunRequest(run_id=run_id)).run
+        found: pb.Run = self._call("GetRun", run_id=run_id).run
         return found
 
     def overview(self, run_id: str, *, is_repeated: bool = False) -> pb.GetOverviewResponse:
         """Return the latest run of this id at a glance; as others see it, for a repeated call."""
-        request = pb.GetOverviewRequest(run_id=run_id, is_repeated=is_repeated)
-        found: pb.GetOverviewResponse = self._call("GetOverview", request)
+        found: pb.GetOverviewResponse = self._call(
+            "GetOverview", run_id=run_id, is_repeated=is_repeated
+        )
         return found
 
     def agents(self, run: pb.Run, view: pb.View.ValueType = pb.VIEW_FULL) -> list[pb.Agent]:
@@ -80,22 +80,20 @@ class Reader:
     def _pages_of_agents(
         self, run: pb.Run, view: pb.View.ValueType
     ) -> Iterator[pb.ListAgentsResponse]:
-        request = pb.ListAgentsRequest(run_id=run.run_id, generation=run.generation, view=view)
+        about, token = {"run_id": run.run_id, "generation": run.generation, "view": view}, ""
         while True:
-            page = self._call("ListAgents", request)
+            page = self._call("ListAgents", **about, page_token=token)
             yield page
             if not (token := page.next_page_token):
                 return
-            request.page_token = token
 
     def events(self, run: pb.Run, after: int = 0) -> list[pb.RunEvent]:
         """Return what is known of what was decided on a run, after that."""
         found: list[pb.RunEvent] = []
         while True:
-            request = pb.ListEventsRequest(
-                run_id=run.run_id, generation=run.generation, after_sequence=after
+            page = self._call(
+                "ListEvents", run_id=run.run_id, generation=run.generation, after_sequence=after
             )
-            page = self._call("ListEvents", request)
             found += page.events
             if not page.has_more:
                 return found
@@ -103,8 +101,9 @@ class Reader:
 
     def goodput(self, run_id: str, *, with_segments: bool) -> pb.GetGoodputResponse:
         """Return what the time of the latest run of this id went into."""
-        request = pb.GetGoodputRequest(run_id=run_id, with_segments=with_segments)
-        found: pb.GetGoodputResponse = self._call("GetGoodput", request)
+        found: pb.GetGoodputResponse = self._call(
+            "GetGoodput", run_id=run_id, with_segments=with_segments
+        )
         return found
 
     def watch(self, run: pb.Run, after: int) -> Any:
@@ -114,8 +113,8 @@ class Reader:
         )
         return self._stub.WatchEvents(request, metadata=self._metadata)
 
-    def _call(self, method: str, request: Any) -> Any:
-        call = getattr(self._stub, method)
+    def _call(self, method: str, **values: Any) -> Any:
+        call, request = getattr(self._stub, method), request_of(method, values)
         return call(request, timeout=self._timeout_s, metadata=self._metadata)
 
 

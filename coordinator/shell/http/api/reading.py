@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from coordinator.errors import UnknownRun
@@ -20,6 +22,7 @@ from coordinator.wire.documents import (
     event_document,
     goodput_document,
     overview_document,
+    request_of,
     step_times_document,
     verdict_document,
 )
@@ -72,36 +75,24 @@ class Reading:
 
     async def run(self, call: Call) -> Document:
         """Show one run at a glance."""
-        asked = pb.GetOverviewRequest(
-            run_id=call.run_id, generation=call.generation, is_repeated=True
-        )
-        return overview_document(await call.term.queries.GetOverview(asked, call))
+        return overview_document(await _ask(call, "GetOverview", is_repeated=True))
 
     async def events(self, call: Call) -> Document:
         """List what was decided, after an event."""
-        asked = pb.ListEventsRequest(
-            run_id=call.run_id,
-            generation=call.generation,
-            after_sequence=call.number("after"),
-            page_size=EVENTS_MAX,
-        )
-        page = await call.term.queries.ListEvents(asked, call)
+        after = call.number("after")
+        page = await _ask(call, "ListEvents", after_sequence=after, page_size=EVENTS_MAX)
         documents = [event_document(each) for each in page.events]
         return {"events": documents, "has_more": page.has_more}
 
     async def goodput(self, call: Call) -> Document:
         """Say what the time of a run went into."""
         is_whole = call.number("segments") > 0
-        asked = pb.GetGoodputRequest(
-            run_id=call.run_id, generation=call.generation, with_segments=is_whole
-        )
-        found = await call.term.queries.GetGoodput(asked, call)
+        found = await _ask(call, "GetGoodput", with_segments=is_whole)
         return goodput_document(call.run_id, found, with_segments=is_whole)
 
     async def report(self, call: Call) -> Document:
         """Say how a run ended."""
-        asked = pb.GetReportRequest(run_id=call.run_id, generation=call.generation)
-        return verdict_document((await call.term.queries.GetReport(asked, call)).verdict)
+        return verdict_document((await _ask(call, "GetReport")).verdict)
 
     async def agents(self, call: Call) -> Document:
         """List agents with their workers, from a place in the round or the standbys on."""
@@ -109,27 +100,24 @@ class Reading:
         token = (
             "" if first is None else agents_from(None if first == STANDBY else call.number("first"))
         )
-        asked = pb.ListAgentsRequest(
-            run_id=call.run_id,
-            generation=call.generation,
+        page = await _ask(
+            call,
+            "ListAgents",
             page_size=min(call.number("page_size") or AGENTS_MAX, AGENTS_MAX),
             page_token=call.request.query.get("page_token", token),
             view=pb.VIEW_FULL,
         )
-        return agents_document(await call.term.queries.ListAgents(asked, call))
+        return agents_document(page)
 
     async def step_times(self, call: Call) -> Document:
         """Show how long steps took of late; of no round, where none runs, and no error of that.
 
         A page cannot know in time that a round has ended.
         """
-        asked = pb.GetStepTimesRequest(
-            run_id=call.run_id, generation=call.generation, ranks=call.ranks(RANKS_MAX)
-        )
-        of = pb.GetRunRequest(run_id=call.run_id, generation=call.generation, view=pb.VIEW_BASIC)
-        await call.term.queries.GetRun(of, call)  # else there is not even the run
+        ranks = call.ranks(RANKS_MAX)
+        await _ask(call, "GetRun", view=pb.VIEW_BASIC)  # else there is not even the run
         try:
-            found = await call.term.queries.GetStepTimes(asked, call)
+            found = await _ask(call, "GetStepTimes", ranks=ranks)
         except UnknownRun:
             nothing = step_times_document(call.run_id, pb.GetStepTimesResponse())
             return {**nothing, "round_id": None}
@@ -147,3 +135,9 @@ class Reading:
         driver = call.term.driver
         of_run = (each for each in driver.drains if each.run_id in ("", call.run_id))
         return {"drains": [drain_document(drain_message(e, now=driver.now())) for e in of_run]}
+
+
+async def _ask(call: Call, method: str, **more: Any) -> Any:
+    """Return what the service of queries answers about the run of a call."""
+    about = {"run_id": call.run_id, "generation": call.generation}
+    return await getattr(call.term.queries, method)(request_of(method, {**about, **more}), call)
