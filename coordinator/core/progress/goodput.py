@@ -282,13 +282,16 @@ class Ledger:
 
     def as_of(self, now_s: float, marks: Marks | None) -> Ledger:
         """Return the account as it is now, with what was seen of the open stretch."""
+        return self.up_to(max(nanoseconds(now_s), self.seen), marks)
+
+    def up_to(self, end: int, marks: Marks | None = None) -> Ledger:
+        """Return the account as ``as_of`` does, up to an instant of the open stretch."""
         parts, causes, hosts_lost = dict(self.parts), dict(self.causes), dict(self.hosts_lost)
         segments = list(self.segments)
         known = replace(self, parts=parts, causes=causes, hosts_lost=hosts_lost, segments=segments)
         if known.stretch is not None:
-            known.marks = marks or known.marks
-            known.seen = max(nanoseconds(now_s), known.until, known.seen)
-            known._close(known.seen)  # noqa: SLF001 - its own
+            known.marks, known.seen = marks or known.marks, max(end, known.seen)
+            known._close(end)  # noqa: SLF001 - its own
         return known
 
     @property

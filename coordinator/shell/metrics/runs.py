@@ -6,15 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from coordinator.core.progress.goodput import (
-    EFFECTIVE,
     MEASURED,
     NONE,
     SECOND,
     Ledger,
-    Part,
     Stretch,
-    Time,
-    cut,
     nanoseconds,
 )
 from coordinator.core.registry.isolation import IsolatedRun
@@ -48,19 +44,6 @@ def settled_until(ledger: Ledger, now_s: float) -> int:
     if settled is None:
         settled = max(marks.running or 0, ledger.seen - _UNHEARD)
     return max(ledger.until, settled)
-
-
-def account(ledger: Ledger, until: int) -> tuple[dict[Part, Time], Time]:
-    """Return the parts until then, and what of them since the last entry was lost."""
-    parts, lost = dict(ledger.parts), NONE
-    if ledger.stretch is None:
-        return parts, lost
-    pieces = cut(ledger.stretch, ledger.marks, ledger.until, until, reached=ledger.reached)
-    for part, first, last in pieces:
-        parts[part] = parts.get(part, NONE).plus(last - first, ledger.hosts)
-        if part not in EFFECTIVE and part is not Part.UNKNOWN:
-            lost = lost.plus(last - first, ledger.hosts)
-    return parts, lost
 
 
 def values(
@@ -111,14 +94,13 @@ def values(
 
 def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
     """Yield what the time went into, as far as that is settled."""
-    parts, lost = account(ledger, settled_until(ledger, now))
-    told = {part.lower(): time for part, time in parts.items()}
+    settled = ledger.up_to(settled_until(ledger, now))
+    told = {part.lower(): time for part, time in settled.parts.items()}
     for part in the.PARTS:
         time = told.get(part, NONE)
         yield the.TIME, (part,), time.run / SECOND
         yield the.HOST_TIME, (part,), time.hosts / SECOND
-    causes = {cause.lower(): time.run for cause, time in ledger.causes.items()}
-    causes[ledger.cause.lower()] = causes.get(ledger.cause.lower(), 0) + lost.run
+    causes = {cause.lower(): time.run for cause, time in settled.causes.items()}
     for cause in the.CAUSES:
         yield the.LOST, (cause,), causes.get(cause, 0) / SECOND
 
