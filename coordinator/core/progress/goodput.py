@@ -88,6 +88,15 @@ class Marks(Struct, frozen=True, kw_only=True):
     caught_up: int | None = None  # a step came that no earlier stretch had reached
     away: tuple[tuple[int, int], ...] = ()  # the coordinator was
 
+    def began_after(self, reached: int | None) -> int | None:
+        """Return since when all ranks of a round progressed; ``reached``: the highest step before.
+
+        Of workers that name no steps it is known that they run, or have told a heartbeat.
+        """
+        if self.began is not None or reached is not None or self.step_first is not None:
+            return self.began
+        return max((at for at in (self.heard, self.running) if at is not None), default=None)
+
 
 class Found(Struct, frozen=True, kw_only=True):
     """What ends a stretch. ``since``: from then on nothing can have been trained."""
@@ -186,10 +195,7 @@ def _stopped(marks: Marks, start: int, end: int) -> int:
 def _cut_round(
     marks: Marks, start: int, end: int, *, reached: int | None, since: int | None
 ) -> Iterator[Piece]:
-    began = marks.began
-    if began is None and reached is None and marks.step_first is None:
-        # Of workers that name no steps it is known that they run, or have told a heartbeat.
-        began = max((at for at in (marks.heard, marks.running) if at is not None), default=end)
+    began = marks.began_after(reached)
     began = end if began is None else began
     again = began
     if reached is not None and marks.step_first is not None and marks.step_first <= reached:

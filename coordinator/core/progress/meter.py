@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.goodput import (
     AWAY_MAX,
@@ -48,11 +50,7 @@ class Meter:
         self._unheard: set[str] = set()
         self._unbegun: dict[str, int] = {}
         self._is_changed = False
-        self._away: tuple[tuple[int, int], ...] = ()
-        self._progress: int | None = None
-        self._running: int | None = None
-        self._began: int | None = None
-        self._set(Marks())
+        self._marks = Marks()
 
     def enter(
         self,
@@ -70,7 +68,6 @@ class Meter:
         """
         self.number, self.gone = ledger.number, {}
         self._round_id, self._start, self._reached = round_id, ledger.until, ledger.reached
-        self._set(Marks())
         self._unstarted, self._unheard, self._unbegun = set(), set(), {}
         is_round = ledger.stretch is Stretch.ROUND
         if ledger.stretch is Stretch.GATHERING:
@@ -80,9 +77,8 @@ class Meter:
             self._expect(sizes)
         else:
             self._stopping = set()
-        if is_round and is_again:
-            self._running = self._began = self._start
-        self._is_stopping = bool(self._stopping)
+        at = self._start if is_round and is_again else None
+        self._marks = Marks(is_stopping=bool(self._stopping), running=at, began=at)
         self._is_changed, self.note_at = ledger.stretch in MEASURED, None
 
     def resume(
@@ -101,7 +97,7 @@ class Meter:
         self.number, self._round_id, self._resumed_from = ledger.number, round_id, ledger.seen
         self._start, self._reached = ledger.until, ledger.reached
         marks = ledger.marks or Marks(is_stopping=ledger.stretch is Stretch.GATHERING)
-        self._set(marks)
+        self._marks = marks
         if marks.is_stopping and marks.stopped is None:
             is_round = ledger.stretch is Stretch.ROUND
             self._stopping = set(sizes if is_round else members)
@@ -111,7 +107,7 @@ class Meter:
             if marks.running is not None:
                 self._unstarted = set()
             away = (ledger.seen, nanoseconds(now))
-            self._away = (*self._away, away)[-AWAY_MAX:]
+            self._marks = replace(marks, away=(*marks.away, away)[-AWAY_MAX:])
         self._review(now)
         self._is_changed = ledger.stretch in MEASURED
         self.note_at = now if self._is_changed else None
@@ -149,40 +145,30 @@ class Meter:
 
     def marks(self) -> Marks:
         """Return what was seen of the stretch."""
-        return Marks(
-            is_stopping=self._is_stopping,
-            stopped=self._stopped,
-            running=self._running,
-            heard=self._heard,
-            began=self._began,
-            progress=self._progress,
-            step_first=self._step_first,
-            step=self._step,
-            caught_up=self._caught_up,
-            away=self._away,
-        )
+        return self._marks
 
     def note(self, *, now: float, found: Found | None = None) -> ProgressNoted:
         """Return what to journal of the stretch."""
         self._is_changed = False
         self.note_at = None if self._round_id is None else now + NOTE_INTERVAL_S
-        return ProgressNoted(marks=self.marks(), at_s=now, found=found)
+        return ProgressNoted(marks=self._marks, at_s=now, found=found)
 
     @property
     def progress(self) -> int | None:
         """When the latest heartbeat of the stretch was."""
-        return self._progress
+        return self._marks.progress
 
     def _expect(self, sizes: Mapping[str, int]) -> None:
         self._unstarted, self._unheard = set(sizes), set(sizes)
         self._unbegun = {incarnation: (1 << size) - 1 for incarnation, size in sizes.items()}
 
-    def _set(self, marks: Marks) -> None:
-        self._away = marks.away
-        self._is_stopping, self._stopped = marks.is_stopping, marks.stopped
-        self._running, self._heard, self._began = marks.running, marks.heard, marks.began
-        self._progress, self._caught_up = marks.progress, marks.caught_up
-        self._step_first, self._step = marks.step_first, marks.step
+    def _see(self, **marks: object) -> None:
+        self._marks = replace(self._marks, **marks)
+
+    def _see_border(self, **marks: object) -> None:
+        """Take in what is to be journaled soon."""
+        self._see(**marks)
+        self._is_changed = True
 
     def _take(
         self, incarnation: str, workers: Sequence[WorkerProgress], sent_at: float, now: float
@@ -198,48 +184,50 @@ class Meter:
             return
         age_s = min(worker.heartbeat_age_s or 0.0 for worker in fresh)
         latest = max(nanoseconds(sent_at - age_s), self._start)
-        if self._progress is None or latest > self._progress:
-            self._progress = latest
+        if self._marks.progress is None or latest > self._marks.progress:
+            self._see(progress=latest)
         steps = [worker.step for worker in fresh if worker.step is not None]
         if steps:
             self._take_step(max(steps), min(steps), latest)
-        if self._began is None:
+        if self._marks.began is None:
             self._take_first(incarnation, fresh, latest, now)
 
     def _take_step(self, step: int, least: int, at: int) -> None:
-        if self._step_first is None:
-            self._step_first = least
-        if self._step is None or step > self._step:
-            self._step = step
-        if self._caught_up is None and (self._reached is None or step > self._reached):
-            self._caught_up, self._is_changed = at, True
+        marks = self._marks
+        if marks.step_first is None:
+            self._see(step_first=least)
+        if marks.step is None or step > marks.step:
+            self._see(step=step)
+        if marks.caught_up is None and (self._reached is None or step > self._reached):
+            self._see_border(caught_up=at)
 
     def _take_first(
         self, incarnation: str, fresh: Sequence[WorkerProgress], at: int, now: float
     ) -> None:
         """Take in first heartbeats of ranks."""
-        if incarnation in self._unheard:
-            self._unheard.discard(incarnation)
-            self._heard = at if self._heard is None else max(self._heard, at)
+        is_heard = incarnation in self._unheard
+        self._unheard.discard(incarnation)
         if silent := self._unbegun.get(incarnation, 0):
             for worker in fresh:
                 if worker.local_rank < silent.bit_length():
                     silent &= ~(1 << worker.local_rank)
             self._unbegun[incarnation] = silent
-        if silent == 0 and self._unbegun.pop(incarnation, None) is not None:
-            self._heard = at if self._heard is None else max(self._heard, at)
-        first, step = self._step_first, self._step
+        has_begun = silent == 0 and self._unbegun.pop(incarnation, None) is not None
+        if is_heard or has_begun:
+            self._see(heard=max(at, self._marks.heard or at))
+        first, step = self._marks.step_first, self._marks.step
         if first is not None and step is not None and step - first >= STEPS_ALONE_MAX:
-            self._began, self._is_changed = at, True
+            self._see_border(began=at)
         self._review(now)
 
     def _review(self, now: float) -> None:
         """Note the borders for which no agent is waited any more."""
-        if self._is_stopping and self._stopped is None and not self._stopping:
-            self._stopped, self._is_changed = nanoseconds(now), True
+        marks = self._marks
+        if marks.is_stopping and marks.stopped is None and not self._stopping:
+            self._see_border(stopped=nanoseconds(now))
         if self._round_id is None:
             return
-        if self._running is None and not self._unstarted:
-            self._running, self._is_changed = nanoseconds(now), True
-        if self._began is None and self._heard is not None and not self._unbegun:
-            self._began, self._is_changed = self._heard, True
+        if marks.running is None and not self._unstarted:
+            self._see_border(running=nanoseconds(now))
+        if marks.began is None and marks.heard is not None and not self._unbegun:
+            self._see_border(began=marks.heard)

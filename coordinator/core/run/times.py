@@ -50,12 +50,5 @@ class RoundTimes(Struct, frozen=True, kw_only=True):
             return self
         ended, progressed = nanoseconds(at_s), self.progressed
         if progressed is None:
-            progressed = _progressed(ledger.marks or Marks(), ledger.reached)
+            progressed = (ledger.marks or Marks()).began_after(ledger.reached)
         return replace(self, ended=ended, progressed=progressed)
-
-
-def _progressed(marks: Marks, reached: int | None) -> int | None:
-    """Return since when a round that is over progressed, by the rule of its goodput."""
-    if marks.began is not None or reached is not None or marks.step_first is not None:
-        return marks.began
-    return max((at for at in (marks.heard, marks.running) if at is not None), default=None)
