@@ -7,9 +7,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from operator import itemgetter
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -186,90 +183,25 @@ def most_telling(found: Sequence[Standing], shown_max: int) -> Standings:
     return Standings(shown=tuple(shown), count=len(found))
 
 
-@dataclass(slots=True)
-class Laggards:
-    """Finds who is behind the others, in one pass over all workers.
+def furthest_behind(found: Sequence[Standing]) -> str:
+    """Name who is behind the others, e.g. "rank 3 on b at step 40"; empty if no rank is.
 
     Behind are those with the lowest step; if all are equally far, those that are not within
     the scope in which most of the others are. Of half or more nothing is said.
     """
-
-    count: int = 0
-    _least: float = math.inf
-    _most: float = -math.inf
-    _most_counted: float = -math.inf  # of those that count steps
-    _lowest: list[Standing] = field(default_factory=list)  # one more than may be named, at most
-    _scopes: Counter[str] = field(default_factory=Counter)
-    _within: dict[str, list[tuple[int, Standing]]] = field(default_factory=dict)  # the same
-
-    def take(self, host: str, rank_first: int, workers: Sequence[WorkerProgress]) -> float:
-        """Take the workers of one host in; return their lowest step, as in ``steps``.
-
-        Most are like all others, and cost next to nothing.
-        """
-        if not workers:
-            return math.inf
-        steps: list[Any] = [worker.step for worker in workers]
-        if None in steps:
-            steps = [worker.steps for worker in workers]
-        least: float = min(steps)
-        most: float = max(steps)
-        if least <= self._least:
-            self._take_lowest(host, rank_first, workers, least)
-        self._most = max(self._most, most)
-        if math.isinf(most):
-            most = max((step for step in steps if math.isfinite(step)), default=-math.inf)
-        self._most_counted = max(self._most_counted, most)
-        self._take_scopes(host, rank_first, workers)
-        self.count += len(workers)
-        return least
-
-    def __str__(self) -> str:
-        """Name them, e.g. "rank 3 on b at step 40"; empty if there are none."""
-        most = self._most if math.isinf(self._most_counted) else self._most_counted
-        where, total = "", self.count
-        if self._least < most:
-            behind = self._lowest
-        else:
-            scope, count = next(iter(self._scopes.most_common(1)), ("", 0))
-            if not scope or 2 * count <= total or total - count > BEHIND_SHOWN_MAX:
-                return ""
-            others = (found for name, found in self._within.items() if name != scope)
-            behind = [each for _, each in sorted(chain(*others), key=itemgetter(0))]
-            where = f", not in {scope!r} as the others"
-        if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= total > 2:
-            return ""
-        return ", ".join(map(str, behind)) + where
-
-    def _take_lowest(
-        self, host: str, rank_first: int, workers: Sequence[WorkerProgress], least: float
-    ) -> None:
-        if least < self._least:
-            self._least, self._lowest = least, []
-        for worker in workers:
-            if len(self._lowest) <= BEHIND_SHOWN_MAX and worker.steps == least:
-                rank = rank_first + worker.local_rank
-                self._lowest.append(Standing(rank=rank, host=host, progress=worker))
-
-    def _take_scopes(self, host: str, rank_first: int, workers: Sequence[WorkerProgress]) -> None:
-        scopes = [worker.scope for worker in workers]
-        self._scopes.update(scopes)
-        for scope in set(scopes):
-            found = self._within.setdefault(scope, [])
-            for number, worker in enumerate(workers, self.count):
-                if len(found) > BEHIND_SHOWN_MAX:
-                    break
-                if worker.scope == scope:
-                    rank = rank_first + worker.local_rank
-                    found.append((number, Standing(rank=rank, host=host, progress=worker)))
-
-
-def furthest_behind(found: Iterable[Standing]) -> str:
-    """Name who is behind the others, as ``Laggards`` does."""
-    laggards = Laggards()
-    for each in found:
-        laggards.take(each.host, each.rank - each.progress.local_rank, [each.progress])
-    return str(laggards)
+    steps = [each.progress.steps for each in found]
+    counted = [step for step in steps if math.isfinite(step)] or steps
+    least, where = min(steps, default=0.0), ""
+    if least < max(counted, default=0.0):
+        behind = [each for each in found if each.progress.steps == least]
+    elif scope := _common_scope(found):
+        behind = [each for each in found if each.progress.scope != scope]
+        where = f", not in {scope!r} as the others"
+    else:
+        return ""
+    if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= len(found) > 2:
+        return ""
+    return ", ".join(map(str, behind)) + where
 
 
 def _common_scope(found: Sequence[Standing]) -> str:
