@@ -19,11 +19,10 @@ from coordinator.leadership.election import Election
 from coordinator.leadership.following import following
 from coordinator.shell.transport.methods import Calls, Context
 from drumbeat.access.token import Token
+from drumbeat.mapping import LOST_TERM_KEY
 
 log = structlog.get_logger()
 
-# Of a call, says which term its caller has lost: it wants to know of a later one.
-LOST_TERM = "drumbeat-lost-term"
 # Beyond the time within which a leader that died is replaced.
 HOLD_BEYOND_S = 1.0
 
@@ -125,7 +124,6 @@ def _token(keys: Keys, pair: KeyValue) -> KeptToken | None:
 
 def _lost_term(context: Any) -> int:
     """Return the term that a caller has lost, 0 if it says none that can be read."""
-    for key, value in context.invocation_metadata() or ():
-        if key == LOST_TERM and isinstance(value, str) and value.isascii() and value.isdecimal():
-            return int(value[:20])
-    return 0
+    value = dict(context.invocation_metadata() or ()).get(LOST_TERM_KEY, "")
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value[:20]) if is_number else 0

@@ -13,8 +13,8 @@ import pytest
 
 from coordinator.command import cli
 from coordinator.limits import Limits
-from coordinator.shell.cluster.follower import LOST_TERM
 from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY
+from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel, Fault
@@ -63,7 +63,7 @@ def again(agent: FakeAgent, at: Coordinator, *, lost_term: int = 0) -> FakeAgent
     found.fence.round_id = agent.fence.round_id
     found.hello.beat.CopyFrom(agent.beat)
     if lost_term:
-        metadata = ((LOST_TERM, str(lost_term)),)
+        metadata = ((LOST_TERM_KEY, str(lost_term)),)
         found.call = at.client.sessions.OpenSession(metadata=metadata)
     return found
 
