@@ -34,7 +34,7 @@ from coordinator.journal.etcd.batches import Operation, plan
 from coordinator.journal.etcd.keys import Keys
 from coordinator.journal.etcd.layout import Head, Home, Unreadable
 from coordinator.journal.etcd.model import KeyValue, Put
-from coordinator.journal.stored import RELEASE, Loaded, StoredJournal, load, unreadable
+from coordinator.journal.stored import RELEASE, Loaded, StoredJournal, boot_id, load, unreadable
 from drumbeat.command.console import close_console
 from drumbeat.format import count, one_line
 
@@ -75,7 +75,6 @@ _PROBE_BYTES = 256 * 1024
 Result = TypeVar("Result")
 
 KEYS = Keys("journal")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # Values by key as on etcd, with the numbers of the writes that made and changed them.
 _SCHEMA = """CREATE TABLE IF NOT EXISTS journal (key TEXT PRIMARY KEY, value BLOB NOT NULL,
@@ -359,13 +358,6 @@ class SqliteJournal(StoredJournal):
 
     async def _call(self, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-
-def boot_id() -> str:
-    """Return what tells this boot of the host from all others."""
-    with suppress(OSError):
-        return _BOOT_ID.read_text().strip()
-    return "unknown"
 
 
 def kind_of_file_system(directory: Path) -> str:

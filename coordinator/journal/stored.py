@@ -6,7 +6,9 @@ A run that cannot be read is set aside, with its name and the reason; the others
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ from coordinator.journal.etcd.model import KeyValue
 from coordinator.journal.journal import Journal, JournaledRuns
 
 RELEASE = metadata.version("drumbeat")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Loaded(NamedTuple):
@@ -72,6 +75,13 @@ def unreadable(where: str, error: Unreadable, hint: str) -> errors.CommandFailed
         advice = f"upgrade this coordinator, which is {RELEASE}, to {error.release} or later"
         return errors.JournalUnusable(where, str(error), advice)
     return errors.JournalCorrupt(where, str(error), hint)
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the host from all others."""
+    with suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return "unknown"
 
 
 def archive_of(loaded: Loaded, *, clock: float, wall: float) -> Archive:

@@ -19,11 +19,10 @@ from coordinator.journal.sqlite import (
     KEYS,
     LAST_WRITE,
     SqliteFile,
-    boot_id,
     lock_directory,
     look,
 )
-from coordinator.journal.stored import Loaded, archive_of, load
+from coordinator.journal.stored import Loaded, archive_of, boot_id, load
 
 
 class StateDirectory:

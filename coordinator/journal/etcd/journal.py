@@ -10,8 +10,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -35,7 +33,7 @@ from coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
-from coordinator.journal.stored import RELEASE, StoredJournal, load, unreadable
+from coordinator.journal.stored import RELEASE, StoredJournal, boot_id, load, unreadable
 
 log = structlog.get_logger()
 
@@ -51,7 +49,6 @@ COMPACT_BYTES = 128 * 1024 * 1024
 # What is larger is read in a thread, so that the lease is kept alive meanwhile: 30 ms.
 READ_AT_ONCE_BYTES = 512 * 1024
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _HINT = (
     "restore a snapshot of etcd, or save what can be read with `coordinator journal export` and "
     "import it below another prefix; `coordinator journal check` names all that is damaged"
@@ -71,10 +68,7 @@ class Host(NamedTuple):
 
 def this_host() -> Host:
     """Return the host that this process runs on."""
-    boot_id = ""
-    with suppress(OSError):
-        boot_id = _BOOT_ID.read_text().strip()
-    return Host(boot_id, time.monotonic, time.time)
+    return Host(boot_id(), time.monotonic, time.time)
 
 
 class _UnderWay:
