@@ -17,7 +17,6 @@ from coordinator.shell.driver import Driver
 from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
 
 FILE = "join.token"  # in the state directory, for its user alone
-_REQUEST_ID = 0  # those of failure records are positive, those of operators negative
 # Standard output is a log there, which others than this user read, even if it is a terminal.
 _LOGS = ("JOURNAL_STREAM", "KUBERNETES_SERVICE_HOST")
 
@@ -33,7 +32,6 @@ async def join_token(directory: Path, driver: Driver, ca: str, *, is_shared: boo
     if known is None:
         known = Token(Role.JOIN, secrets.token_hex(4), secrets.token_urlsafe(16), ca)
         asked = TokenCreated(
-            request_id=_REQUEST_ID,
             token_id=known.token_id,
             role=known.role,
             secret_sha256=secret_sha256(known.secret),

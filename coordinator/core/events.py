@@ -64,10 +64,10 @@ class SessionClosed(Struct, frozen=True, kw_only=True):
 
 
 class FailureReported(Struct, frozen=True, kw_only=True):
-    """A failure record arrived; the shell holds its answer under ``request_id``."""
+    """A failure record arrived; the driver sets ``request_id`` and awaits its answer by it."""
 
     run_id: str
-    request_id: int
+    request_id: int = 0
     record: FailureRecord
     uptime_s: float | None = None  # of its agent when it was sent, if known
     # Of this incarnation in its stream, in which records come in order: those that are not
@@ -88,7 +88,7 @@ class LimitsReset(Struct, frozen=True, kw_only=True):
     """The operator wants learned limits forgotten; the answer goes to ``request_id``."""
 
     run_id: str
-    request_id: int
+    request_id: int = 0
     caller: str = ""
 
 
@@ -96,7 +96,7 @@ class LimitsReset(Struct, frozen=True, kw_only=True):
 class TokenCreated:
     """The operator wants a token, whose id and secret the shell made; answered as above."""
 
-    request_id: int
+    request_id: int = 0
     token_id: str
     role: Role
     secret_sha256: bytes = dataclasses.field(repr=False)
@@ -109,7 +109,7 @@ class TokenCreated:
 class TokenRevoked(Struct, frozen=True, kw_only=True):
     """The operator wants a token revoked; answered as above."""
 
-    request_id: int
+    request_id: int = 0
     token_id: str
     caller: str = ""
 
@@ -130,7 +130,7 @@ class StopAsked(Struct, frozen=True, kw_only=True):
     """
 
     run_id: str
-    request_id: int
+    request_id: int = 0
     call_id: str = ""
     reason: str = ""
     caller: str = ""
@@ -141,7 +141,7 @@ class RestartAsked(Struct, frozen=True, kw_only=True):
     """The operator wants another round now; as ``StopAsked``."""
 
     run_id: str
-    request_id: int
+    request_id: int = 0
     call_id: str = ""
     reason: str = ""
     caller: str = ""
@@ -152,7 +152,7 @@ class CheckpointAsked(Struct, frozen=True, kw_only=True):
     """The operator wants training to save now, and to go on; as ``StopAsked``."""
 
     run_id: str
-    request_id: int
+    request_id: int = 0
     call_id: str = ""
     reason: str = ""
     caller: str = ""
@@ -163,7 +163,7 @@ class ForgetAsked(Struct, frozen=True, kw_only=True):
     """The operator wants an ended run forgotten; as ``StopAsked``."""
 
     run_id: str
-    request_id: int
+    request_id: int = 0
     call_id: str = ""
     caller: str = ""
 
@@ -175,7 +175,7 @@ class DrainAsked(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    request_id: int
+    request_id: int = 0
     run_id: str = ""  # empty: in all runs
     is_lifted: bool = False
     call_id: str = ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, get_args
 
 import structlog
+from msgspec.structs import replace
 
 from coordinator.access.token_table import KeptToken, TokenTable
 from coordinator.core import effects as fx
@@ -146,6 +149,7 @@ class Driver:
         self._evidence = EvidenceTaker(self.stacks, self._find_state, self.submit)
         self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
+        self._request_ids = itertools.count(1)
         self._outages_s = 0.0  # how long all that are over have lasted
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
@@ -275,6 +279,11 @@ class Driver:
         | DrainAsked
         | ForgetAsked,
     ) -> asyncio.Future[Any]:
+        number = next(self._request_ids)
+        if isinstance(event, TokenCreated):
+            event = dataclasses.replace(event, request_id=number)
+        else:
+            event = replace(event, request_id=number)
         self.submit(event)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -287,7 +296,7 @@ class Driver:
             else:
                 future.set_result(answer.result)
 
-        self._turns.answers[event.request_id] = settle
+        self._turns.answers[number] = settle
         return future
 
     def stop(self, error: CoordinatorError) -> None:

@@ -28,7 +28,6 @@ _NUMBERS = {role: number for number, role in _ROLES.items()}
 def token_created(
     request: control_pb2.CreateTokenRequest,
     *,
-    request_id: int,
     token_id: str,
     secret_sha256: bytes,
     caller: str,
@@ -47,7 +46,6 @@ def token_created(
         if not 0 < ttl_s <= TTL_MAX_S:
             raise InvalidRequest("ttl", f"{ttl_s:.17g} s", "more than 0 and at most 10 years")
     return TokenCreated(
-        request_id=request_id,
         token_id=token_id,
         role=role,
         secret_sha256=secret_sha256,
@@ -101,7 +99,6 @@ def grace_of(
 def drain_asked(
     request: control_pb2.DrainAgentRequest | control_pb2.UndrainAgentRequest,
     *,
-    request_id: int,
     is_lifted: bool,
     caller: str,
 ) -> DrainAsked:
@@ -113,7 +110,6 @@ def drain_asked(
     return DrainAsked(
         name=name,
         run_id=run_id_of("run_id", request.run_id) if request.run_id else "",
-        request_id=request_id,
         is_lifted=is_lifted,
         call_id=call_id_of(request.request_id),
         reason=reason_of(request.reason),

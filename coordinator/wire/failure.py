@@ -113,7 +113,6 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
 
 def failure_reported(
     message: session_pb2.ReportFailuresRequest,
-    request_id: int,
     limits: Limits,
     on_problem: OnProblem,
 ) -> FailureReported:
@@ -124,7 +123,6 @@ def failure_reported(
     characters_max = limits.failure_message_bytes_max
     return FailureReported(
         run_id=fence.run_id,
-        request_id=request_id,
         uptime_s=read_uptime_s(message),
         record=read_record(record, fence, "record", characters_max, on_problem),
     )

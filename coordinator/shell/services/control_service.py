@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
 from collections.abc import Callable
 
@@ -53,7 +52,6 @@ class ControlService:
         self._caller_of = caller_of
         # Called in a thread with the keys that are served from now on; the answer waits for it.
         self.on_replaced: Callable[[list[str]], None] = lambda _keys: None
-        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
         self._changes = set[asyncio.Task[list[str]]]()  # they end, though their callers may go
 
     async def ResetLimits(
@@ -62,9 +60,7 @@ class ControlService:
         """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
         caller, run_id = self._caller_of(context).name, request.run_id
         with self._audit.call("ResetLimits", caller, run_id):
-            number = next(self._request_ids)
-            reset = LimitsReset(run_id=run_id, request_id=number, caller=caller)
-            forgotten = await self._driver.ask(reset)
+            forgotten = await self._driver.ask(LimitsReset(run_id=run_id, caller=caller))
             if forgotten is None:
                 raise UnknownRun(run_id)
             return pb.ResetLimitsResponse(forgotten=forgotten)
@@ -79,7 +75,6 @@ class ControlService:
         with self._audit.call("CreateToken", caller, request.run_id) as details:
             event = token_created(
                 request,
-                request_id=next(self._request_ids),
                 token_id=token_id,
                 secret_sha256=secret_sha256(secret),
                 caller=caller,
@@ -105,9 +100,8 @@ class ControlService:
         """Revoke a token, once that is journaled. Raises ``UnknownToken``."""
         caller, token_id = self._caller_of(context).name, request.token_id
         with self._audit.call("RevokeToken", caller) as details:
-            number = next(self._request_ids)
-            event = TokenRevoked(request_id=number, token_id=token_id, caller=caller)
-            kept = await self._driver.change_token(event)
+            revoked = TokenRevoked(token_id=token_id, caller=caller)
+            kept = await self._driver.change_token(revoked)
             # Only now: it is one of ours, and not just any text.
             details |= {"token.id": token_id, "token.role": kept.role}
             return pb.RevokeTokenResponse(token=token_message(kept, now=self._driver.now()))
@@ -166,7 +160,6 @@ class ControlService:
         with self._audit.call("ForgetRun", caller, run_id):
             event = ForgetAsked(
                 run_id=run_id,
-                request_id=next(self._request_ids),
                 call_id=call_id_of(request.request_id),
                 caller=caller,
             )
@@ -207,8 +200,7 @@ class ControlService:
     ) -> Steered:
         caller = self._caller_of(context).name
         with self._audit.call(method, caller, request.run_id) as details:
-            number = next(self._request_ids)
-            event = drain_asked(request, request_id=number, is_lifted=is_lifted, caller=caller)
+            event = drain_asked(request, is_lifted=is_lifted, caller=caller)
             details |= {"agent.name": event.name}
             if event.reason:
                 details["why"] = event.reason
@@ -228,7 +220,6 @@ class ControlService:
                 details["why"] = reason
             event = kind(
                 run_id=run_id,
-                request_id=next(self._request_ids),
                 call_id=call_id_of(request.request_id),
                 reason=reason,
                 caller=caller,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 import uuid
 from collections import Counter
@@ -54,7 +53,6 @@ class Sessions:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._has_told = False
-        self._request_ids = itertools.count(1)
         self._workers: Counter[str] = Counter()  # that count against a limit, by caller
 
     async def open(
@@ -215,8 +213,7 @@ class Sessions:
         incarnations: set[str] = set()
         try:
             async for message in requests:
-                number, limits = next(self._request_ids), self._driver.limits
-                event = failure_reported(message, number, limits, noted)
+                event = failure_reported(message, self._driver.limits, noted)
                 incarnation, key = event.record.incarnation, message.incarnation_key
                 self._check(caller, event.run_id, incarnation, key)
                 event = replace(event, is_first=incarnation not in incarnations)

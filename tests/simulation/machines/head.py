@@ -114,9 +114,9 @@ class Session:
             )
 
         life = self._life
-        event = failure_reported(message, life.expect(answer), Limits(), refuse)
-        incarnation = record.fence.incarnation
-        event = replace(event, is_first=incarnation not in self._incarnations)
+        event, incarnation = failure_reported(message, Limits(), refuse), record.fence.incarnation
+        is_first, number = incarnation not in self._incarnations, life.expect(answer)
+        event = replace(event, is_first=is_first, request_id=number)
         self._incarnations.add(incarnation)
         life.turns.submit(event, now=life.clock.now)
 

@@ -216,7 +216,7 @@ def a_record(**fields: Any) -> session_pb2.ReportFailuresRequest:
 
 
 def read(message: session_pb2.ReportFailuresRequest) -> Any:
-    return failure_reported(message, 1, Limits(failure_message_bytes_max=100), refuse).record
+    return failure_reported(message, Limits(failure_message_bytes_max=100), refuse).record
 
 
 def test_a_record_keeps_what_it_did_to_which_iteration_both_ways() -> None:
