@@ -123,10 +123,10 @@ class CallNoted(Struct, frozen=True, kw_only=True):
     caller: str
 
 
-class StopAsked(Struct, frozen=True, kw_only=True):
-    """The operator wants a run to end; answered as above. ``call_id`` tells repetitions.
+class _SteeringAsked(Struct, frozen=True, kw_only=True):
+    """``call_id`` tells repetitions; ``grace_s`` is how long training may take to save before.
 
-    ``grace_s`` is how long training may take to save before; ``None``: as the policy says.
+    ``None``: as the policy says.
     """
 
     run_id: str
@@ -137,26 +137,16 @@ class StopAsked(Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
 
 
-class RestartAsked(Struct, frozen=True, kw_only=True):
+class StopAsked(_SteeringAsked, frozen=True, kw_only=True):
+    """The operator wants a run to end; answered as above."""
+
+
+class RestartAsked(_SteeringAsked, frozen=True, kw_only=True):
     """The operator wants another round now; as ``StopAsked``."""
 
-    run_id: str
-    request_id: int = 0
-    call_id: str = ""
-    reason: str = ""
-    caller: str = ""
-    grace_s: float | None = None
 
-
-class CheckpointAsked(Struct, frozen=True, kw_only=True):
+class CheckpointAsked(_SteeringAsked, frozen=True, kw_only=True):
     """The operator wants training to save now, and to go on; as ``StopAsked``."""
-
-    run_id: str
-    request_id: int = 0
-    call_id: str = ""
-    reason: str = ""
-    caller: str = ""
-    grace_s: float | None = None
 
 
 class ForgetAsked(Struct, frozen=True, kw_only=True):
@@ -168,20 +158,15 @@ class ForgetAsked(Struct, frozen=True, kw_only=True):
     caller: str = ""
 
 
-class DrainAsked(Struct, frozen=True, kw_only=True):
+class DrainAsked(_SteeringAsked, frozen=True, kw_only=True):
     """The operator wants agents of a name or on a host to leave, or lets them in again.
 
     Answered as above; to runs it comes as well, once the table has changed.
     """
 
     name: str
-    request_id: int = 0
     run_id: str = ""  # empty: in all runs
     is_lifted: bool = False
-    call_id: str = ""
-    reason: str = ""
-    caller: str = ""
-    grace_s: float | None = None  # as of ``StopAsked``
 
 
 class RunSuperseded(Struct, frozen=True, kw_only=True):
