@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from agent.workers.output.kept import Kept, KeptOutput, NotKept, StreamKey
 from agent.workers.output.ring import Place
@@ -155,19 +156,6 @@ def is_wanted(key: StreamKey, request: session_pb2.LogRequest) -> bool:
     return is_of_rank and key.round_id >= request.since_round
 
 
-def _piece(
-    key: StreamKey, place: Place, *, text: str = "", missed: int = 0, problem: str = ""
-) -> session_pb2.LogPiece:
-    number = session_pb2.LogStream.ValueType(key.stream)
-    return session_pb2.LogPiece(
-        next=session_pb2.LogCursor(
-            round_id=key.round_id,
-            rank=key.rank,
-            stream=number,
-            offset=place.offset,
-            lines=place.lines,
-        ),
-        text=text,
-        missed=missed,
-        problem=problem,
-    )
+def _piece(key: StreamKey, place: Place, **fields: Any) -> session_pb2.LogPiece:
+    cursor = session_pb2.LogCursor(**key._asdict(), **place._asdict())
+    return session_pb2.LogPiece(next=cursor, **fields)
