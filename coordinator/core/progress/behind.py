@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.core.progress.stragglers import PEERS_MAX, spread
+from coordinator.core.progress.stragglers import PEERS_MAX, lower_median, spread
 from coordinator.core.progress.worker_progress import Standing, Whereabouts, WorkerProgress
 from drumbeat.format import count, listed
 
@@ -80,7 +80,7 @@ class Peers:
         number = len(self._reached)
         # Of two the other one; else more than half of all.
         self._most = number // 2 + 1 if number > 2 else 1
-        self._usual_s = _median(times_s)
+        self._usual_s = lower_median(times_s, of_none=math.inf)
         self.stay_s = max(STAY_LEAST_S, USUAL_STEPS * self._usual_s, LONGEST_STEPS * longest_s)
         steps = sorted((step for step, _ in self._reached), reverse=True)
         self._step = steps[self._most - 1] if len(steps) >= self._most else 0
@@ -159,7 +159,8 @@ def laggards(peers: Peers, host: Whereabouts, round_id: int, seat: Seat) -> dict
         waits_s = worker.progress_age_s
         if waits_s is None or waits_s <= stay_s:
             continue
-        if waits_s <= USUAL_STEPS * _median(host.step_times_s(round_id)):
+        usual_s = lower_median(host.step_times_s(round_id), of_none=math.inf)
+        if waits_s <= USUAL_STEPS * usual_s:
             continue  # the steps of its own host are longer than those of its peers, or not known
         if (lag := peers.lag(worker, told_at)) is not None:
             rank, name = seat.rank_first + local_rank, seat.agent.name
@@ -187,9 +188,3 @@ def named(found: Sequence[Laggard], number: int) -> str:
 
 def _by_step(each: Laggard) -> tuple[int, int]:
     return each.standing.progress.step or 0, each.standing.rank
-
-
-def _median(times_s: Iterable[float]) -> float:
-    """Return the lower median, of none infinity."""
-    times = sorted(times_s)
-    return times[(len(times) - 1) // 2] if times else math.inf

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.core.model import Beat, Round, RunSpec
-from coordinator.core.progress.stragglers import Straggler, Stragglers, spread
+from coordinator.core.progress.stragglers import Straggler, Stragglers, lower_median, spread
 
 # Of 80,000 ranks 60 columns take 19.2 MB, and as much again if ranks tell of their own work.
 COLUMNS_MAX = 60
@@ -94,7 +94,7 @@ class StepTimes:
             return column.medians
         ranks = spread(range(self._size))
         found = [
-            math.nan if times is None else _median([times[rank] for rank in ranks])
+            lower_median((times[rank] for rank in ranks) if times else (), of_none=math.nan)
             for times in (column.steps, column.busy)
         ]
         medians = found[0], found[1]
@@ -131,8 +131,3 @@ class StepTimes:
         self._filled.clear()
         for complete in self.columns[-2:-1]:  # now, so that no reader waits for those of all
             self.medians(complete)
-
-
-def _median(times: list[float]) -> float:
-    known = sorted(time for time in times if time >= 0)
-    return known[(len(known) - 1) // 2] if known else math.nan

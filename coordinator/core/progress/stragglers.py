@@ -249,6 +249,12 @@ def spread(ranks: Sequence[Any]) -> Sequence[Any]:
     return ranks[:: math.ceil(len(ranks) / PEERS_MAX) | 1]
 
 
+def lower_median(times: Iterable[float], *, of_none: float) -> float:
+    """Return the lower median; what is NaN does not count."""
+    known = sorted(time for time in times if time >= 0)
+    return known[(len(known) - 1) // 2] if known else of_none
+
+
 def _samples(seats: Iterable[Seat]) -> dict[str, Sequence[int]]:
     """Return of each role the ranks whose median counts. Linear in workers."""
     ranks: dict[str, list[int]] = {}
