@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from coordinator.access.token_table import KeptToken
 from coordinator.core.model import Desired, KeptDrain, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.log_reading import LogsAsked
 from coordinator.core.progress.notice import PendingNotice
 from coordinator.core.run.records import Record
 from coordinator.errors import CoordinatorError
@@ -139,21 +142,11 @@ class TakeEvidence(Struct, frozen=True, kw_only=True):
     may_signal: bool
 
 
-class LogRequest(Struct, frozen=True, kw_only=True):
-    """Asks for output of workers; see ``coordinator.core.progress.log_reading``."""
-
-    request_id: str
-    ranks: tuple[int, ...]
-    since_round: int
-    tail: int
-    follow: bool
-
-
 class TellLogs(Struct, frozen=True, kw_only=True):
     """Tell an agent all output that is asked for at present; the shell does, not the core."""
 
     session_id: str
-    requests: tuple[LogRequest, ...]
+    requests: Mapping[str, LogsAsked]  # by the id of the request
 
 
 class Reject(Struct, frozen=True, kw_only=True):

@@ -7,27 +7,20 @@ from coordinator.core.model import AgentIdentity
 from coordinator.core.progress.log_reading import Brought, LogsAsked
 from coordinator.core.run.state import RunState
 from coordinator.errors import InvalidRequest
+from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2, session_pb2
 
 RANKS_MAX = 1_000
 AGENTS_MAX = 1_000  # each has a connection more while it brings output
 TAIL_MAX = 10_000
 
+_ASKED = MessageMapping(LogsAsked, session_pb2.LogRequest, given=("run_id",))
+
 
 def logs_message(effect: fx.TellLogs) -> session_pb2.LogRequests:
     """Write what output an agent is asked for at present."""
-    return session_pb2.LogRequests(
-        requests=(
-            session_pb2.LogRequest(
-                request_id=each.request_id,
-                ranks=each.ranks,
-                since_round=each.since_round,
-                tail=each.tail,
-                follow=each.follow,
-            )
-            for each in effect.requests
-        )
-    )
+    requests = (_ASKED.write(asked, request_id=key) for key, asked in effect.requests.items())
+    return session_pb2.LogRequests(requests=requests)
 
 
 def logs_asked(request: query_pb2.WatchLogsRequest, state: RunState) -> LogsAsked:

@@ -11,7 +11,7 @@ from coordinator.core import effects as fx
 from coordinator.core.progress.stack_gathering import Answer, Found
 from coordinator.wire.failure import PROGRESS
 from drumbeat.format import one_line, printable
-from drumbeat.mapping import duration
+from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2, session_pb2
 from drumbeat.violation import InvalidField
 
@@ -19,22 +19,14 @@ STACKS_CHARACTERS_MAX = 64 * 1024  # of one worker
 PROBLEM_CHARACTERS_MAX = 1024
 PID_MAX = 2**63 - 1
 
+_REQUEST = MessageMapping(fx.StackRequest, session_pb2.StackRequest)
+_OF_EVIDENCE = ("progress", "source_line", "is_stopped")  # what readers are not shown
+_FOUND = MessageMapping(Found, session_pb2.WorkerStacks, given=_OF_EVIDENCE)
+
 
 def collect_message(effect: fx.Collect) -> session_pb2.Collect:
     """Write what an agent is asked for at present."""
-    return session_pb2.Collect(
-        stacks=(
-            session_pb2.StackRequest(
-                request_id=each.request_id,
-                round_id=each.round_id,
-                local_ranks=each.local_ranks,
-                time_left=duration(each.time_left_s),
-                may_signal=each.may_signal,
-                is_evidence=each.is_evidence,
-            )
-            for each in effect.stacks
-        )
-    )
+    return session_pb2.Collect(stacks=map(_REQUEST.write, effect.stacks))
 
 
 def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
@@ -79,14 +71,5 @@ def answer_message(answer: Answer) -> query_pb2.GetStacksResponse:
     return query_pb2.GetStacksResponse(
         name=answer.agent.name,
         host=answer.agent.host,
-        workers=(
-            session_pb2.WorkerStacks(
-                local_rank=each.local_rank,
-                rank=each.rank,
-                pid=each.pid,
-                stacks=each.stacks,
-                problem=each.problem,
-            )
-            for each in answer.workers
-        ),
+        workers=map(_FOUND.write, answer.workers),
     )

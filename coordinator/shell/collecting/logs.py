@@ -207,17 +207,10 @@ class LogReaders:
         opened = session.opened
         if FEATURE not in opened.features:
             return
-        requests = tuple(
-            fx.LogRequest(
-                request_id=reader.request_id,
-                ranks=asked.ranks,
-                since_round=asked.since_round,
-                tail=asked.tail,
-                follow=asked.follow,
-            )
-            for reader in self._readers.values()
+        requests = {
+            request_id: reader.reading.asked
+            for request_id, reader in self._readers.items()
             if reader.run_id == opened.run_id
             and reader.reading.is_wanted_of(opened.agent.incarnation)
-            and (asked := reader.reading.asked)
-        )
+        }
         session.put(fx.TellLogs(session_id=opened.session_id, requests=requests))
