@@ -168,7 +168,7 @@ class EtcdJournal(StoredJournal):
             raise self._lost()
         (found,) = outcome.found
         monotonic, wall = self._host.monotonic(), self._host.wall()
-        boot_id, sequence, batch, offset = self._host.boot_id, 0, 0, 0.0
+        boot_id, before, offset = self._host.boot_id, Head.none(), 0.0
         self._revision = 0
         if found:
             before = self._decoded(found[0])
@@ -176,23 +176,14 @@ class EtcdJournal(StoredJournal):
                 problem = "an import into it did not finish"
                 raise errors.JournalUnusable(self._keys.head, problem, _IMPORT_AGAIN)
             offset = before.offset_at(boot_id=boot_id, monotonic=monotonic, wall=wall)
-            sequence, batch = before.sequence, before.batch
             self._revision = found[0].mod_revision
         elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).found:
             # Others may have led and written since the head was looked for.
             if not (await self._patiently(lambda: self._etcd.commit(look))).is_done:
                 raise self._lost()
             raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, _HINT)
-        self._head = Head(
-            term=self.term,
-            sequence=sequence,
-            batch=batch,
-            clock=monotonic + offset,
-            wall=wall,
-            offset=offset,
-            boot_id=boot_id,
-        )
-        await self._commit((), batch=self._head.batch, now=monotonic + self._head.offset)
+        self._head = replace(before, term=self.term, offset=offset, boot_id=boot_id)
+        await self._commit((), batch=before.batch, now=monotonic + offset)
         return self._head
 
     async def _commit(self, operations: Sequence[Operation], *, batch: int, now: float) -> None:
