@@ -36,7 +36,7 @@ from coordinator.command.requests import (
     UndrainAgent,
 )
 from coordinator.errors import CallFailed
-from coordinator.wire.documents import drain_document, request_of
+from coordinator.wire.documents import coordinator_document, drain_document, request_of
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.format import are, count, listed, printable
@@ -218,15 +218,7 @@ def _list_drains(_asked: ListDrains, call: Call) -> Done:
 
 def _list_members(_asked: ListMembers, call: Call) -> Done:
     response = call("ListCoordinators")
-    members = [
-        {
-            "address": each.address,
-            "is_leader": each.is_leader,
-            "is_this": each.is_this,
-            "version": each.version or None,
-        }
-        for each in response.coordinators
-    ]
+    members = [coordinator_document(each) for each in response.coordinators]
     rows = [
         (
             each["address"],

@@ -5,21 +5,25 @@ Names and meanings are those of docs/operating.md, and stay; what is not known i
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from drumbeat.mapping import duration, seconds_of
-from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
+from drumbeat.v1 import control_pb2, failure_pb2, query_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from google.protobuf.message import Message
+    from google.protobuf.descriptor import EnumDescriptor
 
 Document = dict[str, Any]
+M = TypeVar("M", bound=Message)
+Write = Callable[[Any], Any]  # writes a message, or a value of one
 STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 
 
@@ -51,26 +55,129 @@ def request_of(method: str, values: Mapping[str, Any]) -> Any:
     return GetMessageClass(kind)(**given)
 
 
-def set_aside_document(run: query_pb2.SetAsideRun) -> Document:
-    """Return a run that cannot be read."""
-    return {"run_id": run.run_id, "generation": run.generation, "reason": run.reason}
+def _table(kind: type[M], keys: str, **parts: Write) -> Callable[[M], Document]:
+    """Return what writes messages with these keys, in this order; durations end in ``_s``.
+
+    ``key=field.field``: the protocol has another name for it, or it is in another message.
+    ``key?``: it is null where it, or the message that it is in, is not set or is empty.
+    Messages, and lists and maps of them, are written by the ``parts`` that have their keys.
+    """
+    reads = {}
+    for each in keys.split():
+        key, _, path = each.removesuffix("?").partition("=")
+        reads[key] = _read(kind.DESCRIPTOR, path or key, parts.get(key), may_be_null="?" in each)
+    pairs = tuple(reads.items())
+    return lambda message: {key: read(message) for key, read in pairs}
 
 
-def run_document(run: query_pb2.Run) -> Document:
-    """Return one run in short, as it stands in a list."""
-    return {
-        "run_id": run.run_id,
-        "generation": run.generation,
-        "phase": _word(query_pb2.RunPhase, run.phase),
-        "reason": run.reason,
-        "cause": _word(failure_pb2.VerdictCause, run.cause) if run.cause else None,
-        "round_id": _optional(run, "round_id"),
-        "restarts_used": run.restarts_used,
-        "restarts_max": run.restarts_max,
-        "agents_count": run.agents_count,
-        "failures_count": run.failures_count,
-        "ended_age_s": _seconds(run, "ended_age"),
+def _read(kind: Any, path: str, part: Write | None, *, may_be_null: bool) -> Write:
+    """Return what reads a field from messages of a type."""
+    name, _, rest = path.partition(".")
+    name = name if name in kind.fields_by_name else name.removesuffix("_s")
+    field, get = kind.fields_by_name[name], attrgetter(name)
+    if rest:
+        inner = field.message_type.fields_by_name[rest]
+        write = _read(
+            field.message_type, rest, part, may_be_null=may_be_null and inner.has_presence
+        )
+    elif part is not None:
+        write = part
+    elif field.default_value == []:
+        write = _floats
+    elif field.enum_type is not None:
+        write = _words(field.enum_type)
+    elif field.message_type is not None:
+        write = seconds_of
+    elif may_be_null and not field.has_presence:
+        return lambda message: get(message) or None
+    elif not may_be_null:
+        return get
+    else:
+        write = _same
+    if not may_be_null:
+        return lambda message: write(get(message))
+    if field.has_presence:
+        return lambda message: write(get(message)) if message.HasField(name) else None
+    return lambda message: write(value) if (value := get(message)) else None
+
+
+def _each(write: Write) -> Write:
+    return lambda messages: [write(message) for message in messages]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _floats(values: Iterable[float]) -> list[float | None]:
+    """Return numbers that are known, to some six digits: more are not kept."""
+    return [None if value != value else float(f"{value:.6g}") for value in values]  # noqa: PLR0124
+
+
+def _words(kind: EnumDescriptor) -> Write:
+    """Return what writes values as one small word, and those of later versions as numbers."""
+    prefix = _prefix(kind)
+    words = {
+        number: value.name.removeprefix(prefix).lower()
+        for number, value in kind.values_by_number.items()
     }
+    return lambda number: words.get(number) or str(number)
+
+
+def _prefix(kind: EnumDescriptor) -> str:
+    """Return what the names of an enum's values begin with; the value 0 is never shown."""
+    return kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
+
+
+_HANG_KIND = _words(failure_pb2.HangKind.DESCRIPTOR)
+_HANG = _table(
+    failure_pb2.HangDiagnosis,
+    "round_id is_over is_ending age_s? summary limit=kind limit_s causes causes_count groups "
+    "groups_count",
+    causes=_each(
+        _table(
+            failure_pb2.HungRank,
+            "rank name=agent host pid? place step=progress.step? stacks notes",
+        )
+    ),
+    groups=_each(_table(failure_pb2.HangGroup, "count ranks place activity is_cause stack")),
+)
+
+
+def hang_document(hang: failure_pb2.HangDiagnosis) -> Document:
+    """Return why a round hangs or hung; ``causes`` is empty if the evidence does not tell."""
+    return {**_HANG(hang), "limit": _limit_word(hang.kind, hang.scope)}
+
+
+set_aside_document = _table(query_pb2.SetAsideRun, "run_id generation reason")
+coordinator_document = _table(query_pb2.Coordinator, "address is_leader is_this version?")
+drain_document = _table(control_pb2.Drain, "name run_id? age_s caller? reason?")
+event_document = _table(query_pb2.RunEvent, "sequence age_s kind reason round_id? caller?")
+straggler_document = _table(query_pb2.Straggler, "rank name host step_time_s median_s is_busy_time")
+# One run in short, as it stands in a list, and what is told beside that of one alone.
+run_document = _table(
+    query_pb2.Run,
+    "run_id generation phase reason cause? round_id? restarts_used restarts_max agents_count "
+    "failures_count ended_age_s?",
+)
+_RUN = _table(
+    query_pb2.Run,
+    "round_reason=round.reason? world_size=round.world_size? iteration? hang? "
+    "restarts_in_process=iterations_restarted",
+    hang=hang_document,
+)
+_OVERVIEW = _table(
+    query_pb2.GetOverviewResponse,
+    "behind? heartbeat_age_s? stragglers stragglers_count memory_growth steps_repeated",
+    stragglers=_each(straggler_document),
+    memory_growth=_each(
+        _table(
+            query_pb2.MemoryGrowth,
+            "rank name host memory_bytes=worker.resident_bytes "
+            "memory_growth_bytes=worker.growth_bytes used_bytes? limit_bytes? is_cgroup",
+        )
+    ),
+)
 
 
 def status_document(
@@ -79,20 +186,10 @@ def status_document(
     events: Iterable[query_pb2.RunEvent] | None = None,
 ) -> Document:
     """Return one run with all there is to see of it, or with other events than the latest."""
-    run = overview.run
     return {
-        **run_document(run),
-        "round_reason": run.round.reason if run.HasField("round") else None,
-        "world_size": run.round.world_size if run.HasField("round") else None,
-        "iteration": _optional(run, "iteration"),
-        "hang": hang_document(run.hang) if run.HasField("hang") else None,
-        "restarts_in_process": run.iterations_restarted,
-        "behind": overview.behind or None,
-        "heartbeat_age_s": _seconds(overview, "heartbeat_age"),
-        "stragglers": [straggler_document(each) for each in overview.stragglers],
-        "stragglers_count": overview.stragglers_count,
-        "memory_growth": [_growth(each) for each in overview.memory_growth],
-        "steps_repeated": overview.steps_repeated,
+        **run_document(overview.run),
+        **_RUN(overview.run),
+        **_OVERVIEW(overview),
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in agents],
         "events": [
             event_document(event) for event in (overview.events if events is None else events)
@@ -122,29 +219,6 @@ def agents_document(page: query_pb2.ListAgentsResponse) -> Document:
     }
 
 
-def drain_document(drain: control_pb2.Drain) -> Document:
-    """Return a drain that holds."""
-    return {
-        "name": drain.name,
-        "run_id": drain.run_id or None,
-        "age_s": seconds_of(drain.age),
-        "caller": drain.caller or None,
-        "reason": drain.reason or None,
-    }
-
-
-def event_document(event: query_pb2.RunEvent) -> Document:
-    """Return one decision on a run."""
-    return {
-        "sequence": event.sequence,
-        "age_s": seconds_of(event.age),
-        "kind": _word(query_pb2.RunEventKind, event.kind),
-        "reason": event.reason,
-        "round_id": _optional(event, "round_id"),
-        "caller": event.caller or None,
-    }
-
-
 def verdict_document(verdict: failure_pb2.Verdict) -> Document:
     """Return how a run ended, the causes first; ``step`` is the latest that a worker was at."""
     standings = (each.progress for each in verdict.report.progress)
@@ -162,128 +236,46 @@ def verdict_document(verdict: failure_pb2.Verdict) -> Document:
     }
 
 
-def hang_document(hang: failure_pb2.HangDiagnosis) -> Document:
-    """Return why a round hangs or hung; ``causes`` is empty if the evidence does not tell."""
-    return {
-        "round_id": hang.round_id,
-        "is_over": hang.is_over,
-        "is_ending": hang.is_ending,
-        "age_s": _seconds(hang, "age"),
-        "summary": hang.summary,
-        "limit": _limit_word(hang.kind, hang.scope),
-        "limit_s": seconds_of(hang.limit),
-        "causes": [
-            {
-                "rank": each.rank,
-                "name": each.agent,
-                "host": each.host,
-                "pid": each.pid or None,
-                "place": each.place,
-                "step": _optional(each.progress, "step"),
-                "stacks": each.stacks,
-                "notes": each.notes,
-            }
-            for each in hang.causes
-        ],
-        "causes_count": hang.causes_count,
-        "groups": [
-            {
-                "count": each.count,
-                "ranks": each.ranks,
-                "place": each.place,
-                "activity": each.activity,
-                "is_cause": each.is_cause,
-                "stack": each.stack,
-            }
-            for each in hang.groups
-        ],
-        "groups_count": hang.groups_count,
-    }
-
-
-def straggler_document(straggler: query_pb2.Straggler) -> Document:
-    """Return a rank that takes longer for its steps than its peers."""
-    return {
-        "rank": straggler.rank,
-        "name": straggler.name,
-        "host": straggler.host,
-        "step_time_s": seconds_of(straggler.step_time),
-        "median_s": seconds_of(straggler.median),
-        "is_busy_time": straggler.is_busy_time,
-    }
+_STEP_TIMES = _table(
+    query_pb2.GetStepTimesResponse,
+    "round_id world_size ages_s=ages_seconds median_s=median_seconds "
+    "median_busy_s=median_busy_seconds? ranks stragglers stragglers_count",
+    ranks=_each(
+        _table(
+            query_pb2.RankStepTimes,
+            "rank name host step_time_s=step_seconds busy_s=busy_seconds?",
+        )
+    ),
+    stragglers=_each(straggler_document),
+)
 
 
 def step_times_document(run_id: str, found: query_pb2.GetStepTimesResponse) -> Document:
     """Return how long steps took of late: lists of equal length, the oldest first."""
-    return {
-        "run_id": run_id,
-        "round_id": found.round_id,
-        "world_size": found.world_size,
-        "ages_s": _floats(found.ages_seconds),
-        "median_s": _floats(found.median_seconds),
-        "median_busy_s": _floats(found.median_busy_seconds) or None,
-        "ranks": [
-            {
-                "rank": row.rank,
-                "name": row.name,
-                "host": row.host,
-                "step_time_s": _floats(row.step_seconds),
-                "busy_s": _floats(row.busy_seconds) or None,
-            }
-            for row in found.ranks
-        ],
-        "stragglers": [straggler_document(each) for each in found.stragglers],
-        "stragglers_count": found.stragglers_count,
-    }
+    return {"run_id": run_id, **_STEP_TIMES(found)}
 
 
-def _floats(values: Iterable[float]) -> list[float | None]:
-    """Return numbers that are known, to some six digits: more are not kept."""
-    return [None if value != value else float(f"{value:.6g}") for value in values]  # noqa: PLR0124
+_GOODPUT = _table(
+    query_pb2.GetGoodputResponse,
+    "is_running whole_s effective_ratio? parts causes hosts failures_count "
+    "mean_time_between_failures_s?",
+    parts=_each(_table(query_pb2.GoodputPart, "part=kind time_s host_s=host_seconds")),
+    causes=_each(
+        _table(query_pb2.LostTime, "cause time_s host_s=host_seconds restarts=restarts_count")
+    ),
+    hosts=_each(_table(query_pb2.LostHost, "name? time_s host_s=host_seconds")),
+)
+_SEGMENT = _table(
+    query_pb2.GoodputSegment, "age_s time_s part=kind cause? host? round_id? iteration?"
+)
 
 
 def goodput_document(
     run_id: str, found: query_pb2.GetGoodputResponse, *, with_segments: bool = False
 ) -> Document:
     """Return what the time of a run went into, and if that was asked for what it was when."""
-    segments = {"segments": [_segment(segment) for segment in found.segments]}
-    return {
-        "run_id": run_id,
-        "is_running": found.is_running,
-        "whole_s": seconds_of(found.whole),
-        "effective_ratio": _optional(found, "effective_ratio"),
-        "parts": [
-            {"part": _word(query_pb2.PartKind, part.kind), **_times(part)} for part in found.parts
-        ],
-        "causes": [
-            {
-                "cause": _word(query_pb2.LossCause, lost.cause),
-                **_times(lost),
-                "restarts": lost.restarts_count,
-            }
-            for lost in found.causes
-        ],
-        "hosts": [{"name": lost.name or None, **_times(lost)} for lost in found.hosts],
-        "failures_count": found.failures_count,
-        "mean_time_between_failures_s": _seconds(found, "mean_time_between_failures"),
-        **(segments if with_segments else {}),
-    }
-
-
-def _segment(segment: query_pb2.GoodputSegment) -> Document:
-    return {
-        "age_s": seconds_of(segment.age),
-        "time_s": seconds_of(segment.time),
-        "part": _word(query_pb2.PartKind, segment.kind),
-        "cause": _word(query_pb2.LossCause, segment.cause) if segment.cause else None,
-        "host": segment.host or None,
-        "round_id": _optional(segment, "round_id"),
-        "iteration": _optional(segment, "iteration"),
-    }
-
-
-def _times(of: Any) -> Document:
-    return {"time_s": seconds_of(of.time), "host_s": of.host_seconds}
+    segments = {"segments": [_SEGMENT(segment) for segment in found.segments]}
+    return {"run_id": run_id, **_GOODPUT(found), **(segments if with_segments else {})}
 
 
 def log_documents(response: query_pb2.WatchLogsResponse) -> Iterator[Document]:
@@ -312,57 +304,46 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
 
 
+_FAILURE = _table(
+    failure_pb2.FailureRecord,
+    "rank=worker.rank local_rank=worker.local_rank host name pid? exit_code signal_name? "
+    "hang=hang.kind? hang_s=hang.elapsed? explanation message evidence=hang.evidence "
+    "stacks=hang.stacks traceback stderr_tail",
+)
+
+
 def _failure(record: failure_pb2.FailureRecord) -> Document:
-    hang = record.hang if record.HasField("hang") else None
-    return {
-        "rank": record.worker.rank,
-        "local_rank": record.worker.local_rank,
-        "host": record.host,
-        "name": record.name,
-        "pid": record.pid or None,
-        "exit_code": record.exit_code,
-        "signal_name": record.signal_name or None,
-        "hang": _limit_word(hang.kind, hang.scope) if hang else None,
-        "hang_s": seconds_of(hang.elapsed) if hang else None,
-        "explanation": record.explanation,
-        "message": record.message,
-        "evidence": hang.evidence if hang else "",
-        "stacks": hang.stacks if hang else "",
-        "traceback": record.traceback,
-        "stderr_tail": record.stderr_tail,
-    }
+    document, hang = _FAILURE(record), record.hang
+    if record.HasField("hang"):
+        document |= {"hang": _limit_word(hang.kind, hang.scope), "hang_s": seconds_of(hang.elapsed)}
+    return document
 
 
 def _limit_word(kind: int, scope: str) -> str:
-    return " ".join(filter(None, (_word(failure_pb2.HangKind, kind), scope)))
+    return " ".join(filter(None, (_HANG_KIND(kind), scope)))
+
+
+_AGENT = _table(
+    query_pb2.Agent,
+    "name host role incarnation group_rank=seat.group_rank? state? is_drained waiting_reason? "
+    "is_connected silence_s? version? labels devices? memory?",
+    labels=dict,
+    memory=_table(failure_pb2.HostMemory, "used_bytes? limit_bytes? is_cgroup"),
+)
 
 
 def _agent(agent: query_pb2.Agent, local_ranks: Iterable[int]) -> Document:
-    is_seated = agent.HasField("seat")
     known = {worker.local_rank: worker for worker in agent.workers}
     memory = {worker.local_rank: worker for worker in agent.memory.workers}
     return {
-        "name": agent.name,
-        "host": agent.host,
-        "role": agent.role,
-        "incarnation": agent.incarnation,
-        "group_rank": agent.seat.group_rank if is_seated else None,
-        "state": _word(session_pb2.GroupState, agent.state) if agent.state else None,
-        "is_drained": agent.is_drained,
-        "waiting_reason": agent.waiting_reason or None,
-        "is_connected": agent.is_connected,
-        "silence_s": _seconds(agent, "silence"),
-        "version": agent.version or None,
-        "labels": dict(agent.labels),
-        "devices": agent.devices or None,
-        "memory": _limit(agent.memory) if agent.HasField("memory") else None,
+        **_AGENT(agent),
         "workers": [
             _worker(
                 agent,
                 known.get(local_rank) or failure_pb2.WorkerProgress(local_rank=local_rank),
                 memory.get(local_rank) or failure_pb2.WorkerMemory(),
             )
-            for local_rank in (local_ranks if is_seated else ())
+            for local_rank in (local_ranks if agent.HasField("seat") else ())
         ],
     }
 
@@ -384,41 +365,6 @@ def _worker(
         "memory_bytes": memory.resident_bytes or None,
         "memory_growth_bytes": memory.growth_bytes,
     }
-
-
-def _limit(memory: failure_pb2.HostMemory | query_pb2.MemoryGrowth) -> Document:
-    return {
-        "used_bytes": memory.used_bytes or None,
-        "limit_bytes": memory.limit_bytes or None,
-        "is_cgroup": memory.is_cgroup,
-    }
-
-
-def _growth(found: query_pb2.MemoryGrowth) -> Document:
-    return {
-        "rank": found.rank,
-        "name": found.name,
-        "host": found.host,
-        "memory_bytes": found.worker.resident_bytes,
-        "memory_growth_bytes": found.worker.growth_bytes,
-        **_limit(found),
-    }
-
-
-@lru_cache(maxsize=1_000)
-def _word(kind: Any, number: int) -> str:
-    """Return a value of an enum as one word in small letters; one of a later version: its number.
-
-    Its prefix is that of the value 0, which is never shown.
-    """
-    found = kind.DESCRIPTOR.values_by_number.get(number)
-    return (
-        str(number) if found is None else found.name.removeprefix(_prefix(kind.DESCRIPTOR)).lower()
-    )
-
-
-def _prefix(kind: Any) -> str:
-    return str(kind.values_by_number[0].name.removesuffix("UNSPECIFIED"))
 
 
 def _optional(message: Message, field: str) -> Any:
