@@ -94,7 +94,7 @@ def agent(folder: Path, script: str, *options: str, has_driver: bool = True) -> 
         },
         capture_output=True,
         text=True,
-        timeout=3 * DEADLINE_S,
+        timeout=DEADLINE_S,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -293,10 +293,11 @@ def test_torchrun_between_hands_the_cause_on(tmp_path: Path) -> None:
     """The exit code in the file is the one that torchrun puts there."""
     outer = tmp_path / "outer.json"
     program = script(tmp_path, RECORDED_THEN_3)
-    run(*TORCHRUN, program, cwd=tmp_path, TORCHELASTIC_ERROR_FILE=str(outer))
+    keep = 'file=$TORCHELASTIC_ERROR_FILE; "$@"; code=$?; cp "$file" "$0"; exit $code'
+    torchrun = ("sh", "-c", keep, str(outer), *TORCHRUN, program)
+    report = report_of(run(*AGENT, "--no-python", *torchrun, cwd=tmp_path))
     message = json.loads(outer.read_text())["message"]
     assert (message["message"], message["errorCode"]) == ("ValueError: boom", 3)
-    report = report_of(run(*AGENT, "--no-python", *TORCHRUN, program, cwd=tmp_path))
     assert "message   : ValueError: boom\n" in report
     assert "(the innermost process ended by exit code 3)" in report
 
