@@ -13,8 +13,11 @@ JOBS ?= 3
 SEEDS ?= 5000
 SCHEDULES ?= 10000
 KILLS ?= 1000
+# How many changes of the cores `make mutants` tries, and which of them.
+COUNT ?= 60
+SEED ?= 1
 
-.PHONY: demo test test-programs quick check lint types protos gen screenshots baseline bench soak floors clean
+.PHONY: demo test test-programs quick mutants check lint types protos gen screenshots baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -34,6 +37,10 @@ quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(READY)
 	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal \
 		tests/unit tests/scenarios tests/property tests/simulation
+
+# What the quick tests would not notice: single changes of the cores, each in a copy of the tree.
+mutants: $(READY)
+	$(BIN)/python scripts/mutants.py $(COUNT) $(SEED)
 
 check: lint types protos
 
