@@ -9,8 +9,14 @@ from msgspec.structs import replace
 
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
-from coordinator.core.membership.admission import ROUNDS_AHEAD_MAX, differences, refusal
+from coordinator.core.membership.admission import (
+    ROUNDS_AHEAD_MAX,
+    differences,
+    refusal,
+    spec_error,
+)
 from coordinator.core.model import (
+    DURATION_MAX_S,
     AgentIdentity,
     Beat,
     GroupState,
@@ -53,6 +59,23 @@ def a_state(*, has_ended: bool = False) -> RunState:
 def test_strangers_and_members_are_let_in() -> None:
     assert refusal(a_state(), hello(an_agent("b")), Policy(agents_max=9), workers=1) is None
     assert refusal(a_state(), hello(an_agent("a")), Policy(agents_max=1), workers=1) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"agents_min": 4, "agents_max": 4},
+        {"agents_min": Policy().agents_max, "agents_max": Policy().agents_max},
+        {"join_timeout_s": Policy().join_timeout_max_s},
+        {"last_call_s": DURATION_MAX_S},
+        {"master_port": 0},
+        {"master_port": 65535},
+        {"straggler_factor": 100.0, "straggler_steps": 1},
+    ],
+    ids=str,
+)
+def test_a_spec_may_be_at_its_limits(fields: dict[str, Any]) -> None:
+    assert spec_error(replace(SPEC, **fields), Policy()) is None
 
 
 def test_a_member_gets_the_verdict_of_an_ended_run_and_a_stranger_is_refused() -> None:

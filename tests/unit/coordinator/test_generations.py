@@ -121,6 +121,15 @@ def test_a_host_that_missed_nothing_begins_a_new_run(why: str) -> None:
     assert story.state(f"{RUN}#2").generation == 2
 
 
+def test_hosts_that_begin_in_the_instant_a_run_ends_all_take_part_in_the_next() -> None:
+    story = a_run_that_ended("join timeout")
+    ended_at = story.state().ended_at
+    story.join("b", began_at=ended_at)
+    story.join("c", began_at=ended_at)
+    assert not story.of(fx.Reject)
+    assert len(story.state(f"{RUN}#2").members) == 2
+
+
 def test_an_agent_that_says_no_uptime_is_told_how_it_ended() -> None:
     story = a_run_that_ended("success")
     assert isinstance(refusal(story.join("b")), RunClosed)

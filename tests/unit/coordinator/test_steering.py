@@ -14,7 +14,7 @@ from coordinator.wire.control import grace_of
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.operator import ask
 from tests.support.status import status_of
-from tests.support.world import RUN, a_running_story
+from tests.support.world import RUN, a_running_story, a_story
 
 
 def test_a_stop_is_an_event_with_who_and_why_and_the_verdict_says_so() -> None:
@@ -124,6 +124,14 @@ def test_only_an_ended_run_is_forgotten_once_its_agents_are_gone() -> None:
     assert again == fx.Steered(outcome="it is forgotten", is_new=False)
     assert isinstance(ask(story, ForgetAsked, call_id="g"), UnknownRun)
     story.registry.check_invariants()
+
+
+def test_a_run_that_was_set_aside_is_forgotten_with_all_its_generations() -> None:
+    story = a_story(1)
+    story.registry.set_aside = dict.fromkeys([RUN, f"{RUN}#2", "another"], "it cannot be read")
+    assert ask(story, ForgetAsked) == fx.Steered(outcome="it is forgotten")
+    assert story.of(fx.Forget) == [fx.Forget(run_id=key) for key in (RUN, f"{RUN}#2")]
+    assert list(story.registry.set_aside) == ["another"]
 
 
 def test_calls_that_made_runs_forgotten_are_bounded() -> None:
