@@ -360,10 +360,11 @@ job = agent.launch(
 """
 
 
+@pytest.mark.usefixtures("shared_coordinator")
 def test_two_hosts_each_return_their_own_values(cluster: Cluster) -> None:
     address = cluster.coordinator().address
     text = HEAD + TWO_HOSTS + "print(json.dumps(job(-1)), flush=True)\n"
-    hosts = [cluster.script(text, address, "good") for _ in range(2)]
+    hosts = [cluster.script(text, address, cluster.run_id) for _ in range(2)]
     assert [host.wait() for host in hosts] == [0, 0], cluster.logs()
     assert {host.stdout for host in hosts} == {
         '{"0": [0, 4], "1": [1, 4]}',
@@ -371,11 +372,12 @@ def test_two_hosts_each_return_their_own_values(cluster: Cluster) -> None:
     }
 
 
+@pytest.mark.usefixtures("shared_coordinator")
 def test_the_root_cause_is_known_on_every_host(cluster: Cluster) -> None:
     """Also where no worker has failed by itself."""
     address = cluster.coordinator().address
     text = HEAD + TWO_HOSTS + "print(failure_of(job, 3), flush=True)\n"
-    hosts = [cluster.script(text, address, "bad") for _ in range(2)]
+    hosts = [cluster.script(text, address, cluster.run_id) for _ in range(2)]
     assert [host.wait() for host in hosts] == [0, 0], cluster.logs()
     for host in hosts:
         assert "ValueError: rank 3 is bad" in host.stdout
