@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.support import breaks
 from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_leaks_since
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 # A suite that nohup started would hand what is ignored on to every process of its tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# A host may stand still for seconds, whatever a test does then.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -83,6 +83,14 @@ def test_waiting_starting_and_training_without_heartbeats_go_by_who_is_there() -
     assert found.parts[Part.TRAINING].hosts == 130 * SECOND
 
 
+def test_after_a_loss_only_the_hosts_that_are_left_are_accounted_for() -> None:
+    story = a_running_story(2)
+    story.advance(10.0)
+    story.leave("b")
+    story.advance(30.0)
+    assert account(story).parts[Part.STOPPING].hosts == 30 * SECOND
+
+
 def test_starting_lasts_until_all_ranks_have_told_a_heartbeat() -> None:
     story = a_running_story(2)
     story.advance(10.0)

@@ -48,6 +48,13 @@ def test_of_two_ranks_the_one_in_its_loader_causes_the_hang(expired: tuple[int, 
     assert "Thread" not in found.groups[0].stack
 
 
+def test_the_limit_that_was_exceeded_by_most_is_told() -> None:
+    limits = {0: a_limit(elapsed_s=30.0), 1: a_limit(elapsed_s=90.0, limit_s=60.0)}
+    limits[2] = a_limit(elapsed_s=95.0, limit_s=90.0)
+    found = diagnose(3, SeenRanks.of([seen(rank) for rank in range(3)]), limits, now=500.0)
+    assert found.limit == limits[1]
+
+
 def test_the_cause_is_said_to_be_at_an_earlier_step_if_it_is() -> None:
     found = judged(seen(0), seen(1, LOCK, step=6), seen(2))
     assert found.summary.startswith("rank 1 on h1 is in get (cache.py:31) at step 6, 2 ranks wait ")

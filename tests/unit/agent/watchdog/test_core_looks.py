@@ -233,6 +233,13 @@ def test_a_standing_is_the_innermost_section_else_the_latest_timer() -> None:
     assert (standing.scope, standing.scope_since) == ("ü" * 64, NOW + 3), "at most 128 bytes"
 
 
+@pytest.mark.parametrize("tells_step_sums", [False, True])
+def test_timed_steps_are_told_where_stragglers_are_looked_for(*, tells_step_sums: bool) -> None:
+    story = WatchStory(tells_step_sums=tells_step_sums)
+    story.kick(a_board(step=4, steps_timed=3, steps_s=1.5))
+    assert story.core.workers[WORKER].standing().steps_timed == 3 * tells_step_sums
+
+
 def test_the_latest_heartbeat_says_the_step() -> None:
     story = WatchStory()
     story.kick(a_board(step=4, heartbeats=1, heartbeat_at=NOW))

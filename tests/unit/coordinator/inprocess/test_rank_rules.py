@@ -141,6 +141,7 @@ def test_minima_are_met_by_just_as_many() -> None:
 def test_sizes_of_groups_are_bits() -> None:
     rule = RankRule(kind=RuleKind.GROUPS, allowed=b"\x02\x03")
     assert [size for size in range(100) if rule.allows(size)] == [1, 8, 9]
+    assert str(RankRule(kind=RuleKind.GROUPS, allowed=b"\x80")) == "GROUPS 7"
     assert str(group_sizes(range(1, 12))) == "GROUPS 1 2 3 4 5 6 7 8 and 3 more"
 
 
