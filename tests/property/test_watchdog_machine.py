@@ -389,3 +389,15 @@ def test_a_limit_that_is_over_while_stacks_of_an_earlier_one_are_late_is_no_new_
     machine.time_passes(7.0)
     machine.everything_over_was_noticed()
     machine.teardown()
+
+
+def test_a_limit_that_is_over_while_a_debugger_holds_the_process_counts_anew_too() -> None:
+    machine = WatchdogMachine()
+    machine.host_slows_down()
+    machine.beats(0)
+    machine.acquires(0, "a", 0.25, None)
+    machine.time_passes(7.0)
+    machine.workers_answer("File a.py")
+    machine.stacks_come(is_alive=True, is_traced=True)
+    machine.everything_over_was_noticed()
+    machine.teardown()

@@ -325,7 +325,9 @@ class WatchdogCore:
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:
         worker.investigation = None
-        for armed in expired:
+        # Also those that were over only while the debugger held the process.
+        meanwhile = [each for each in worker.expired(now) if each.pid == expired[0].pid]
+        for armed in (*expired, *meanwhile):
             armed.due = now + armed.limit_s
         why += "; the limits count anew from now"
         self._effects.append(msg.Warn(worker=worker.key, event="hang not judged", reason=why))
