@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,18 @@ async def test_a_stopped_process_is_neither_continued_nor_asked(
     assert select.select([board.stacks_fd], [], [], 0.1)[0] == [], "it was asked all the same"
 
 
+def are_asleep(pid: int) -> bool:
+    """Whether all threads of a process wait."""
+    return all(
+        ") S " in (task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
 async def test_a_process_that_gives_stacks_only_upon_a_signal_is_not_sent_one_unasked(
     board: Board, processes: list[subprocess.Popen[str]]
 ) -> None:
     pid = start_python(processes, board)
+    await wait_until(partial(are_asleep, pid), DEADLINE_S)
     before = runs_of(pid)
     evidence = await evidence_of(board, pid, may_signal=False)
     assert evidence.stacks == ""
