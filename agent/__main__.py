@@ -1,11 +1,11 @@
-"""Shell. Entry point of ``agent`` and ``python -m agent``."""
+"""Shell. The command ``agent``."""
 
 import gc
 import sys
 from importlib import import_module
 
-from agent.settings import cli
-from agent.settings.config import AgentConfig
+from drumbeat.agent.settings import cli
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command import loading
 from drumbeat.command.console import open_missing
 
@@ -19,15 +19,17 @@ def main(argv: list[str] | None = None) -> int:
 def run(config: AgentConfig) -> int:
     """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
     # Nor does a wrong command line start a supervisor.
-    from agent.workers.supervisor import launch  # noqa: PLC0415
+    from drumbeat.agent.workers.supervisor import launch  # noqa: PLC0415
 
     launch.launch_early()
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
-    # By name: only ``standalone`` may know both sides, and the agent none of them.
+    # By name: only ``drumbeat.standalone`` may know both sides, and the agent none of them.
     with loading.without_collections():
         if not config.is_standalone:
             loading.load_grpc_quietly()
-        driver = import_module("standalone" if config.is_standalone else "agent.runtime.driver")
+        driver = import_module(
+            "drumbeat.standalone" if config.is_standalone else "drumbeat.agent.runtime.driver"
+        )
     gc.freeze()  # nor is it ever looked at again: it stays to the end
     exit_code: int = driver.run(config)
     return exit_code

@@ -10,7 +10,7 @@ from drumbeat.violation import Violation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent.workers.failures.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
+    from drumbeat.agent.workers.failures.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
 
 _WIDTH_MAX = 60
 
@@ -252,7 +252,7 @@ class AgentProcessLost(AgentError):
 class ChildFailedError(AgentError):
     """Workers failed. ``failures`` has them by their rank in the world.
 
-    Of a launcher of one's own it has those of this host; of ``agent.launch`` the root causes of
+    Of a launcher of one's own it has those of this host; of ``drumbeat.launch`` the root causes of
     the run, several if they are too close in time. Within ``worker_sdk.record``, the root cause's
     own error file reaches the launcher further out. Name, fields and text are those of
     ``torch.distributed.elastic.multiprocessing.errors`` (2.13.0).
@@ -302,6 +302,6 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Load what reads files when it is asked for: most of the agent never does."""
         if name != "ProcessFailure":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from agent.workers.failures.process_failure import ProcessFailure  # noqa: PLC0415
+        from drumbeat.agent.workers.failures.process_failure import ProcessFailure  # noqa: PLC0415
 
         return ProcessFailure

@@ -25,10 +25,10 @@ import grpc
 import psutil
 
 from bench.ways import ROOT, TREES, Access, Measure, Way
-from coordinator.access.calls import call_channel
-from coordinator.errors import CommandFailed
 from drumbeat.access.client import Credentials, credentials
 from drumbeat.access.problem import AccessProblem
+from drumbeat.coordinator.access.calls import call_channel
+from drumbeat.coordinator.errors import CommandFailed
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 
 RESULTS = ROOT / "bench" / "results"

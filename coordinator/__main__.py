@@ -1,8 +1,8 @@
-"""Shell. Entry point of ``coordinator`` and ``python -m coordinator``."""
+"""Shell. The command ``coordinator``."""
 
 import sys
 
-from coordinator.command.cli import main
+from drumbeat.coordinator.command.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from coordinator.access.certificate_roles import TLS_ROLES, RoleRule
-from coordinator.journal.etcd import address as etcd
-from coordinator.journal.etcd.address import EtcdAddress
-from coordinator.limits import Limits
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
+from drumbeat.coordinator.access.certificate_roles import TLS_ROLES, RoleRule
+from drumbeat.coordinator.journal.etcd import address as etcd
+from drumbeat.coordinator.journal.etcd.address import EtcdAddress
+from drumbeat.coordinator.limits import Limits
 from drumbeat.violation import Violation
 
 OTLP_PORT = 4317  # of OTLP over gRPC

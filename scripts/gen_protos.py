@@ -1,4 +1,4 @@
-"""Generate the Python code of ``proto/`` into ``drumbeat/``, or check that it is up to date.
+"""Generate the Python code of ``proto/`` into ``src/drumbeat/``, or check that it is up to date.
 
 The generator is pinned, because generated code refuses to run on a protobuf
 older than itself, and the SDK lives in training environments that pin old ones
@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
+CODE = ROOT / "src"
 ENVIRONMENT = ROOT / ".venv-protoc"
 GENERATOR = ("grpcio-tools==1.66.2", "mypy-protobuf==3.7.0", "setuptools<81")
 # A service-less file still gets an empty `_pb2_grpc.py`; such files are removed.
@@ -65,7 +66,7 @@ def check() -> int:
     with tempfile.TemporaryDirectory() as directory:
         generate(Path(directory))
         fresh = generated_files(Path(directory))
-        committed = generated_files(ROOT)
+        committed = generated_files(CODE)
     stale = sorted(
         name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name)
     )
@@ -77,4 +78,4 @@ def check() -> int:
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
         sys.exit(check())
-    generate(ROOT)
+    generate(CODE)

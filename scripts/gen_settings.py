@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
-from agent.settings.launch_config import LaunchConfig
-from coordinator.command import requests
-from coordinator.command.archiving.requests import JournalRequest
-from coordinator.command.cli import SETTINGS as SERVE_SETTINGS
+from drumbeat.agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
+from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
+from drumbeat.coordinator.command import requests
+from drumbeat.coordinator.command.archiving.requests import JournalRequest
+from drumbeat.coordinator.command.cli import SETTINGS as SERVE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,7 +35,7 @@ def page() -> str:
     """Return the whole page."""
     in_python = settings_of(LaunchConfig)
     about_python = (
-        "The fields of `agent.LaunchConfig` have the names of the last column; durations are "
+        "The fields of `drumbeat.LaunchConfig` have the names of the last column; durations are "
         "seconds there,\nand `max_restarts` is 3 unless it is given."
     )
     parts = [

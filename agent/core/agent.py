@@ -11,15 +11,15 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from agent import errors
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.core.link import CoordinatorLink
-from agent.core.model import Assignment, Beat, DesiredState, Exit, Standby, Stop
-from agent.core.notice import Leaving, Notice
-from agent.core.round_workers import SIGTERM, RoundWorkers
-from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Exceeded
+from drumbeat.agent import errors
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.link import CoordinatorLink
+from drumbeat.agent.core.model import Assignment, Beat, DesiredState, Exit, Standby, Stop
+from drumbeat.agent.core.notice import Leaving, Notice
+from drumbeat.agent.core.round_workers import SIGTERM, RoundWorkers
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.watchdog.core.model import Exceeded
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 

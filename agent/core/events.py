@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from agent.core import model
-from agent.core.model import DesiredState, Pace
-from agent.core.notice import Notice, NoticeReport
-from agent.errors import AgentError
-from agent.watchdog.core import model as watchdog
-from agent.workers.supervisor import messages
+from drumbeat.agent.core import model
+from drumbeat.agent.core.model import DesiredState, Pace
+from drumbeat.agent.core.notice import Notice, NoticeReport
+from drumbeat.agent.errors import AgentError
+from drumbeat.agent.watchdog.core import model as watchdog
+from drumbeat.agent.workers.supervisor import messages
 from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import InprocessDirective
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agent import errors
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.core.model import Beat, Pace
-from agent.settings.config import AgentConfig
+from drumbeat.agent import errors
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import Beat, Pace
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command.leader_search import LeaderSearch, Outcome, is_unreached
 from drumbeat.command.settings import parse_addresses
 

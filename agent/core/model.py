@@ -8,10 +8,10 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.core.notice import Leaving, NoticeReport
-from agent.watchdog.core.model import Exceeded, WorkerKey
-from agent.watchdog.hang import Hang
-from agent.workers.failures.report import FailureReport, WorkerFailure
+from drumbeat.agent.core.notice import Leaving, NoticeReport
+from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
+from drumbeat.agent.watchdog.hang import Hang
+from drumbeat.agent.workers.failures.report import FailureReport, WorkerFailure
 from drumbeat.inprocess import DirectiveKind, HostReport, InprocessStep, Interruption
 
 NO_ROUND = NO_ITERATION = -1

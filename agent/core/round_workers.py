@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.core.inprocess.iterations import HostIterations
-from agent.core.model import NO_ROUND, Assignment, Beat, Failure, GroupState
-from agent.settings.config import AgentConfig
-from agent.workers.failures import records
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.inprocess.iterations import HostIterations
+from drumbeat.agent.core.model import NO_ROUND, Assignment, Beat, Failure, GroupState
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.workers.failures import records
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 
 SIGTERM, SIGKILL = 15, 9
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
-from agent.core import effects as fx
-from agent.errors import AgentError
-from agent.telemetry.facts import AgentFacts
-from agent.workers.failures.report import FailedWorker
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.errors import AgentError
+from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.workers.failures.report import FailedWorker
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 

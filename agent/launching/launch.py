@@ -1,4 +1,4 @@
-"""Shell. ``agent.launch``: a function or a command as an elastic job, called like a function.
+"""Shell. ``drumbeat.launch``: a function or a command as an elastic job, called like a function.
 
 The agent runs in a process of its own. So nothing of the program that launches is changed or waited
 for: its signal handlers, its event loop, its other children.
@@ -16,26 +16,26 @@ from typing import Any, cast
 
 import cloudpickle
 
-from agent import errors
-from agent.launching import exchange
-from agent.launching.exchange import Outcome
-from agent.runtime import preflight
-from agent.runtime.installation import own_process
-from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import AgentConfig, Program
-from agent.settings.launch_config import LaunchConfig
-from agent.settings.run_ids import make_up_run_id
-from agent.workers.failures.exit_status import describe_ending
-from agent.workers.failures.process_failure import ProcessFailure
-from agent.workers.output import logs
-from agent.workers.output.logs import LogsSpecs
+from drumbeat.agent import errors
+from drumbeat.agent.launching import exchange
+from drumbeat.agent.launching.exchange import Outcome
+from drumbeat.agent.runtime import preflight
+from drumbeat.agent.runtime.installation import own_process
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.launch_config import LaunchConfig
+from drumbeat.agent.settings.run_ids import make_up_run_id
+from drumbeat.agent.workers.failures.exit_status import describe_ending
+from drumbeat.agent.workers.failures.process_failure import ProcessFailure
+from drumbeat.agent.workers.output import logs
+from drumbeat.agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import NO_ERROR_FILE
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = "drumbeat.agent.launching.worker"
 NAME_LENGTH_MAX = 128
 
 
@@ -51,7 +51,7 @@ def launch(
     The call raises:
         ChildFailedError: Workers failed, of whatever host; it has the root cause.
         KeyboardInterrupt: After the workers were stopped.
-        AgentError: Everything else that ends an agent; see ``agent.errors``.
+        AgentError: Everything else that ends an agent; see ``drumbeat.agent.errors``.
     """
     return lambda *args: launch_agent(config, entrypoint, args)
 
@@ -73,7 +73,7 @@ def launch_agent(
             name = str(getattr(entrypoint, "__qualname__", type(entrypoint).__qualname__))
             name = name[:NAME_LENGTH_MAX]
             exchange.write(directory / exchange.CALL, _pack(name, entrypoint, tuple(args)))
-            program = Program("function", name, (str(WORKER), str(directory)))
+            program = Program("function", name, (WORKER, str(directory)))
         told: dict[str, Any] = {
             "run_id": config.run_id or make_up_run_id(program.target),
             "is_run_id_made_up": not config.run_id,
@@ -122,7 +122,9 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     lifeline, held = os.pipe2(os.O_CLOEXEC)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own module
-            own_process("agent.launching.process", str(directory), str(lifeline), str(os.getpid())),
+            own_process(
+                "drumbeat.agent.launching.process", str(directory), str(lifeline), str(os.getpid())
+            ),
             env=env,
             pass_fds=(lifeline,),
             # Ctrl-C is for the program; the agent hears of it from here.

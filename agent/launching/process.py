@@ -1,4 +1,4 @@
-"""Shell. The process of a launched agent: ``python -P -m agent.launching.process DIR FD PID``.
+"""Shell. The process of a launched agent; its arguments are DIRECTORY, LIFELINE and PID.
 
 It ends its agent, and so the workers, when the program that launched it has gone.
 """
@@ -12,10 +12,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from agent.__main__ import run
-from agent.errors import AgentError
-from agent.launching import exchange
-from agent.settings.config import AgentConfig
+from drumbeat.agent.__main__ import run
+from drumbeat.agent.errors import AgentError
+from drumbeat.agent.launching import exchange
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command.console import close_console, open_missing
 from drumbeat.command.loading import load_structlog_alone
 

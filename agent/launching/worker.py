@@ -1,13 +1,14 @@
-"""Shell. A worker that runs a function: ``python -P -u …/agent/launching/worker.py DIR``.
+"""Shell. A worker that runs a function; its argument is the directory of the call.
 
-Run by its path and never imported as a part of ``agent``: what the function imports is found where
-its launcher finds it, and a folder of the user's may be called ``agent`` too.
+What the function imports is found where its launcher finds it.
 """
 
 import os
 import pickle
 import sys
 from pathlib import Path
+
+from worker_sdk.errors import record
 
 CALL, VALUES = "call", "values"  # as in `exchange`, which is not imported here
 
@@ -48,10 +49,4 @@ def work(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Ours, wherever the user's path leads.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    try:
-        from worker_sdk.errors import record
-    finally:
-        del sys.path[0]
     record(work)(Path(sys.argv[1]))

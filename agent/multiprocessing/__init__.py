@@ -6,12 +6,12 @@ Takes the place of ``torch.distributed.elastic.multiprocessing``: same names, sa
 from collections.abc import Callable
 from typing import Any
 
-from agent.errors import ProcessFailure
-from agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext
-from agent.multiprocessing.multiprocess_context import MultiprocessContext
-from agent.multiprocessing.signals import SignalException
-from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
-from agent.workers.output.std import Std, to_map
+from drumbeat.agent.errors import ProcessFailure
+from drumbeat.agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext
+from drumbeat.agent.multiprocessing.multiprocess_context import MultiprocessContext
+from drumbeat.agent.multiprocessing.signals import SignalException
+from drumbeat.agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
+from drumbeat.agent.workers.output.std import Std, to_map
 
 __all__ = [
     "DefaultLogsSpecs",

@@ -21,15 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from agent.errors import ProcessFailure
-from agent.multiprocessing.signals import HANDLERS, SignalException
-from agent.workers.output.logs import LogsSpecs
-from agent.workers.output.tail import Tail
-from agent.workers.supervisor import messages
-from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.launch import launch_supervisor
-from agent.workers.supervisor.worker_group import KILL_WAIT_S
 from drumbeat.access.exposure import TOKEN_VARIABLE
+from drumbeat.agent.errors import ProcessFailure
+from drumbeat.agent.multiprocessing.signals import HANDLERS, SignalException
+from drumbeat.agent.workers.output.logs import LogsSpecs
+from drumbeat.agent.workers.output.tail import Tail
+from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
+from drumbeat.agent.workers.supervisor.launch import launch_supervisor
+from drumbeat.agent.workers.supervisor.worker_group import KILL_WAIT_S
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)

@@ -26,15 +26,15 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any
 
-from agent.multiprocessing.context import PContext
-from agent.multiprocessing.signals import HANDLERS
-from agent.workers.output.logs import LogsSpecs
-from agent.workers.supervisor.launch import launch_supervisor
-from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-from agent.workers.supervisor.process import serve
-from agent.workers.supervisor.process_tree import die_with
-from agent.workers.supervisor.spawner import opened_outputs
 from drumbeat.access.exposure import TOKEN_VARIABLE
+from drumbeat.agent.multiprocessing.context import PContext
+from drumbeat.agent.multiprocessing.signals import HANDLERS
+from drumbeat.agent.workers.output.logs import LogsSpecs
+from drumbeat.agent.workers.supervisor.launch import launch_supervisor
+from drumbeat.agent.workers.supervisor.messages import StartWorkers, WorkerStart
+from drumbeat.agent.workers.supervisor.process import serve
+from drumbeat.agent.workers.supervisor.process_tree import die_with
+from drumbeat.agent.workers.supervisor.spawner import opened_outputs
 from worker_sdk import record
 
 _LOGGER = logging.getLogger(__name__)

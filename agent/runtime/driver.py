@@ -16,9 +16,9 @@ from functools import partial
 
 import structlog
 
-from agent.core import effects as fx
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     DeadlineReached,
     Event,
     PortReserved,
@@ -26,39 +26,39 @@ from agent.core.events import (
     SuspendRequested,
     WorkerStep,
 )
-from agent.launching.exchange import outcome_of, write_outcome
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.live_status import LiveStatus
-from agent.runtime.preflight import inherited_environment
-from agent.runtime.private_directory import PrivateDirectory
-from agent.runtime.status import status_of
-from agent.runtime.status_file import StatusFile
-from agent.session.convert import (
+from drumbeat.agent.launching.exchange import outcome_of, write_outcome
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.runtime.live_status import LiveStatus
+from drumbeat.agent.runtime.preflight import inherited_environment
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.runtime.status import status_of
+from drumbeat.agent.runtime.status_file import StatusFile
+from drumbeat.agent.session.convert import (
     INCARNATION_KEY_BYTES,
     Identity,
     failure_message,
     incarnation_of,
 )
-from agent.session.log_answers import LogAnswers
-from agent.session.session import Session
-from agent.session.spool import Spool, Spooled
-from agent.session.transport import Connect
-from agent.settings.config import AgentConfig
-from agent.telemetry.facts import AgentFacts
-from agent.telemetry.handlers import Telemetry
-from agent.telemetry.history import History
-from agent.telemetry.metrics.tally import Look
-from agent.workers.devices.gpus import VISIBLE_DEVICES
-from agent.workers.devices.host import HostDevices, find_devices
-from agent.workers.failures.redaction import Redactor
-from agent.workers.failures.report import render_report
-from agent.workers.manager import Workers
-from agent.workers.output.files import WorkerOutput
-from agent.workers.ports import Ports
-from agent.workers.store.server import Stores
-from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.messages import WorkerError
-from agent.workers.supervisor.process_tree import become_subreaper
+from drumbeat.agent.session.log_answers import LogAnswers
+from drumbeat.agent.session.session import Session
+from drumbeat.agent.session.spool import Spool, Spooled
+from drumbeat.agent.session.transport import Connect
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.handlers import Telemetry
+from drumbeat.agent.telemetry.history import History
+from drumbeat.agent.telemetry.metrics.tally import Look
+from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES
+from drumbeat.agent.workers.devices.host import HostDevices, find_devices
+from drumbeat.agent.workers.failures.redaction import Redactor
+from drumbeat.agent.workers.failures.report import render_report
+from drumbeat.agent.workers.manager import Workers
+from drumbeat.agent.workers.output.files import WorkerOutput
+from drumbeat.agent.workers.ports import Ports
+from drumbeat.agent.workers.store.server import Stores
+from drumbeat.agent.workers.supervisor import process_tree
+from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
 from worker_sdk import errors
 from worker_sdk.context import ERROR_FILE
@@ -74,8 +74,8 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 def run(config: AgentConfig) -> int:
     """Run an agent against its coordinator; return the exit code. Raises ``AgentError``."""
     # A standalone agent needs none of it.
-    from agent.session.access import Access  # noqa: PLC0415
-    from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415
+    from drumbeat.agent.session.access import Access  # noqa: PLC0415
+    from drumbeat.agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415
 
     with closing(FileThread("access")) as files:
         connect = partial(GrpcConnection, Access(config, files), is_proxied=config.use_proxy)

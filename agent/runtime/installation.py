@@ -1,15 +1,12 @@
-"""Shell. Where our packages are, for processes of our own, and what others offer by name."""
+"""Shell. Processes of our own modules, and what other distributions offer by name."""
 
 import sys
-from pathlib import Path
 from typing import Any
-
-_STARTER = Path(__file__).resolve().parents[2] / "drumbeat_commands.py"
 
 
 def own_process(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of ours, whatever is called ``agent`` here."""
-    return [sys.executable, "-P", str(_STARTER), module, *arguments]
+    """Return the command line that runs a module of ours, whatever the working directory has."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def installed(*groups: str) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from agent.core.agent import AgentCore
-from agent.core.model import Assignment
-from agent.settings.config import AgentConfig
-from agent.telemetry.history import History
-from agent.telemetry.live import TrainingPace, live_text
-from agent.watchdog.hang import Standing
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry.history import History
+from drumbeat.agent.telemetry.live import TrainingPace, live_text
+from drumbeat.agent.watchdog.hang import Standing
 from drumbeat.command.live_line import open_line
 
 STDOUT, STDERR = 1, 2

@@ -14,20 +14,19 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
-from agent.settings.config import AgentConfig
-from agent.telemetry import handlers
-from agent.workers.devices.accelerators import (
+from drumbeat.agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry import handlers
+from drumbeat.agent.workers.devices.accelerators import (
     AcceleratorUnknown,
     count_accelerators,
     has_other_accelerators,
 )
-from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
-from agent.workers.devices.nvml import count_gpus
-from agent.workers.output import logs
-from agent.workers.supervisor.spawner import find_program
+from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries
+from drumbeat.agent.workers.devices.nvml import count_gpus
+from drumbeat.agent.workers.output import logs
+from drumbeat.agent.workers.supervisor.spawner import find_program
 
-OWN_STARTER = "drumbeat_commands"
 PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
 
 
@@ -80,7 +79,7 @@ def check_metrics(config: AgentConfig) -> None:
             "pip install 'drumbeat[metrics]' installs it",
         )
     # What else needs none of it: TLS takes a while to import.
-    from agent.telemetry.metrics.guard import Guard  # noqa: PLC0415
+    from drumbeat.agent.telemetry.metrics.guard import Guard  # noqa: PLC0415
 
     Guard(config).check()
 
@@ -186,8 +185,6 @@ def check_module(name: str) -> None:
 
 def _find_module(name: str, places: Iterable[str]) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        if getattr(finder, "__module__", "") == OWN_STARTER:
-            continue  # it finds our packages, where a worker finds its user's
         # Other finders than that of the path take no path for a name without dots.
         where = list(places) if "." in name or finder is PathFinder else None
         if (spec := finder.find_spec(name, where)) is not None:

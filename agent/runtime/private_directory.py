@@ -20,8 +20,8 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 
-from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.leftovers import PREFIX, kill_leftovers
+from drumbeat.agent.errors import PrivateDirectoryUnusable
+from drumbeat.agent.runtime.leftovers import PREFIX, kill_leftovers
 
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
@@ -29,7 +29,7 @@ SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
 # Where paths of sockets are short enough, if no other place has such; then memory, for a container
 # without a writable disk.
 SPARE_PLACES = ("/tmp", "/dev/shm")  # noqa: S108 - a private directory is made in it
-# What of a dead agent's directory may be kept for another one; see `agent.session.spool`.
+# What of a dead agent's directory may be kept for another one; see `drumbeat.agent.session.spool`.
 SPOOL = "spool"
 
 SHOWN_MAX = 1024  # directories that one look at this user's agents takes in

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agent.core.agent import AgentCore
-from agent.settings.config import AgentConfig
-from agent.telemetry.facts import AgentFacts
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.command.table import short, table
 from drumbeat.format import printable
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.private_directory import SPOOL, PrivateDirectory, private_directories
-from agent.runtime.status import AgentStatus, Leftover, as_json, as_table, decoded, encoded
+from drumbeat.agent.errors import PrivateDirectoryUnusable
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.runtime.private_directory import SPOOL, PrivateDirectory, private_directories
+from drumbeat.agent.runtime.status import AgentStatus, Leftover, as_json, as_table, decoded, encoded
 
 NAME = "status"
 STATUS_BYTES_MAX = 1024 * 1024  # of a host with the most workers it is a third of that

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.session.transport import TransportError
-from agent.settings.config import AgentConfig
 from drumbeat.access import client, diagnosis
 from drumbeat.access.client import Credentials
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import CA_CHARACTERS
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.session.transport import TransportError
+from drumbeat.agent.settings.config import AgentConfig
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
-from agent.core.model import (
+from drumbeat import VERSION
+from drumbeat.agent.core.model import (
     Abort,
     Beat,
     Failure,
@@ -19,14 +20,13 @@ from agent.core.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.core.notice import Leaving, NoticeReport
-from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Exceeded, WorkerKey
-from agent.watchdog.hang import Hang, HangKind, Standing
-from agent.workers.devices.gpus import Gpu
-from agent.workers.failures.exit_status import signal_name
-from agent.workers.memory.growth import HostMemory, WorkerMemory
-from drumbeat import VERSION
+from drumbeat.agent.core.notice import Leaving, NoticeReport
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
+from drumbeat.agent.watchdog.hang import Hang, HangKind, Standing
+from drumbeat.agent.workers.devices.gpus import Gpu
+from drumbeat.agent.workers.failures.exit_status import signal_name
+from drumbeat.agent.workers.memory.growth import HostMemory, WorkerMemory
 from drumbeat.inprocess import (
     InprocessStep,
     Interruption,

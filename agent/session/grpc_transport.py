@@ -10,8 +10,9 @@ from typing import TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError
 
-from agent.session.access import Access
-from agent.session.transport import (
+from drumbeat.access.client import Credentials, Metadata
+from drumbeat.agent.session.access import Access
+from drumbeat.agent.session.transport import (
     MESSAGE_BYTES_MAX,
     Failures,
     Logs,
@@ -21,8 +22,7 @@ from agent.session.transport import (
     TakeReceipt,
     TransportError,
 )
-from agent.workers.ports import address_towards
-from drumbeat.access.client import Credentials, Metadata
+from drumbeat.agent.workers.ports import address_towards
 from drumbeat.command.leader_search import is_silence, plain_details
 from drumbeat.command.settings import parse_host_port
 from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY

@@ -13,9 +13,9 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.session.convert import progress_message
-from agent.watchdog.stack_taking import Look
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.session.convert import progress_message
+from drumbeat.agent.watchdog.stack_taking import Look
 from drumbeat.v1 import session_pb2
 
 STACKS_BYTES_MAX = 16 * 1024  # of one worker

@@ -14,11 +14,11 @@ from functools import partial
 
 import structlog
 
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.session.convert import Identity
-from agent.session.log_reading import BATCH_BYTES, LogReading, News, is_wanted
-from agent.session.transport import Connection, TransportError
-from agent.workers.output.kept import KeptOutput
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.log_reading import BATCH_BYTES, LogReading, News, is_wanted
+from drumbeat.agent.session.transport import Connection, TransportError
+from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.v1 import common_pb2, session_pb2
 
 log = structlog.get_logger()

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from agent.workers.output.kept import Kept, KeptOutput, NotKept, StreamKey
-from agent.workers.output.ring import Place
-from agent.workers.output.tail import IN_MODIFY, inotify
+from drumbeat.agent.workers.output.kept import Kept, KeptOutput, NotKept, StreamKey
+from drumbeat.agent.workers.output.ring import Place
+from drumbeat.agent.workers.output.tail import IN_MODIFY, inotify
 from drumbeat.v1 import session_pb2
 
 BATCH_BYTES = 128 * 1024  # of all streams in one message, before secrets are taken out

@@ -12,19 +12,19 @@ from typing import Any
 
 import structlog
 
-from agent.core import events as ev
-from agent.core.effects import OpenSession
-from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
-from agent.core.notice import Notice, NoticeKind
-from agent.errors import AccessRefused, AgentError, RunEnded, RunRefused, SpecRefused
-from agent.session.convert import MEMORY, Identity, beat_message, hello_message
-from agent.session.log_answers import LogAnswers
-from agent.session.spool import Spool
-from agent.session.stack_answers import StackAnswers
-from agent.session.transport import Connect, Connection, Reports, TransportError
-from agent.settings.config import AgentConfig
-from agent.watchdog.runner import Watchdog
-from agent.workers.failures.verdict import complete, is_to_be_completed, read_report
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.effects import OpenSession
+from drumbeat.agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
+from drumbeat.agent.core.notice import Notice, NoticeKind
+from drumbeat.agent.errors import AccessRefused, AgentError, RunEnded, RunRefused, SpecRefused
+from drumbeat.agent.session.convert import MEMORY, Identity, beat_message, hello_message
+from drumbeat.agent.session.log_answers import LogAnswers
+from drumbeat.agent.session.spool import Spool
+from drumbeat.agent.session.stack_answers import StackAnswers
+from drumbeat.agent.session.transport import Connect, Connection, Reports, TransportError
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.workers.failures.verdict import complete, is_to_be_completed, read_report
 from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import (
     DirectiveKind,

@@ -19,11 +19,11 @@ import msgspec
 import structlog
 from google.protobuf.message import DecodeError
 
-from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.private_directory import SPOOL, PrivateDirectory
-from agent.session.convert import Identity
-from agent.session.transport import Connection, Failures, TransportError
-from agent.settings.config import AgentConfig
+from drumbeat.agent.errors import PrivateDirectoryUnusable
+from drumbeat.agent.runtime.private_directory import SPOOL, PrivateDirectory
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.transport import Connection, Failures, TransportError
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 

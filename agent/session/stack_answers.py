@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.runtime.file_thread import FileThread
-from agent.session.convert import Identity
-from agent.session.hang_evidence import evidence_messages
-from agent.session.transport import Connection, TransportError
-from agent.watchdog.runner import Watchdog
-from agent.watchdog.stack_taking import StacksTaken
+from drumbeat.agent.runtime.file_thread import FileThread
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.hang_evidence import evidence_messages
+from drumbeat.agent.session.transport import Connection, TransportError
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.watchdog.stack_taking import StacksTaken
 from drumbeat.mapping import seconds_of
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2

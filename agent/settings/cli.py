@@ -11,12 +11,17 @@ from typing import Any, Literal
 import click
 from msgspec import Struct
 
-from agent.errors import AgentError, InvalidConfiguration, UsageError
-from agent.settings.config import AgentConfig, Program
-from agent.settings.kinds import NNODES
-from agent.settings.run_ids import make_up_run_id
-from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, unsupported, with_variables
 from drumbeat.access import arguments
+from drumbeat.agent.errors import AgentError, InvalidConfiguration, UsageError
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.kinds import NNODES
+from drumbeat.agent.settings.run_ids import make_up_run_id
+from drumbeat.agent.settings.torchrun_options import (
+    TORCHRUN_ONLY,
+    translate,
+    unsupported,
+    with_variables,
+)
 from drumbeat.command import loading, options
 from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
 from worker_sdk import context
@@ -80,7 +85,7 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     # Imported here: neither --help nor a mistake of spelling needs it.
     with loading.without_collections():
         loading.load_structlog_alone()
-        from agent.runtime import preflight  # noqa: PLC0415
+        from drumbeat.agent.runtime import preflight  # noqa: PLC0415
 
     notes = (*translate(ctx, params), *unsupported(os.environ))
     arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
@@ -184,7 +189,7 @@ def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]
 
     def do(config: AgentConfig | StatusRequest) -> int:
         if isinstance(config, StatusRequest):
-            from agent.runtime.status_file import show  # noqa: PLC0415
+            from drumbeat.agent.runtime.status_file import show  # noqa: PLC0415
 
             return show(is_json=config.is_json)
         # Imported here: it costs more than all of --help, which needs no log.

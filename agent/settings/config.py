@@ -1,7 +1,7 @@
 """Pure. What one agent is told: every setting, and the rules that tie them together.
 
-Command line and environment are read in ``agent.settings.cli``, what depends on the host
-(devices, files) in ``agent.runtime.preflight``. Argument over environment over default.
+Command line and environment are read in ``drumbeat.agent.settings.cli``, what depends on the host
+(devices, files) in ``drumbeat.agent.runtime.preflight``. Argument over environment over default.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agent.settings import kinds
 from drumbeat.access.settings import AccessSettings
+from drumbeat.agent.settings import kinds
 from drumbeat.command import settings
 from drumbeat.command.settings import (
     FLAG,
@@ -31,8 +31,8 @@ from drumbeat.violation import Violation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.watchdog.core.model import WatchdogPolicy
-    from agent.workers.output.std import StdOrMap
+    from drumbeat.agent.watchdog.core.model import WatchdogPolicy
+    from drumbeat.agent.workers.output.std import StdOrMap
 
 
 # Unless `--coordinator-grace` is given: time to move a coordinator; and for a machine that reaches
@@ -79,7 +79,7 @@ class Program(NamedTuple):
     def command(self, python: str) -> tuple[str, ...]:
         """Return a worker's argument vector; by ``-u`` one that is killed loses no last lines."""
         if self.kind == "function":
-            return (python, "-P", "-u", *self.args)
+            return (python, "-P", "-u", "-m", *self.args)
         interpreter = {"script": (python, "-u"), "module": (python, "-u", "-m")}
         return (*interpreter.get(self.kind, ()), self.target, *self.args)
 
@@ -470,7 +470,7 @@ class AgentConfig(JobSettings):
     def watchdog(self) -> WatchdogPolicy:
         """When a worker counts as one that hangs."""
         # Imported here: the command line needs none of it.
-        from agent.watchdog.core.model import WatchdogPolicy  # noqa: PLC0415
+        from drumbeat.agent.watchdog.core.model import WatchdogPolicy  # noqa: PLC0415
 
         return WatchdogPolicy(
             startup_timeout_s=self.startup_timeout or None,

@@ -33,7 +33,7 @@ _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
 
 
 class NumaMode(StrEnum):
-    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.binding``."""
+    """How near its GPU a worker runs, and how alone; see ``agent/workers/devices/binding.py``."""
 
     NODE = "node"  # all CPUs of the GPU's NUMA node
     SOCKET = "socket"  # all CPUs of the GPU's socket, its other NUMA nodes included
@@ -76,7 +76,7 @@ def _read_streams(value: Any) -> str:
     given = value if isinstance(value, str) else str(int(value))
     if given != NOWHERE:
         # Imported here: it costs as much as the rest of the command line, and few need it.
-        from agent.workers.output.std import Std  # noqa: PLC0415
+        from drumbeat.agent.workers.output.std import Std  # noqa: PLC0415
 
         Std.from_str(given)
     return given

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from agent.errors import InvalidConfiguration
-from agent.settings import kinds
-from agent.settings.config import AgentConfig, JobSettings, Program
+from drumbeat.agent.errors import InvalidConfiguration
+from drumbeat.agent.settings import kinds
+from drumbeat.agent.settings.config import AgentConfig, JobSettings, Program
 from drumbeat.command import settings
 from drumbeat.violation import Violation
 

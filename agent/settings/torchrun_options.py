@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from agent.errors import UsageError
+from drumbeat.agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
 from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_addresses
 from drumbeat.durations import parse_duration

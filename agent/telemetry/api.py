@@ -1,7 +1,7 @@
 """Pure. Workers as training code thinks of them: spec, worker, group, state and result.
 
 Names, fields and meanings are those of ``torch.distributed.elastic.agent.server.api`` (2.13.0).
-They describe; what this host really does is decided in ``agent.core.agent``. Left out of
+They describe; what this host really does is decided in ``drumbeat.agent.core.agent``. Left out of
 ``WorkerSpec`` is ``rdzv_handler``: the coordinator assigns.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from agent.core.model import Assignment
-from agent.errors import InvalidConfiguration
-from agent.settings.config import AgentConfig
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.errors import InvalidConfiguration
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
-    from agent.errors import ProcessFailure
+    from drumbeat.agent.errors import ProcessFailure
 
 PORT_MAX = 65535
 UNASSIGNED = -1  # a rank or a size before there is a round

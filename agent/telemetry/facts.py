@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.core.model import Assignment, Exit, Failure
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import Assignment, Exit, Failure
 
 
 class RoundFacts(Struct):

@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.errors import UnknownEventHandler
-from agent.runtime.installation import installed
-from agent.settings.config import AgentConfig
-from agent.telemetry import Event, EventHandler, Item, Metric
-from agent.telemetry.facts import AgentFacts
-from agent.telemetry.observer import Observer
-from agent.workers.devices.gpus import Gpu
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.errors import UnknownEventHandler
+from drumbeat.agent.runtime.installation import installed
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry import Event, EventHandler, Item, Metric
+from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.observer import Observer
+from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.format import describe
 
 if TYPE_CHECKING:
-    from agent.telemetry.metrics.collected import LookNow
-    from agent.telemetry.metrics.endpoint import Endpoint
+    from drumbeat.agent.telemetry.metrics.collected import LookNow
+    from drumbeat.agent.telemetry.metrics.endpoint import Endpoint
 
 log = structlog.get_logger()
 
@@ -150,7 +150,7 @@ class Telemetry:
         self._endpoint: Endpoint | None = None
         if config.metrics_port is not None:
             # Needs a package that is there only for those who ask for it.
-            from agent.telemetry.metrics.endpoint import Endpoint  # noqa: PLC0415
+            from drumbeat.agent.telemetry.metrics.endpoint import Endpoint  # noqa: PLC0415
 
             self._endpoint = Endpoint(config)
 

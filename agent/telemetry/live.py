@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from agent.core.model import Assignment
-from agent.watchdog.hang import Standing
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.watchdog.hang import Standing
 from drumbeat.durations import format_duration
 from drumbeat.format import count
 

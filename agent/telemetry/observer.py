@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Literal
 
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
-from agent.core.model import NO_ROUND, Assignment, DesiredState, Failure, Standby
-from agent.settings.config import AgentConfig
-from agent.telemetry import Event, EventSource, Item, Metric, Value
-from agent.telemetry.api import WorkerState, worker_group, worker_spec
-from agent.telemetry.facts import AgentFacts, RoundFacts
-from agent.workers.failures.exit_status import describe_ending
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
+from drumbeat.agent.core.model import NO_ROUND, Assignment, DesiredState, Failure, Standby
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry import Event, EventSource, Item, Metric, Value
+from drumbeat.agent.telemetry.api import WorkerState, worker_group, worker_spec
+from drumbeat.agent.telemetry.facts import AgentFacts, RoundFacts
+from drumbeat.agent.workers.failures.exit_status import describe_ending
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 
 _Metadata = dict[str, Value]

@@ -13,9 +13,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
-from agent.watchdog.hang import Purpose
-from agent.watchdog.notice_page import NoticePage
+from drumbeat.agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
+from drumbeat.agent.watchdog.hang import Purpose
+from drumbeat.agent.watchdog.notice_page import NoticePage
 from drumbeat.format import one_line
 from worker_sdk.board import layout
 from worker_sdk.interpreter.signal_numbers import is_signal

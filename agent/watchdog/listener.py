@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
-    from agent.watchdog.service import Calls, WorkerService
+    from drumbeat.agent.watchdog.service import Calls, WorkerService
 
 log = structlog.get_logger()
 
@@ -101,7 +101,7 @@ class Listener:
         async with self._starting:
             if self.service is None:
                 # Away from the loop: workers shall be watched meanwhile.
-                module = await asyncio.to_thread(import_module, "agent.watchdog.service")
+                module = await asyncio.to_thread(import_module, "drumbeat.agent.watchdog.service")
                 service: WorkerService = module.WorkerService(self._calls)
                 try:
                     path.unlink(missing_ok=True)

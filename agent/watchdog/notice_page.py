@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent.core.notice import Notice, NoticeReport, WorkerAnswer, report_of
+from drumbeat.agent.core.notice import Notice, NoticeReport, WorkerAnswer, report_of
 from worker_sdk.board import notice_layout as layout
 
 if TYPE_CHECKING:

@@ -15,24 +15,24 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from agent.core.events import LimitsExceeded, NoticeAnswered
-from agent.core.model import WorkerOrder, WorkerStep
-from agent.core.notice import Notice
-from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.private_directory import PrivateDirectory
-from agent.watchdog.blame import Blame
-from agent.watchdog.board_reader import Board
-from agent.watchdog.core import model as msg
-from agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
-from agent.watchdog.core.watchdog import WatchdogCore
-from agent.watchdog.core.worker import Worker, merged
-from agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
-from agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
-from agent.watchdog.listener import Listener
-from agent.watchdog.notice_page import HostNotices, NoticePage
-from agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
-from agent.watchdog.stacks import describe_process, is_below, signal_below
-from agent.workers.memory.reader import MemoryReader
+from drumbeat.agent.core.events import LimitsExceeded, NoticeAnswered
+from drumbeat.agent.core.model import WorkerOrder, WorkerStep
+from drumbeat.agent.core.notice import Notice
+from drumbeat.agent.errors import PrivateDirectoryUnusable
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.watchdog.blame import Blame
+from drumbeat.agent.watchdog.board_reader import Board
+from drumbeat.agent.watchdog.core import model as msg
+from drumbeat.agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
+from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
+from drumbeat.agent.watchdog.core.worker import Worker, merged
+from drumbeat.agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
+from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
+from drumbeat.agent.watchdog.listener import Listener
+from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
+from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
+from drumbeat.agent.watchdog.stacks import describe_process, is_below, signal_below
+from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.command.console import write_text
 from worker_sdk import context
 

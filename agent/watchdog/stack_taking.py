@@ -12,10 +12,10 @@ from typing import NamedTuple
 import structlog
 from msgspec.structs import replace
 
-from agent.watchdog.board_reader import Board
-from agent.watchdog.core.model import Snapshot, WorkerKey
-from agent.watchdog.hang import Evidence, Standing
-from agent.watchdog.stacks import StackSource, is_stopped, take_evidence
+from drumbeat.agent.watchdog.board_reader import Board
+from drumbeat.agent.watchdog.core.model import Snapshot, WorkerKey
+from drumbeat.agent.watchdog.hang import Evidence, Standing
+from drumbeat.agent.watchdog.stacks import StackSource, is_stopped, take_evidence
 from drumbeat.format import describe
 
 log = structlog.get_logger()

@@ -17,35 +17,35 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core import events as ev
-from agent.core.model import Assignment
-from agent.runtime.cgroup import WorkersCgroup
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.preflight import inherited_environment
-from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.runner import Watchdog
-from agent.watchdog.stacks import describe_process
-from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
-from agent.workers.devices.host import HostDevices
-from agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
-from agent.workers.failures.evidence import Explainer, space_of
-from agent.workers.failures.exit_status import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.runtime.cgroup import WorkersCgroup
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.runtime.preflight import inherited_environment
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.watchdog.stacks import describe_process
+from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
+from drumbeat.agent.workers.devices.host import HostDevices
+from drumbeat.agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
+from drumbeat.agent.workers.failures.evidence import Explainer, space_of
+from drumbeat.agent.workers.failures.exit_status import (
     Evidence,
     describe_ending,
     describe_full,
     explain,
     out_of_memory,
 )
-from agent.workers.failures.redacted_events import redacted
-from agent.workers.failures.redaction import Redactor
-from agent.workers.memory.growth import LastMemory
-from agent.workers.output.files import OutputError, WorkerOutput
-from agent.workers.output.lines import exception_in
-from agent.workers.supervisor import messages
-from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.launch import take_supervisor
+from drumbeat.agent.workers.failures.redacted_events import redacted
+from drumbeat.agent.workers.failures.redaction import Redactor
+from drumbeat.agent.workers.memory.growth import LastMemory
+from drumbeat.agent.workers.output.files import OutputError, WorkerOutput
+from drumbeat.agent.workers.output.lines import exception_in
+from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
+from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context

@@ -14,8 +14,9 @@ from functools import partial
 
 import psutil
 
-from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.messages import (
+from bench.harness import Question, Scene
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
+from drumbeat.agent.workers.supervisor.messages import (
     Preload,
     StartWorkers,
     StopWorkers,
@@ -26,8 +27,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from agent.workers.supervisor.process_tree import become_subreaper
-from bench.harness import Question, Scene
+from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
 
 WORKERS = 8
 EXITS = 200

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from bench.figures import one_of_each
 from bench.harness import Question
-from coordinator.core import events as ev
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
-from coordinator.core.policy import Policy
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.registry.registry import Registry
-from coordinator.journal.journal import Journal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
-from coordinator.shell.metrics.exposition import Exposition, Standing
+from drumbeat.coordinator.core import events as ev
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.metrics.exposition import Exposition, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coordinator.command.cli import main
+from drumbeat.coordinator.command.cli import main
 
 
 def install(path: Path) -> None:

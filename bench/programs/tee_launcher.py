@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 PACKAGES = {
-    "ours": "agent.multiprocessing",
+    "ours": "drumbeat.agent.multiprocessing",
     "torchrun": "torch.distributed.elastic.multiprocessing",
 }
 # Says when it begins, on the clock that all processes of a host share.

@@ -10,7 +10,7 @@ from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
 from bench.ways import Way, in_each_way
-from coordinator.access.calls import call_channel
+from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 
 AGENTS = 2

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.figures import Runs, one_of_each
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
-from coordinator.access.calls import call_channel
+from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 
 HOSTS = 3

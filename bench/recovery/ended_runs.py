@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING
 
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.recovery.failover import MEMBERS, TTL_S, on_etcd
-from coordinator.access.calls import call_channel
-from coordinator.command.archiving.cluster import Cluster
-from coordinator.command.archiving.state_directory import StateDirectory
-from coordinator.core import effects as fx
-from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.progress.goodput import Marks, ProgressNoted
-from coordinator.core.run import records as rec
-from coordinator.core.run.state import RunState
-from coordinator.errors import CallFailed
-from coordinator.journal.archive import Archive
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.journal.etcd.journal import EtcdJournal
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.access.calls import call_channel
+from drumbeat.coordinator.command.archiving.cluster import Cluster
+from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import Verdict, VerdictCause
+from drumbeat.coordinator.core.progress.goodput import Marks, ProgressNoted
+from drumbeat.coordinator.core.run import records as rec
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import CallFailed
+from drumbeat.coordinator.journal.archive import Archive
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.etcd import EtcdCluster
 from tests.support.stories import lead
 from tests.support.world import a_spec, an_agent
 
 if TYPE_CHECKING:
-    from coordinator.journal.journal import Journal
+    from drumbeat.coordinator.journal.journal import Journal
 
 ENDED, LIVE = 1_000, 20
 HOURS = 72
@@ -106,7 +106,7 @@ async def fill_directory(directory: Path, ended: int) -> None:
 
 
 async def fill_etcd(url: str, ended: int) -> None:
-    from coordinator.journal.etcd.client import EtcdClient  # noqa: PLC0415 - it needs an extra
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient  # noqa: PLC0415 - it needs an extra
 
     client, keys = EtcdClient(parse_etcd_address(url)), Keys(PREFIX)
     try:
@@ -115,7 +115,7 @@ async def fill_etcd(url: str, ended: int) -> None:
         await Cluster(url, client, keys).write(held)
         await write_more(EtcdJournal(client, keys, term=await lead(client, keys)))
         for pair in (await client.read(keys.leader, "")).found:
-            from coordinator.journal.etcd.model import Delete, Transaction  # noqa: PLC0415
+            from drumbeat.coordinator.journal.etcd.model import Delete, Transaction  # noqa: PLC0415
 
             await client.commit(Transaction((), (Delete(pair.key),)))
     finally:

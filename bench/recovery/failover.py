@@ -17,7 +17,7 @@ from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.recovery.restart import kill_one_worker
 from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
-from coordinator.access.calls import call_channel
+from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 from tests.support.etcd import EtcdCluster
 

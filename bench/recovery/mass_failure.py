@@ -21,24 +21,24 @@ from msgspec.structs import replace
 
 from bench.harness import Question
 from bench.scale.core_cost import RUN, Fleet
-from coordinator.core import effects as fx
-from coordinator.core.effects import Decided
-from coordinator.core.model import Assignment, GroupState, Pace
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.state import Phase
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.effects import Decided
+from drumbeat.coordinator.core.model import Assignment, GroupState, Pace
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.sessions import Sessions
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from coordinator.core.effects import Effect
-    from coordinator.core.events import Event
-    from coordinator.shell.driver import Outbox
+    from drumbeat.coordinator.core.effects import Effect
+    from drumbeat.coordinator.core.events import Event
+    from drumbeat.coordinator.shell.driver import Outbox
 
 AGENTS, WORKERS = 10_000, 8
 RECORD_BYTES = 64 * 1024

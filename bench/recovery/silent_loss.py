@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from bench.harness import Question
 from bench.scale.core_cost import RUN, Fleet
-from coordinator.core.effects import Direct
-from coordinator.core.events import DeadlineReached
-from coordinator.core.model import Assignment, GroupState, RunSpec
+from drumbeat.coordinator.core.effects import Direct
+from drumbeat.coordinator.core.events import DeadlineReached
+from drumbeat.coordinator.core.model import Assignment, GroupState, RunSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness import Question
-from coordinator.core.events import (
+from drumbeat.coordinator.core.events import (
     BeatReceived,
     DeadlineReached,
     Event,
@@ -23,7 +23,7 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.model import (
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     Beat,
     FailureRecord,
@@ -31,8 +31,8 @@ from coordinator.core.model import (
     RunSpec,
     WorkerRanks,
 )
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,8 +14,8 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.scale import by_size
-from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.rank_rules import (
+from drumbeat.coordinator.core.inprocess.iterations import Iterations
+from drumbeat.coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     Ranking,
@@ -23,10 +23,14 @@ from coordinator.core.inprocess.rank_rules import (
     RuleKind,
     assign,
 )
-from coordinator.core.inprocess.records import InprocessReport, InprocessSpec, IterationState
-from coordinator.core.model import AgentIdentity, Round
-from coordinator.core.phases.ranks import assign_seats
-from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
+    IterationState,
+)
+from drumbeat.coordinator.core.model import AgentIdentity, Round
+from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp, Wait
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
 if TYPE_CHECKING:

@@ -15,13 +15,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.scale import by_size
-from coordinator.core import effects as fx
-from coordinator.core.events import BeatReceived, SessionOpened
-from coordinator.core.inprocess.records import InprocessReport, InprocessSpec, IterationPhase
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.wire import inprocess as convert_inprocess
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
+from drumbeat.coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
+    IterationPhase,
+)
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.wire import inprocess as convert_inprocess
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
 if TYPE_CHECKING:

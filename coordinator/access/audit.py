@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 import structlog
 
-from coordinator.core.registry.throttle import Throttle
-from coordinator.errors import CoordinatorError
+from drumbeat.coordinator.core.registry.throttle import Throttle
+from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.format import count, one_line
 
 log = structlog.get_logger()

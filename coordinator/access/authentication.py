@@ -5,9 +5,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 
-from coordinator import errors
-from coordinator.access.caller import TRUSTED, Caller
 from drumbeat.access.token import InvalidToken, Role, Token, parse_token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.caller import TRUSTED, Caller
 
 AUTHORIZATION = "authorization"
 _SCHEME = "bearer "

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
-from coordinator import errors
-from coordinator.access.server_identity import ServerIdentity, Shown, derived, time_of_day
 from drumbeat.access import certificates
 from drumbeat.access.files import PEM_BYTES_MAX, read_private
 from drumbeat.access.problem import AccessProblem
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown, derived, time_of_day
 
 log = structlog.get_logger()
 

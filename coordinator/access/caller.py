@@ -6,8 +6,8 @@ import hashlib
 
 from msgspec import Struct
 
-from coordinator import errors
 from drumbeat.access.token import Role
+from drumbeat.coordinator import errors
 
 _AGENT, _QUERY, _CONTROL = (
     f"/drumbeat.v1.{name}Service/" for name in ("Agent", "Query", "Control")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.access.token_table import secret_sha256
-from coordinator.core.events import TokenCreated
-from coordinator.errors import Unauthenticated
-from coordinator.shell.driver import Driver
 from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
+from drumbeat.coordinator.access.token_table import secret_sha256
+from drumbeat.coordinator.core.events import TokenCreated
+from drumbeat.coordinator.errors import Unauthenticated
+from drumbeat.coordinator.shell.driver import Driver
 
 FILE = "join.token"  # in the state directory, for its user alone
 # Standard output is a log there, which others than this user read, even if it is a terminal.

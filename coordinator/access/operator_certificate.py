@@ -13,10 +13,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from coordinator import errors
-from coordinator.access.server_identity import ServerIdentity, Shown, time_of_day
 from drumbeat.access.files import PEM_BYTES_MAX, read_private, read_public
 from drumbeat.access.problem import AccessProblem
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown, time_of_day
 
 log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ import hmac
 
 from msgspec import Struct
 
-from coordinator import errors
-from coordinator.access.caller import Caller
 from drumbeat.access.token import Role, Token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.caller import Caller
 
 
 class KeptToken(Struct, frozen=True, kw_only=True):

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from coordinator.access.calls import error_detail
-from coordinator.command.looking.reading import Reader, calls_of
-from coordinator.command.requests import (
+from drumbeat.command.console import write_text
+from drumbeat.command.table import short, table
+from drumbeat.coordinator.access.calls import error_detail
+from drumbeat.coordinator.command.looking.reading import Reader, calls_of
+from drumbeat.coordinator.command.requests import (
     CheckpointRun,
     CreateToken,
     DrainAgent,
@@ -35,10 +37,8 @@ from coordinator.command.requests import (
     StopRun,
     UndrainAgent,
 )
-from coordinator.errors import CallFailed
-from coordinator.wire.documents import coordinator_document, drain_document, request_of
-from drumbeat.command.console import write_text
-from drumbeat.command.table import short, table
+from drumbeat.coordinator.errors import CallFailed
+from drumbeat.coordinator.wire.documents import coordinator_document, drain_document, request_of
 from drumbeat.format import are, count, listed, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc

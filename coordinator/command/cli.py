@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from coordinator.command import operators
-from coordinator.command.archiving.commands import journal
-from coordinator.command.archiving.requests import JournalRequest
-from coordinator.command.declaration import EXIT_CODES
-from coordinator.command.requests import Looking, Request
-from coordinator.config import CoordinatorConfig, default_state_dir
-from coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 from drumbeat.command import options
 from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
+from drumbeat.coordinator.command import operators
+from drumbeat.coordinator.command.archiving.commands import journal
+from drumbeat.coordinator.command.archiving.requests import JournalRequest
+from drumbeat.coordinator.command.declaration import EXIT_CODES
+from drumbeat.coordinator.command.requests import Looking, Request
+from drumbeat.coordinator.config import CoordinatorConfig, default_state_dir
+from drumbeat.coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 
 SETTINGS = settings_of(CoordinatorConfig)
 
@@ -106,8 +106,8 @@ def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
     if isinstance(asked, JournalRequest | Request):
         return _ask(asked)
     loading.load_structlog_alone()
-    from coordinator.command.serving.run import run  # noqa: PLC0415
     from drumbeat.command.logs import configure_logs  # noqa: PLC0415
+    from drumbeat.coordinator.command.serving.run import run  # noqa: PLC0415
 
     gc.freeze()  # what is loaded stays to the end: no collection looks at it again
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
@@ -118,15 +118,15 @@ def _ask(asked: Request | JournalRequest) -> int:
     """Ask a coordinator that runs, or look at a journal; print what comes of it."""
     try:
         if isinstance(asked, JournalRequest):
-            from coordinator.command.archiving import verbs  # noqa: PLC0415
+            from drumbeat.coordinator.command.archiving import verbs  # noqa: PLC0415
 
             verbs.perform(asked, click.echo)
         elif isinstance(asked, Looking):
-            from coordinator.command.looking.verbs import show  # noqa: PLC0415
+            from drumbeat.coordinator.command.looking.verbs import show  # noqa: PLC0415
 
             show(asked)
         else:
-            from coordinator.command.calls import perform  # noqa: PLC0415
+            from drumbeat.coordinator.command.calls import perform  # noqa: PLC0415
 
             click.echo(perform(asked))
         sys.stdout.flush()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.command import requests
 from drumbeat.access import arguments
+from drumbeat.coordinator.command import requests
 
 if TYPE_CHECKING:
     import click
@@ -21,8 +21,8 @@ def run_ids(ctx: click.Context, _argument: click.Parameter, begun: str) -> list[
     load_grpc_quietly()
     import grpc  # noqa: PLC0415
 
-    from coordinator.command.looking.reading import Reader, calls_of  # noqa: PLC0415
-    from coordinator.errors import CallFailed  # noqa: PLC0415
+    from drumbeat.coordinator.command.looking.reading import Reader, calls_of  # noqa: PLC0415
+    from drumbeat.coordinator.errors import CallFailed  # noqa: PLC0415
 
     params = {name: ctx.params[name] for name in requests.settings_of(requests.Request)}
     arguments.settle(ctx, params)

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from coordinator.command import requests
-from coordinator.command.completion import run_ids
-from coordinator.command.requests import Request
 from drumbeat.access import arguments
 from drumbeat.command import options
+from drumbeat.coordinator.command import requests
+from drumbeat.coordinator.command.completion import run_ids
+from drumbeat.coordinator.command.requests import Request
 
 EXIT_CODES = """
 \b

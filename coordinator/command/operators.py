@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from coordinator.command import requests
-from coordinator.command.declaration import command, epilog
 from drumbeat.command import options
+from drumbeat.coordinator.command import requests
+from drumbeat.coordinator.command.declaration import command, epilog
 
 
 def add_to(root: options.SectionedGroup) -> None:

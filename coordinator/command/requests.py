@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.wire.stack_groups import parse_ranks
 from drumbeat.access.settings import AccessSettings
 from drumbeat.access.token import Role
 from drumbeat.command import settings
@@ -22,6 +21,7 @@ from drumbeat.command.settings import (
     setting,
     text,
 )
+from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.durations import parse_duration, short_duration
 
 _DAY_S = 24 * 3600.0

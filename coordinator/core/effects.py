@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from coordinator.access.token_table import KeptToken
-from coordinator.core.model import Desired, KeptDrain, Pace
-from coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from coordinator.core.progress.log_reading import LogsAsked
-from coordinator.core.progress.notice import PendingNotice
-from coordinator.core.run.records import Record
-from coordinator.errors import CoordinatorError
+from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.core.model import Desired, KeptDrain, Pace
+from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from drumbeat.coordinator.core.progress.log_reading import LogsAsked
+from drumbeat.coordinator.core.progress.notice import PendingNotice
+from drumbeat.coordinator.core.run.records import Record
+from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.inprocess import InprocessDirective
 
 

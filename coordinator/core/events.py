@@ -7,11 +7,11 @@ import dataclasses
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from coordinator.core.failures.hang_evidence import SeenRanks
-from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
-from coordinator.core.run.records import CallKind
-from coordinator.core.run.state import RunState
 from drumbeat.access.token import Role
+from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
+from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.core.run.state import RunState
 
 
 class SessionOpened(Struct, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ from math import isfinite
 import msgspec
 from msgspec import Struct
 
-from coordinator.access.token_table import KeptToken
-from coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
-from coordinator.core.model import KeptDrain
-from coordinator.core.run.state import Phase, RunState
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.etcd.contents import Problem
+from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.etcd.contents import Problem
 
 ARCHIVE_VERSION = 2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from coordinator.core import effects as fx
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.run.state import RunState
 
 
 class Compact(Struct, frozen=True):

@@ -10,14 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from coordinator.access.token_table import TokenTable
-from coordinator.core import effects as fx
-from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import FailuresCounted, Record, RunCreated, RunEnded, weight
-from coordinator.core.run.state import Phase, RunState, key_of
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.etcd.contents import Problem
-from coordinator.journal.watches import Watches
+from drumbeat.coordinator.access.token_table import TokenTable
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run.records import (
+    FailuresCounted,
+    Record,
+    RunCreated,
+    RunEnded,
+    weight,
+)
+from drumbeat.coordinator.core.run.state import Phase, RunState, key_of
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.etcd.contents import Problem
+from drumbeat.coordinator.journal.watches import Watches
 
 # A run's records are replaced by one snapshot when this many have come since the
 # last one: replaying stays fast and the file stays small, however long a run lives.

@@ -26,16 +26,23 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinator import errors
-from coordinator.core.effects import Effect
-from coordinator.journal.changes import Change
-from coordinator.journal.etcd import layout
-from coordinator.journal.etcd.batches import Operation, plan
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Head, Home, Unreadable
-from coordinator.journal.etcd.model import KeyValue, Put
-from coordinator.journal.stored import RELEASE, Loaded, StoredJournal, boot_id, load, unreadable
 from drumbeat.command.console import close_console
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.core.effects import Effect
+from drumbeat.coordinator.journal.changes import Change
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.etcd.batches import Operation, plan
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import Head, Home, Unreadable
+from drumbeat.coordinator.journal.etcd.model import KeyValue, Put
+from drumbeat.coordinator.journal.stored import (
+    RELEASE,
+    Loaded,
+    StoredJournal,
+    boot_id,
+    load,
+    unreadable,
+)
 from drumbeat.format import count, one_line
 
 log = structlog.get_logger()

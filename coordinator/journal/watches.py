@@ -9,7 +9,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from coordinator.errors import CoordinatorError, LimitReached
+from drumbeat.coordinator.errors import CoordinatorError, LimitReached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import assert_never
 
-from coordinator.journal.etcd.model import Lease
-from coordinator.leadership import model as do
-from coordinator.leadership.model import Call, Leader, Member
+from drumbeat.coordinator.journal.etcd.model import Lease
+from drumbeat.coordinator.leadership import model as do
+from drumbeat.coordinator.leadership.model import Call, Leader, Member
 
 # After a call that failed the next of its kind waits this long, twice as long after each that
 # follows; the most is short against any lease.

@@ -10,21 +10,21 @@ from contextlib import aclosing, suppress
 
 import structlog
 
-from coordinator.errors import (
+from drumbeat.coordinator.errors import (
     CannotStepDown,
     CommandFailed,
     CoordinatorError,
     JournalUnusable,
     NotLeader,
 )
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import Etcd
-from coordinator.leadership import model as do
-from coordinator.leadership import requests
-from coordinator.leadership.candidacy import Candidacy
-from coordinator.leadership.following import following, reason_of
-from coordinator.leadership.model import Call, Leader, Member
-from coordinator.leadership.seen_terms import SET_BACK
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import Etcd
+from drumbeat.coordinator.leadership import model as do
+from drumbeat.coordinator.leadership import requests
+from drumbeat.coordinator.leadership.candidacy import Candidacy
+from drumbeat.coordinator.leadership.following import following, reason_of
+from drumbeat.coordinator.leadership.model import Call, Leader, Member
+from drumbeat.coordinator.leadership.seen_terms import SET_BACK
 
 log = structlog.get_logger()
 

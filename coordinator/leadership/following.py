@@ -9,9 +9,9 @@ from contextlib import aclosing
 
 import structlog
 
-from coordinator.errors import CommandFailed, JournalOutage
-from coordinator.journal.etcd.model import Changed, Etcd, KeyValue, Reading
-from coordinator.journal.outage import RETRY_MAX_S, Outage
+from drumbeat.coordinator.errors import CommandFailed, JournalOutage
+from drumbeat.coordinator.journal.etcd.model import Changed, Etcd, KeyValue, Reading
+from drumbeat.coordinator.journal.outage import RETRY_MAX_S, Outage
 
 log = structlog.get_logger()
 

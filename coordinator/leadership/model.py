@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from coordinator.journal.etcd.model import Lease
+from drumbeat.coordinator.journal.etcd.model import Lease
 
 
 class Member(Struct, frozen=True):

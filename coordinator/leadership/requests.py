@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import (
     Delete,
     Get,
     IsCreated,
@@ -16,7 +16,7 @@ from coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
-from coordinator.leadership.model import Leader, Member
+from drumbeat.coordinator.leadership.model import Leader, Member
 
 
 def range_of(keys: Keys) -> tuple[str, str]:

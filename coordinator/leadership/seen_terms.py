@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from coordinator.errors import JournalUnusable
+from drumbeat.coordinator.errors import JournalUnusable
 
 FILE = "etcd.term"
 SET_BACK = (

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import structlog
 
-from coordinator import errors
-from coordinator.access.authority import Issuer, OwnAuthority, read_issuer
-from coordinator.access.server_identity import time_of_day
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import (
+from drumbeat.access.files import PEM_BYTES_MAX
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.authority import Issuer, OwnAuthority, read_issuer
+from drumbeat.coordinator.access.server_identity import time_of_day
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import (
     Etcd,
     Get,
     IsCreated,
@@ -23,8 +24,7 @@ from coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
-from coordinator.leadership.following import following
-from drumbeat.access.files import PEM_BYTES_MAX
+from drumbeat.coordinator.leadership.following import following
 
 log = structlog.get_logger()
 

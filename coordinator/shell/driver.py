@@ -13,9 +13,9 @@ from typing import Any, get_args
 import structlog
 from msgspec.structs import replace
 
-from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.core import effects as fx
-from coordinator.core.events import (
+from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import (
     CallNoted,
     DrainAsked,
     Event,
@@ -27,20 +27,20 @@ from coordinator.core.events import (
     TokenCreated,
     TokenRevoked,
 )
-from coordinator.core.model import KeptDrain
-from coordinator.core.progress import stragglers
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.reasons import CoordinatorHistory
-from coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
-from coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, Phase, RunState
-from coordinator.errors import CoordinatorError, JournalOutage
-from coordinator.journal.journal import Journal
-from coordinator.journal.outage import Outage
-from coordinator.limits import Limits
-from coordinator.shell.collecting.evidence import EvidenceTaker
-from coordinator.shell.collecting.logs import LogReaders
-from coordinator.shell.collecting.stacks import StackQuestions
-from coordinator.shell.turns import Queued, Turns
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.progress import stragglers
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
+from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
+from drumbeat.coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, Phase, RunState
+from drumbeat.coordinator.errors import CoordinatorError, JournalOutage
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.outage import Outage
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
+from drumbeat.coordinator.shell.collecting.logs import LogReaders
+from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
+from drumbeat.coordinator.shell.turns import Queued, Turns
 
 log = structlog.get_logger()
 

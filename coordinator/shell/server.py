@@ -17,33 +17,33 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from msgspec.structs import replace
 
-from coordinator.access.audit import Audit
-from coordinator.access.authentication import Authenticator, Open
-from coordinator.access.caller import LOCAL_ID, Caller
-from coordinator.access.certificate_roles import caller_of_names, names_of
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.access.token_table import KeptToken
-from coordinator.config import CoordinatorConfig
-from coordinator.core.model import Pace
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.records import CallKind
-from coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
-from coordinator.journal.journal import Journal
-from coordinator.shell.cluster.address import advertised
-from coordinator.shell.cluster.service import Alone, Cluster, ClusterService
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.query_service import Links
-from coordinator.shell.term import Term
-from coordinator.shell.transport.binding import bound
-from coordinator.shell.transport.interceptor import CallInterceptor, caller_of
-from coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 from drumbeat.access.local import INSECURE
 from drumbeat.access.token import NO_CA, Role, Token
 from drumbeat.command.console import close_console
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.authentication import Authenticator, Open
+from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
+from drumbeat.coordinator.access.certificate_roles import caller_of_names, names_of
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.core.model import Pace
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.shell.cluster.address import advertised
+from drumbeat.coordinator.shell.cluster.service import Alone, Cluster, ClusterService
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.query_service import Links
+from drumbeat.coordinator.shell.term import Term
+from drumbeat.coordinator.shell.transport.binding import bound
+from drumbeat.coordinator.shell.transport.interceptor import CallInterceptor, caller_of
+from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 
 if TYPE_CHECKING:
-    from coordinator.shell.tracing.exporter import Tracing
+    from drumbeat.coordinator.shell.tracing.exporter import Tracing
 
 log = structlog.get_logger()
 
@@ -334,7 +334,7 @@ def _tracing(config: CoordinatorConfig) -> Tracing | None:
     if config.otlp_endpoint is None:
         return None
     # Its packages are missing where nothing is to be told.
-    from coordinator.shell.tracing.exporter import Tracing  # noqa: PLC0415
+    from drumbeat.coordinator.shell.tracing.exporter import Tracing  # noqa: PLC0415
 
     return Tracing(config.otlp_endpoint)
 

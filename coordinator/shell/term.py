@@ -10,15 +10,15 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from coordinator.access.audit import Audit
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.errors import CoordinatorError
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.control_service import ControlService
-from coordinator.shell.services.query_service import Links, QueryService
-from coordinator.shell.services.sessions import Sessions
-from coordinator.shell.transport.interceptor import caller_of
-from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, Services
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.control_service import ControlService
+from drumbeat.coordinator.shell.services.query_service import Links, QueryService
+from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.transport.interceptor import caller_of
+from drumbeat.coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, Services
 
 
 class Term:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core import events as ev
-from coordinator.core.model import GroupState
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError, LimitReached, Unavailable
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core import events as ev
+from drumbeat.coordinator.core.model import GroupState
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import CoordinatorError, LimitReached, Unavailable
 
 # Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000

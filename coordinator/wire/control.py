@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from coordinator.access.caller import Caller
-from coordinator.access.token_table import KeptToken
-from coordinator.core.events import DrainAsked, TokenCreated
-from coordinator.core.model import KeptDrain
-from coordinator.errors import InvalidRequest
-from coordinator.wire.session import run_id_of
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.core.events import DrainAsked, TokenCreated
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.wire.session import run_id_of
 from drumbeat.durations import DURATION_MAX_S
 from drumbeat.format import one_line
 from drumbeat.mapping import duration, seconds_of

@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 
-from coordinator.core import model
-from coordinator.core.events import FailureReported
-from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
-from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
-from coordinator.errors import InvalidRequest
-from coordinator.limits import Limits
-from coordinator.wire.inprocess import interruption_of
+from drumbeat.coordinator.core import model
+from drumbeat.coordinator.core.events import FailureReported
+from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
+from drumbeat.coordinator.core.progress.worker_progress import (
+    SCOPE_BYTES_MAX,
+    Standing,
+    WorkerProgress,
+)
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.wire.inprocess import interruption_of
 from drumbeat.format import one_line
 from drumbeat.mapping import (
     Check,

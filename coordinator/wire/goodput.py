@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.progress.goodput import SECOND, Cause, Ledger, Part, Time, nanoseconds
-from coordinator.core.run.state import RunState
-from coordinator.wire.run_status import AnyRun
+from drumbeat.coordinator.core.progress.goodput import (
+    SECOND,
+    Cause,
+    Ledger,
+    Part,
+    Time,
+    nanoseconds,
+)
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.wire.run_status import AnyRun
 from drumbeat.v1 import query_pb2
 
 _KINDS = {part: query_pb2.PartKind.Value(f"PART_KIND_{part}") for part in Part}

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.rank_rules import RankRule, RuleKind
-from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
-from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
-from coordinator.core.model import DURATION_MAX_S
 from drumbeat import inprocess as values
+from drumbeat.coordinator.core.inprocess.rank_rules import RankRule, RuleKind
+from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
+from drumbeat.coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
+from drumbeat.coordinator.core.model import DURATION_MAX_S
 from drumbeat.mapping import MessageMapping, enum_table, seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.core import effects as fx
-from coordinator.core.model import AgentIdentity
-from coordinator.core.progress.log_reading import Brought, LogsAsked
-from coordinator.core.run.state import RunState
-from coordinator.errors import InvalidRequest
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import AgentIdentity
+from drumbeat.coordinator.core.progress.log_reading import Brought, LogsAsked
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2, session_pb2
 

@@ -8,8 +8,8 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 
-from coordinator.core.events import SessionOpened
-from coordinator.core.model import (
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     GroupState,
     HostMemory,
@@ -18,18 +18,23 @@ from coordinator.core.model import (
     Standby,
     WorkerMemory,
 )
-from coordinator.core.progress.behind import Laggard, Peers, laggards, peers_of
-from coordinator.core.progress.goodput import SECOND
-from coordinator.core.progress.overview import Glimpse, Growing, Overview
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.registry.remembered import id_and_generation
-from coordinator.core.run.records import HistoryEntry
-from coordinator.core.run.run import Run
-from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import InvalidRequest
-from coordinator.wire.failure import PROGRESS, hang_message, limits_message, verdict_message
-from coordinator.wire.session import SPEC
+from drumbeat.coordinator.core.progress.behind import Laggard, Peers, laggards, peers_of
+from drumbeat.coordinator.core.progress.goodput import SECOND
+from drumbeat.coordinator.core.progress.overview import Glimpse, Growing, Overview
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.registry.remembered import id_and_generation
+from drumbeat.coordinator.core.run.records import HistoryEntry
+from drumbeat.coordinator.core.run.run import Run
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.wire.failure import (
+    PROGRESS,
+    hang_message,
+    limits_message,
+    verdict_message,
+)
+from drumbeat.coordinator.wire.session import SPEC
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 

@@ -13,16 +13,21 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from msgspec import structs
 
-from coordinator import errors
-from coordinator.core import effects as fx
-from coordinator.core import model
-from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
-from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
-from coordinator.core.progress.notice import Leaving, NoticeKind, NoticeReport, PendingNotice
-from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
-from coordinator.wire import failure as failures
-from coordinator.wire import inprocess, logs, stacks
 from drumbeat import VERSION
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core import model
+from drumbeat.coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
+from drumbeat.coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
+from drumbeat.coordinator.core.progress.notice import (
+    Leaving,
+    NoticeKind,
+    NoticeReport,
+    PendingNotice,
+)
+from drumbeat.coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
+from drumbeat.coordinator.wire import failure as failures
+from drumbeat.coordinator.wire import inprocess, logs, stacks
 from drumbeat.format import one_line
 from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2

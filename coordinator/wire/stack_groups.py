@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
+from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
 from drumbeat.format import count, one_line, printable
 
 RANKS_NAMED_MAX = 4  # of a group are named with their hosts; more are shown as ranges

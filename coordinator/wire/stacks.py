@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.progress.stack_gathering import Answer, Found
-from coordinator.wire.failure import PROGRESS
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.progress.stack_gathering import Answer, Found
+from drumbeat.coordinator.wire.failure import PROGRESS
 from drumbeat.format import one_line, printable
 from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2, session_pb2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.core.model import Seat
-from coordinator.core.progress.stragglers import NAMED_MAX, Straggler
-from coordinator.core.run.state import RunState
-from coordinator.errors import InvalidRequest, UnknownRun
-from coordinator.wire.run_status import AnyRun
+from drumbeat.coordinator.core.model import Seat
+from drumbeat.coordinator.core.progress.stragglers import NAMED_MAX, Straggler
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
+from drumbeat.coordinator.wire.run_status import AnyRun
 from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2
 

@@ -245,11 +245,11 @@ def test_a_job_of_a_program_is_let_in_by_its_token(cluster: Cluster) -> None:
 
         given = config(1, token=Path(path).read_text(), **own)
         assert Path(path).read_text().split(".")[3] not in repr(given)
-        assert not any(agent.launch(given, work)())
+        assert not any(drumbeat.launch(given, work)())
         own["run_id"] = "other"
         try:
-            agent.launch(config(1, token_file=path, **own), work)()
-        except agent.errors.AccessRefused as error:
+            drumbeat.launch(config(1, token_file=path, **own), work)()
+        except drumbeat.agent.errors.AccessRefused as error:
             assert "the run run only" in str(error), error
         else:
             raise AssertionError("it is let in")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from coordinator.access.authority import FILE, Authority
-from coordinator.journal.sqlite import SqliteFile
+from drumbeat.coordinator.access.authority import FILE, Authority
+from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.certificates import CertificateAuthority
 from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, exit_all

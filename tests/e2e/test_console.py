@@ -26,7 +26,7 @@ FAILS = "raise ValueError('bo' + chr(7) + 'om')\n"
 
 
 def join(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "agent", "join", "--standalone", *arguments]
+    return [sys.executable, "-m", "drumbeat.agent", "join", "--standalone", *arguments]
 
 
 def written(directory: Path, text: str) -> str:

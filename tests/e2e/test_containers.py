@@ -25,7 +25,7 @@ def test_it_reaps_strangers_and_has_the_exit_codes_of_its_own_workers(cluster: C
     if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this process may make no namespace of processes")
     go_on = cluster.directory / "go"
-    agent = (sys.executable, "-m", "agent", "join", "--standalone", "--no-python")
+    agent = (sys.executable, "-m", "drumbeat.agent", "join", "--standalone", "--no-python")
     process = cluster.command("container", *NAMESPACE, *agent, "sh", "-c", WORKER, str(go_on))
     process.wait_for_line("up")
     (init,) = psutil.Process(process.pid).children()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.journal.sqlite import FILE, LAST_WRITE
 from drumbeat.access.token import Role
+from drumbeat.coordinator.journal.sqlite import FILE, LAST_WRITE
 from tests.support.cluster import DEADLINE_S, exit_all
 from tests.support.etcd import EtcdCluster, needs_etcd, program
 from tests.support.failover import Heads, Training

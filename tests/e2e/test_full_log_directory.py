@@ -29,7 +29,7 @@ def test_the_report_names_a_full_log_directory(cluster: Cluster, how: str) -> No
     script = cluster.directory / "filling.py"
     script.write_text(FILLING)
     options = ("--standalone", how, "3", "--log-dir", str(logs))
-    agent = (sys.executable, "-m", "agent", "join", *options, str(script))
+    agent = (sys.executable, "-m", "drumbeat.agent", "join", *options, str(script))
     process = cluster.command("agent", *mounting, *agent)
     assert process.wait() == 1, process.log()
     full = f"the file system of the log directory {logs} is full: 0 bytes and "

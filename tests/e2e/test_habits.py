@@ -90,8 +90,9 @@ def test_ctrl_z_suspends_nothing_and_says_so(script: Path) -> None:
 
 @pytest.fixture
 def shadowed(tmp_path: Path) -> Path:
-    """A folder of a user with our names in it: as packages, and as a module."""
-    for name in ("agent", "worker_sdk", "drumbeat"):
+    """A folder of a user with our commands' names in it, and a clone of our repository."""
+    (tmp_path / "drumbeat").mkdir()
+    for name in ("agent",):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"WHOSE = 'the user, {name}'\n")
     (tmp_path / "coordinator.py").write_text("WHOSE = 'the user, coordinator'\n")
@@ -102,9 +103,7 @@ def shadowed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", [[], ["--max-restarts", "1", "--tee", "3"]])
-def test_our_commands_start_ours_and_workers_find_what_their_user_means(
-    shadowed: Path, mode: list[str]
-) -> None:
+def test_folders_of_a_user_may_be_called_as_our_commands(shadowed: Path, mode: list[str]) -> None:
     """With PYTHONPATH=. everything of theirs comes first for Python."""
     run = subprocess.run(
         [AGENT, "join", *mode, "train.py"],
@@ -119,7 +118,7 @@ def test_our_commands_start_ours_and_workers_find_what_their_user_means(
     assert "the user, agent + the user, coordinator" in run.stdout
 
 
-def test_the_coordinators_command_starts_ours_too(shadowed: Path) -> None:
+def test_the_coordinators_command_starts_beside_such_a_folder(shadowed: Path) -> None:
     run = subprocess.run(
         [AGENT.with_name("coordinator"), "serve", "--help"],
         cwd=shadowed,

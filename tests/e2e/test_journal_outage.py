@@ -88,7 +88,7 @@ def test_a_coordinator_told_to_end_while_its_disk_is_full_ends(cluster: Cluster)
 
 
 def test_a_start_without_room_says_what_to_do(tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "coordinator", "serve", "--port", "0")
+    command = (sys.executable, "-m", "drumbeat.coordinator", "serve", "--port", "0")
     script = 'ulimit -f 0; exec "$@"'
     done = subprocess.run(
         ["sh", "-c", script, "sh", *command, "--state-dir", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""``agent.launch``: functions and commands as jobs, from programs and notebooks.
+"""``drumbeat.launch``: functions and commands as jobs, from programs and notebooks.
 
 Each test runs a program of its own, so that functions are those of a script's ``__main__``.
 """
@@ -41,7 +41,7 @@ def test_values_return_by_rank(cluster: Cluster) -> None:
             rank = int(os.environ["RANK"])
             return Shard(bytes([start + rank * FACTOR]) * 20_000_000)
 
-        values = agent.launch(config(), work)(7)
+        values = drumbeat.launch(config(), work)(7)
         assert list(values) == [0, 1]
         assert values[1] == Shard(bytes([10]) * 20_000_000)
         assert values[0].data[:2] == bytes([7, 7])
@@ -61,11 +61,11 @@ def test_lambdas_closures_and_functions_of_modules(cluster: Cluster) -> None:
                 return x + offset + mine.twice(1)
             return add
 
-        assert agent.launch(config(), lambda x: x * 2)(4) == {0: 8, 1: 8}
-        assert agent.launch(config(1), made(5))(1) == {0: 8}
-        assert agent.elastic_launch(config(1), mine.twice)(3) == {0: 6}
-        assert agent.launch(config(1), lambda: sys.argv[1:])() == {0: ["--mine"]}
-        assert agent.launch(config(1), lambda: sys.exit(0))() == {0: None}
+        assert drumbeat.launch(config(), lambda x: x * 2)(4) == {0: 8, 1: 8}
+        assert drumbeat.launch(config(1), made(5))(1) == {0: 8}
+        assert drumbeat.elastic_launch(config(1), mine.twice)(3) == {0: 6}
+        assert drumbeat.launch(config(1), lambda: sys.argv[1:])() == {0: ["--mine"]}
+        assert drumbeat.launch(config(1), lambda: sys.exit(0))() == {0: None}
         """,
         "--mine",
     )
@@ -83,7 +83,7 @@ def test_a_folder_called_agent_belongs_to_the_user(cluster: Cluster) -> None:
             return theirs.NAME
 
         sys.path.insert(0, "place")
-        assert agent.launch(config(1), work)() == {0: "theirs"}
+        assert drumbeat.launch(config(1), work)() == {0: "theirs"}
         """,
     )
 
@@ -99,7 +99,7 @@ def test_a_notebook_cell(cluster: Cluster) -> None:
         def work(x):
             return x + int(os.environ["RANK"])
 
-        values = agent.launch(config(), work)(1)
+        values = drumbeat.launch(config(), work)(1)
         """
 
         async def kernel():
@@ -118,11 +118,11 @@ def test_a_command_has_no_values(cluster: Cluster) -> None:
         """
         from pathlib import Path
         code = "import os, sys, pathlib; pathlib.Path(os.environ['RANK']).write_text(sys.argv[1])"
-        assert agent.launch(config(), sys.executable)("-c", code, 5) == {0: None, 1: None}
+        assert drumbeat.launch(config(), sys.executable)("-c", code, 5) == {0: None, 1: None}
         assert Path("1").read_text() == "5"
-        assert agent.launch_agent(config(), "true", []) == {0: None, 1: None}
+        assert drumbeat.launch_agent(config(), "true", []) == {0: None, 1: None}
         try:
-            agent.launch(config(), "no-such-program")()
+            drumbeat.launch(config(), "no-such-program")()
         except AgentError as error:
             assert "there is no such program on PATH" in str(error)
         """,
@@ -138,7 +138,7 @@ def test_an_exception_is_the_root_cause(cluster: Cluster) -> None:
                 raise ValueError("no such shard")
             time.sleep(600)
 
-        error = failure_of(agent.launch(config(), work))
+        error = failure_of(drumbeat.launch(config(), work))
         assert list(error.failures) == [1]
         rank, failure = error.get_first_failure()
         assert (rank, failure.local_rank, failure.exitcode) == (1, 1, 1)
@@ -156,9 +156,9 @@ def test_exit_codes_and_signals(cluster: Cluster) -> None:
     run(
         cluster,
         """
-        error = failure_of(agent.launch(config(1), lambda: sys.exit(7)))
+        error = failure_of(drumbeat.launch(config(1), lambda: sys.exit(7)))
         assert error.failures[0].exitcode == 7
-        error = failure_of(agent.launch(config(1), lambda: os.kill(os.getpid(), 9)))
+        error = failure_of(drumbeat.launch(config(1), lambda: os.kill(os.getpid(), 9)))
         assert error.failures[0].exitcode == -9
         assert error.failures[0].signal_name() == "SIGKILL"
         """,
@@ -176,8 +176,8 @@ def test_what_fails_first_may_succeed_after_a_restart(cluster: Cluster) -> None:
                 raise RuntimeError(f"failed at {count}")
             return count
 
-        assert agent.launch(config(max_restarts=2), work)(1) == {0: 1, 1: 1}
-        error = failure_of(agent.launch(config(max_restarts=1), work), 9)
+        assert drumbeat.launch(config(max_restarts=2), work)(1) == {0: 1, 1: 1}
+        error = failure_of(drumbeat.launch(config(max_restarts=1), work), 9)
         assert "failed at 1" in str(error)
         """,
     )
@@ -189,12 +189,12 @@ def test_what_cannot_be_pickled_is_said(cluster: Cluster) -> None:
         cluster,
         """
         try:
-            agent.launch(config(), print)(threading.Lock())
+            drumbeat.launch(config(), print)(threading.Lock())
         except AgentError as error:
             assert "print or its arguments cannot be handed to workers: TypeError" in str(error)
         else:
             raise AssertionError("a lock was handed over")
-        error = failure_of(agent.launch(config(1), lambda: threading.Lock()))
+        error = failure_of(drumbeat.launch(config(1), lambda: threading.Lock()))
         assert "the return value, a lock, cannot be pickled" in str(error)
         """,
     )
@@ -212,7 +212,7 @@ def test_a_value_that_cannot_be_read_is_said(cluster: Cluster) -> None:
                 return breaks, ()
 
         try:
-            agent.launch(config(1), lambda: Odd())()
+            drumbeat.launch(config(1), lambda: Odd())()
         except AgentError as error:
             text = "the return value of rank 0 cannot be read here: OSError: not here"
             assert str(error) == text, error
@@ -238,7 +238,7 @@ def test_an_interrupt_stops_the_workers_first(cluster: Cluster) -> None:
             before = signal.default_int_handler
             signal.signal(signal.SIGINT, before)
             try:
-                agent.launch(config(), work)()
+                drumbeat.launch(config(), work)()
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
             assert signal.getsignal(signal.SIGINT) is before
@@ -263,7 +263,7 @@ def test_the_workers_end_with_the_program(cluster: Cluster) -> None:
                 say("working")
                 time.sleep(600)
 
-            agent.launch(config(), work)()
+            drumbeat.launch(config(), work)()
             """
         )
     )
@@ -284,7 +284,7 @@ def test_a_killed_agent_is_told(cluster: Cluster) -> None:
             time.sleep(600)
 
         try:
-            agent.launch(config(1), work)(os.getpid())
+            drumbeat.launch(config(1), work)(os.getpid())
         except AgentError as error:
             assert "the agent's process was ended by SIGKILL" in str(error)
         else:
@@ -306,7 +306,7 @@ def test_two_launches_at_once_in_threads(cluster: Cluster) -> None:
 
         os.mkfifo("meeting")
         with ThreadPoolExecutor(2) as pool:
-            assert [*pool.map(agent.launch(config(1), work), "rw")] == [{0: "r"}, {0: "w"}]
+            assert [*pool.map(drumbeat.launch(config(1), work), "rw")] == [{0: "r"}, {0: "w"}]
         """,
     )
 
@@ -320,7 +320,7 @@ def test_no_child_or_variable_of_the_program_is_touched(cluster: Cluster) -> Non
         os.environ["DRUMBEAT_COORDINATOR"] = "nowhere:1"
         before = dict(os.environ)
         child = subprocess.Popen(["sleep", "600"])
-        assert agent.launch(config(1), lambda: 1)() == {0: 1}
+        assert drumbeat.launch(config(1), lambda: 1)() == {0: 1}
         assert child.poll() is None and dict(os.environ) == before
         assert threading.active_count() == 1
         child.kill()
@@ -336,8 +336,8 @@ def test_importing_the_package_stays_light(cluster: Cluster) -> None:
         """
         import subprocess
         code = (
-            "import agent, sys; "
-            "print({'cloudpickle', 'click', 'grpc', 'asyncio', 'agent.launching'} & {*sys.modules})"
+            "import drumbeat, sys; "
+            "print({'cloudpickle', 'click', 'grpc', 'asyncio', 'drumbeat.agent'} & {*sys.modules})"
         )
         assert subprocess.check_output([sys.executable, "-P", "-c", code]) == b"set()\\n"
         """,
@@ -351,8 +351,8 @@ def work(x):
         raise ValueError(f"rank {rank} is bad")
     return rank, int(os.environ["WORLD_SIZE"])
 
-job = agent.launch(
-    agent.LaunchConfig(
+job = drumbeat.launch(
+    drumbeat.LaunchConfig(
         2, 2, 2, coordinator=sys.argv[1], run_id=sys.argv[2], max_restarts=0, join_timeout=30
     ),
     work,
@@ -388,12 +388,12 @@ def test_errors_of_the_agent_are_raised(cluster: Cluster) -> None:
     """No coordinator listens there; no other agent comes, also to a second run of the name."""
     coordinator = cluster.coordinator()
     text = """
-        from agent.errors import CoordinatorUnreachable, RunFailed
+        from drumbeat.agent.errors import CoordinatorUnreachable, RunFailed
 
         def raised_by(**more):
             given = {"coordinator": sys.argv[1], "run_id": "r", "join_timeout": 1.5, **more}
             try:
-                agent.launch(agent.LaunchConfig(2, 2, 1, **given), lambda: None)()
+                drumbeat.launch(drumbeat.LaunchConfig(2, 2, 1, **given), lambda: None)()
             except AgentError as error:
                 return error
 
@@ -434,7 +434,7 @@ def test_torch_reduces_between_functions(cluster: Cluster) -> None:
             gc.collect()
             return int(total), grad
 
-        values = agent.launch(config(), work)(10)
+        values = drumbeat.launch(config(), work)(10)
         assert [value[0] for value in values.values()] == [21, 21]
         assert values[0][1] == values[1][1] == 0.5
         """,

@@ -1,4 +1,4 @@
-"""Files of workers of ``agent.launch``: their errors, and their output."""
+"""Files of workers of ``drumbeat.launch``: their errors, and their output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_error_file_of_a_worker_is_there_and_recorded_further_out(cluster: C
 
         os.environ["TORCHELASTIC_ERROR_FILE"] = own = os.path.abspath("own.json")
         for more in ({"log_dir": "logs"}, {}):
-            error = failure_of(record(agent.launch(config(1, **more), work)))
+            error = failure_of(record(drumbeat.launch(config(1, **more), work)))
             failure = error.failures[0]
             inner = json.load(open(own))["message"]
             assert inner["message"] == "ValueError: no such shard", inner
@@ -48,15 +48,15 @@ def test_output_goes_where_the_program_says(cluster: Cluster) -> None:
         cluster,
         """
         from pathlib import Path
-        from agent.errors import LogsSpecsUnusable
-        from agent.multiprocessing import DefaultLogsSpecs, Std
+        from drumbeat.agent.errors import LogsSpecsUnusable
+        from drumbeat.agent.multiprocessing import DefaultLogsSpecs, Std
 
         def work():
             print(f"line of {os.environ['RANK']}")
 
         more = dict(log_dir="kept", tee=Std.OUT, local_ranks_filter=[0])
         prefix = dict(log_line_prefix_template="<${rank}>", duplicate_stdout_filters=["of 0"])
-        agent.launch(config(**more, **prefix), work)()
+        drumbeat.launch(config(**more, **prefix), work)()
         (kept,) = Path("kept").glob("*/attempt_0")
         assert (kept / "1" / "stdout.log").read_text() == "line of 1\\n"
         assert (kept / "filtered_stdout.log").read_text() == "<0>line of 0\\n"
@@ -67,7 +67,7 @@ def test_output_goes_where_the_program_says(cluster: Cluster) -> None:
                 dest.stdouts = {rank: f"mine-{rank}" for rank in envs}
                 return dest
 
-        agent.launch(config(logs_specs=Mine("of-mine", redirects=Std.ALL)), work)()
+        drumbeat.launch(config(logs_specs=Mine("of-mine", redirects=Std.ALL)), work)()
         assert Path("mine-1").read_text() == "line of 1\\n"
 
         class Broken(Mine):
@@ -75,7 +75,7 @@ def test_output_goes_where_the_program_says(cluster: Cluster) -> None:
                 return int, ("no number",)
 
         try:
-            agent.launch(config(logs_specs=Broken("broken")), work)()
+            drumbeat.launch(config(logs_specs=Broken("broken")), work)()
         except LogsSpecsUnusable as error:
             assert "the logs specs Broken cannot be used: ValueError: invalid" in str(error)
         else:

@@ -156,7 +156,7 @@ def test_a_killed_standalone_agent_leaves_no_worker(cluster: Cluster) -> None:
 def test_an_agent_within_a_worker_has_a_run_of_its_own(cluster: Cluster) -> None:
     """Launchers nest: nothing of the outer run leaks into the inner one."""
     server = cluster.worker_server()
-    inner = ("-m", "agent", "join", "--standalone", *server.command)
+    inner = ("-m", "drumbeat.agent", "join", "--standalone", *server.command)
     agent = cluster.agent(
         *("--standalone", "--nproc-per-node", "2", *inner),
         env={"DRUMBEAT_MAX_RESTARTS": "2", "DRUMBEAT_RUN_ID": "outer"},

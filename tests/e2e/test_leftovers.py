@@ -17,8 +17,8 @@ pytestmark = pytest.mark.e2e
 LEAVING = """
 import os, subprocess, sys, time
 if sys.argv[1] == "nested":
-    argv = [sys.executable, "-m", "agent", "join", "--standalone", "--no-python", "sh", "-c",
-            "echo $$ >&2; exec sleep 1000"]
+    argv = [sys.executable, "-m", "drumbeat.agent", "join", "--standalone", "--no-python",
+            "sh", "-c", "echo $$ >&2; exec sleep 1000"]
 else:
     argv = ["sh", "-c", "echo $$ >&2; exec sleep 1000"]
 subprocess.Popen(argv, start_new_session=True)

@@ -31,7 +31,7 @@ for step in range(1, 101):
         sys.stderr.write(f"warning {step}\\n")
 """
 STEPS = r"round 0: 1 agent, step \d+ of 100, [0-9.]+ steps/s, \d+ (s|ms) left"
-JOIN = [sys.executable, "-m", "agent", "join"]
+JOIN = [sys.executable, "-m", "drumbeat.agent", "join"]
 
 
 def environment(cluster: Cluster) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Joined:
                 "PYTHONPATH": f"{ROOT}:{folder}",
                 **(env or {}),
             }
-            command = (sys.executable, "-m", "agent", "join", "--standalone")
+            command = (sys.executable, "-m", "drumbeat.agent", "join", "--standalone")
             argv = [*command, "--log-format", "json", *options]
             done = subprocess.run(
                 [*argv, str(folder / "train.py")],
@@ -219,7 +219,14 @@ def test_on_a_terminal_stderr_is_a_terminal(tmp_path: Path) -> None:
     reader = threading.Thread(target=read)
     with Cluster() as cluster:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agent", "join", "--standalone", str(tmp_path / "train.py")],
+            [
+                sys.executable,
+                "-m",
+                "drumbeat.agent",
+                "join",
+                "--standalone",
+                str(tmp_path / "train.py"),
+            ],
             env=cluster.environment(),
             cwd=ROOT,
             stderr=slave,
@@ -246,7 +253,7 @@ def test_a_fast_worker_does_not_wait_for_a_console_that_nobody_reads(tmp_path: P
     )
     fd = os.open(done, os.O_RDONLY | os.O_NONBLOCK)
     with Cluster() as cluster:
-        argv = [sys.executable, "-m", "agent", "join", "--standalone", "-t", "1"]
+        argv = [sys.executable, "-m", "drumbeat.agent", "join", "--standalone", "-t", "1"]
         process = subprocess.Popen(
             [*argv, "--log-dir", str(tmp_path), str(tmp_path / "train.py")],
             env=cluster.environment(),
@@ -297,7 +304,7 @@ def test_rounds_do_not_mix(tmp_path: Path) -> None:
 
 SPECS = """
 import os
-from agent.multiprocessing import LogsDest, LogsSpecs, Std
+from drumbeat.agent.multiprocessing import LogsDest, LogsSpecs, Std
 
 class Flat(LogsSpecs):
     '''One folder, files by rank.'''
@@ -385,7 +392,7 @@ def test_lines_of_both_streams_are_whole_in_one_file(cluster: Cluster) -> None:
         "    print('a line of stderr', file=sys.stderr, flush=True)\n"
         "    print(number, end='}\\n', flush=True)\n"
     )
-    join = f"exec '{sys.executable}' -m agent join --standalone '{script}' > '{out}' 2>&1"
+    join = f"exec '{sys.executable}' -m drumbeat.agent join --standalone '{script}' > '{out}' 2>&1"
     assert cluster.command("agent", "sh", "-c", join).wait() == 0
     lines = out.read_text().splitlines()
     assert [line for line in lines if "{" in line] == [f'{{"step": {i}}}' for i in range(100)]

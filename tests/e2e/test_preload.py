@@ -66,7 +66,7 @@ def test_functions_find_modules_preloaded_too(cluster: Cluster) -> None:
             import heavy
             return is_warm, heavy.importer != os.getpid()
 
-        values = agent.launch(config(preload=["heavy"]), work)()
+        values = drumbeat.launch(config(preload=["heavy"]), work)()
         assert values == {0: (True, True), 1: (True, True)}, values
         """,
     )

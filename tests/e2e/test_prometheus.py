@@ -86,7 +86,7 @@ async def agent_of(served: Site, port: int, directory: Path) -> list[str]:
     secret.write_text("of-all-agents\n")
     secret.chmod(0o600)
     return [
-        sys.executable, "-m", "agent", "join", "--coordinator", f"127.0.0.1:{served.port}",
+        sys.executable, "-m", "drumbeat.agent", "join", "--coordinator", f"127.0.0.1:{served.port}",
         "--token-file", str(token), "--run-id", "job", "--nproc-per-node", "2",
         "--metrics-port", str(port), "--metrics-cert", cert, "--metrics-key", key,
         "--metrics-token-file", str(secret), str(directory / "train.py"),

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.access.calls import call_channel
-from coordinator.errors import CallFailed
 from drumbeat.access import diagnosis, local
 from drumbeat.access.certificates import SERVER_NAME
 from drumbeat.access.client import Credentials, credentials
 from drumbeat.access.settings import AccessSettings
+from drumbeat.coordinator.access.calls import call_channel
+from drumbeat.coordinator.errors import CallFailed
 from tests.support.certificates import DAY, CertificateAuthority, Pair
 
 if TYPE_CHECKING:

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.settings.kinds import NumaMode
-from agent.workers.devices.binding import bind_workers, parse_cpu_list
-from agent.workers.devices.host import read_topology
-from agent.workers.supervisor.messages import Command, StartWorkers, WorkerExited, WorkerStart
-from agent.workers.supervisor.protocol import Decoder, ProtocolError, encode
+from drumbeat.agent.settings.kinds import NumaMode
+from drumbeat.agent.workers.devices.binding import bind_workers, parse_cpu_list
+from drumbeat.agent.workers.devices.host import read_topology
+from drumbeat.agent.workers.supervisor.messages import (
+    Command,
+    StartWorkers,
+    WorkerExited,
+    WorkerStart,
+)
+from drumbeat.agent.workers.supervisor.protocol import Decoder, ProtocolError, encode
 from tests.support.supervision import DEADLINE_S, Mailbox, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +89,7 @@ def agent(folder: Path, script: str, *options: str, has_driver: bool = True) -> 
         (folder / "lib" / "pynvml.py").write_text(PYNVML)
     kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     done = subprocess.run(
-        [sys.executable, "-m", "agent", "join", "--standalone", "--log-format", "json",
+        [sys.executable, "-m", "drumbeat.agent", "join", "--standalone", "--log-format", "json",
          "--log-level", "debug", *options, str(folder / "train.py"), str(folder / "said")],
         cwd=ROOT,
         env={

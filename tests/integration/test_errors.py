@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 90.0
 
-AGENT = (sys.executable, "-m", "agent", "join", "--standalone")
+AGENT = (sys.executable, "-m", "drumbeat.agent", "join", "--standalone")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 
 
@@ -207,7 +207,7 @@ def test_an_outer_report_shows_the_innermost_cause(
 
 
 def test_an_agents_own_error_is_the_cause_further_out(tmp_path: Path) -> None:
-    join = (sys.executable, "-m", "agent", "join", "--coordinator", "127.0.0.1:9")
+    join = (sys.executable, "-m", "drumbeat.agent", "join", "--coordinator", "127.0.0.1:9")
     inner = (*join, "--join-timeout", "0.1s", script(tmp_path, "pass"))
     report = report_of(run(*AGENT, "--no-python", *inner, cwd=tmp_path))
     assert "ended by  : exit code 3 (pid " in report

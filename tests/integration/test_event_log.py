@@ -55,7 +55,7 @@ def join(
     path = os.pathsep.join(filter(None, (str(directory), kept.get("PYTHONPATH"))))
     return subprocess.run(
         [
-            sys.executable, "-m", "agent", "join", "--standalone", "--run-id", "job",
+            sys.executable, "-m", "drumbeat.agent", "join", "--standalone", "--run-id", "job",
             "--nproc-per-node", "2", "--log-format", "json", *options, "train.py", *arguments,
         ],
         cwd=directory,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.multiprocessing import DefaultLogsSpecs, start_processes
 from drumbeat.access.token import Role, Token
+from drumbeat.agent.multiprocessing import DefaultLogsSpecs, start_processes
 from tests.support.waiting import MS
 
 DEADLINE_S = 30_000 * MS

@@ -28,7 +28,7 @@ def run(
     folder: Path, how: str, limit_s: float = 0.3, *options: str
 ) -> subprocess.CompletedProcess[str]:
     path = str(ROOT)
-    argv = [sys.executable, "-m", "agent", "join", "--standalone", "--log-format", "json"]
+    argv = [sys.executable, "-m", "drumbeat.agent", "join", "--standalone", "--log-format", "json"]
     finished = subprocess.run(
         [*argv, *options, "-m", WORKER, how, str(limit_s)],
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": ""},

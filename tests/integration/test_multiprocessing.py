@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.multiprocessing import (
+from drumbeat.agent.multiprocessing import (
     DefaultLogsSpecs,
     MultiprocessContext,
     PContext,
@@ -103,7 +103,9 @@ def all_gone(pids: Iterable[int]) -> bool:
 def launcher(body: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a launcher of its own, whose main module is a file as anybody's."""
     script = tmp_path / "launcher.py"
-    imports = "from agent.multiprocessing import *\nfrom tests.support import entrypoints\n"
+    imports = (
+        "from drumbeat.agent.multiprocessing import *\nfrom tests.support import entrypoints\n"
+    )
     script.write_text(
         f"import os, sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{imports}"
         f"def main():\n    {body}\nif __name__ == '__main__':\n    main()\n"

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.multiprocessing import (
+from drumbeat.agent.multiprocessing import (
     DefaultLogsSpecs,
     PContext,
     RunProcsResult,
@@ -81,7 +81,7 @@ def test_no_workers_are_done_at_once(tmp_path: Path) -> None:
 def test_arguments_are_those_of_torch(name: str) -> None:
     """Names, order and defaults, so that only the import has to be changed."""
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
-    ours = sys.modules["agent.multiprocessing"]
+    ours = sys.modules["drumbeat.agent.multiprocessing"]
 
     def arguments(package: Any) -> list[tuple[str, object]]:
         signature = inspect.signature(operator.attrgetter(name)(package))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.output import streams
-from agent.workers.output.lines import LAST_BYTES_MAX, LINE_BYTES_MAX
-from agent.workers.output.streams import OutputPipe
-from agent.workers.output.tail import Tail
-from agent.workers.supervisor.messages import WorkerStart
-from agent.workers.supervisor.spawner import opened_outputs
+from drumbeat.agent.workers.output import streams
+from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, LINE_BYTES_MAX
+from drumbeat.agent.workers.output.streams import OutputPipe
+from drumbeat.agent.workers.output.tail import Tail
+from drumbeat.agent.workers.supervisor.messages import WorkerStart
+from drumbeat.agent.workers.supervisor.spawner import opened_outputs
 from tests.support.full_disk import DEVICE, FullDisk
 from tests.support.waiting import MS, wait_until_sync
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor.messages import (
     Command,
     StartWorkers,
     StopWorkers,
@@ -23,7 +23,7 @@ from agent.workers.supervisor.messages import (
     WorkersStarted,
     WorkersStopped,
 )
-from agent.workers.supervisor.protocol import Decoder, encode
+from drumbeat.agent.workers.supervisor.protocol import Decoder, encode
 from tests.support.supervision import (
     DEADLINE_S,
     SLACK,

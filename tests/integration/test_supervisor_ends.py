@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.launch import launch_early, take_supervisor
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
+from drumbeat.agent.workers.supervisor.launch import launch_early, take_supervisor
+from drumbeat.agent.workers.supervisor.messages import (
     KillWorkers,
     StartWorkers,
     WorkerExited,
@@ -26,9 +26,9 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from agent.workers.supervisor.process import Supervisor
-from agent.workers.supervisor.process_tree import kill_descendants, list_children
-from agent.workers.supervisor.protocol import encode
+from drumbeat.agent.workers.supervisor.process import Supervisor
+from drumbeat.agent.workers.supervisor.process_tree import kill_descendants, list_children
+from drumbeat.agent.workers.supervisor.protocol import encode
 from tests.support.supervision import (
     Harness,
     Mailbox,
@@ -272,7 +272,7 @@ async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox)
 
 
 async def test_a_supervisor_imports_little() -> None:
-    code = "import agent.workers.supervisor.process, sys; print(' '.join(sys.modules))"
+    code = "import drumbeat.agent.workers.supervisor.process, sys; print(' '.join(sys.modules))"
     out = await asyncio.to_thread(
         subprocess.check_output, [sys.executable, "-P", "-c", code], text=True
     )

@@ -16,8 +16,8 @@ from typing import Self
 
 import pytest
 
-from agent.workers.output import streams, tail
-from agent.workers.output.tail import Tail
+from drumbeat.agent.workers.output import streams, tail
+from drumbeat.agent.workers.output.tail import Tail
 from tests.support.waiting import MS, wait_until_sync
 
 DEADLINE_S = 20_000 * MS
@@ -240,7 +240,7 @@ def test_a_huge_line_takes_little_memory(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         script = (
             "import sys\n"
-            "from agent.workers.output.tail import Tail\n"
+            "from drumbeat.agent.workers.output.tail import Tail\n"
             "following = Tail()\n"
             "following.add(sys.argv[1], 1)\n"
             "following.close()\n"

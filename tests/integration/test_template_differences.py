@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor.messages import (
     TemplateNews,
     TemplateReported,
     WorkerExited,

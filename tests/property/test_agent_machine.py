@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     DeadlineReached,
     PortReserved,
     SessionLost,
@@ -23,8 +23,8 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
-from agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.model import Assignment, Exit, GroupState, Standby, Stop
+from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.command.leader_search import REDIRECTS_MAX, Outcome
 from drumbeat.inprocess import InterruptionKind
 from tests.support.agents import CONFIG, NOW, PACE, WORKERS, an_assignment, desired
@@ -43,8 +43,8 @@ from tests.support.orders import orders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.core.events import Event, WorkerStep
-    from agent.core.model import Beat
+    from drumbeat.agent.core.events import Event, WorkerStep
+    from drumbeat.agent.core.model import Beat
     from drumbeat.inprocess import InprocessDirective
 
 

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import pytest
 
-from coordinator.core.membership.leases import Birth, Presence
-from coordinator.core.model import Round, Seat
-from coordinator.core.progress.behind import (
+from drumbeat.coordinator.core.membership.leases import Birth, Presence
+from drumbeat.coordinator.core.model import Round, Seat
+from drumbeat.coordinator.core.progress.behind import (
     LONGEST_STEPS,
     STAY_LEAST_S,
     USUAL_STEPS,
     laggards,
     peers_of,
 )
-from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from tests.support.orders import FEW
 from tests.support.world import an_agent
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core.failures.hang_diagnosis import diagnose
-from coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
-from coordinator.core.model import ExpiredLimit, HangKind
+from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose
+from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
+from drumbeat.coordinator.core.model import ExpiredLimit, HangKind
 from tests.support.hangs import (
     ALL_REDUCE,
     BACKWARD,

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from agent.core import effects as fx
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     DeadlineReached,
     PortReserved,
     SessionWelcomed,
     WorkersStarted,
 )
-from agent.core.model import GroupState, InprocessReport, WorkerOrder, WorkerStep
-from agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.model import GroupState, InprocessReport, WorkerOrder, WorkerStep
+from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,
@@ -45,8 +45,8 @@ from tests.support.orders import orders
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.core.events import Event
-    from agent.core.model import Beat
+    from drumbeat.agent.core.events import Event
+    from drumbeat.agent.core.model import Beat
 
 WORKERS = 3
 CALLS_MAX = 2

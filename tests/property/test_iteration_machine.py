@@ -21,15 +21,15 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule
+from drumbeat.coordinator.core.inprocess.records import (
     InprocessReport,
     InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
 )
-from coordinator.core.phases.rendezvous import GiveUp
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,

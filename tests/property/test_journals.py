@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.effects import KeepForgets
-from coordinator.errors import JournalOutage, LostLeadership
-from coordinator.journal.etcd import batches, layout
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.journal.etcd.contents import read_contents
-from coordinator.journal.etcd.journal import EtcdJournal
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.journal import Journal
-from coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.core.effects import KeepForgets
+from drumbeat.coordinator.errors import JournalOutage, LostLeadership
+from drumbeat.coordinator.journal.etcd import batches, layout
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.contents import read_contents
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdModel, Fault
 from tests.support.orders import orders
@@ -32,7 +32,7 @@ from tests.support.stories import KINDS, NAMES, Story, lead, shown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from coordinator.journal.etcd.model import Etcd, Outcome, Transaction
+    from drumbeat.coordinator.journal.etcd.model import Etcd, Outcome, Transaction
     from tests.support.etcd_model import EtcdClientModel
 
 KEYS = Keys("test")
@@ -47,7 +47,7 @@ FAULTS = st.lists(st.none() | st.sampled_from(LOSSES), max_size=30)
 def _small_parts() -> Iterator[None]:
     """Let snapshots be due soon, and values and batches be large soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 4)
+        patch.setattr("drumbeat.coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 4)
         patch.setattr(layout, "PART_BYTES_MAX", 500)
         patch.setattr(batches, "BYTES_MAX", 700)
         patch.setattr(batches, "OPERATIONS_MAX", 4)
@@ -99,7 +99,7 @@ def test_on_the_model_of_etcd(numbers: list[list[int]]) -> None:
 
 @needs_etcd
 def test_on_etcd(etcd: EtcdCluster) -> None:
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
     async def check_with_a_client(numbers: list[list[int]]) -> None:
         address = parse_etcd_address(etcd.url(etcd.new_prefix()))

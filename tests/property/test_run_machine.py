@@ -19,16 +19,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DrainAsked, RestartAsked, StopAsked
-from coordinator.core.inprocess.records import InprocessSpec
-from coordinator.core.model import GroupState, Verdict, VerdictCause
-from coordinator.core.policy import Policy
-from coordinator.core.progress.adaptive_timeouts import Observation
-from coordinator.core.progress.notice import NoticeReport
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.run.records import RunEnded
-from coordinator.core.run.state import Phase as RunPhase
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DrainAsked, RestartAsked, StopAsked
+from drumbeat.coordinator.core.inprocess.records import InprocessSpec
+from drumbeat.coordinator.core.model import GroupState, Verdict, VerdictCause
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.adaptive_timeouts import Observation
+from drumbeat.coordinator.core.progress.notice import NoticeReport
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.run.records import RunEnded
+from drumbeat.coordinator.core.run.state import Phase as RunPhase
 from tests.support.journal import fold
 from tests.support.operator import ask
 from tests.support.orders import orders

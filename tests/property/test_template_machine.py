@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.workers.supervisor import template_keeper as tk
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor import template_keeper as tk
+from drumbeat.agent.workers.supervisor.messages import (
     KillWorkers,
     Preload,
     StartWorkers,
@@ -14,7 +14,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from agent.workers.supervisor.template_keeper import TemplateKeeper, Warmth
+from drumbeat.agent.workers.supervisor.template_keeper import TemplateKeeper, Warmth
 from tests.support.orders import orders
 
 PRELOAD = Preload(argv=("x",), env={}, modules=("m",), timeout_s=5.0)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from coordinator import errors
-from coordinator.access.token_table import KeptToken, TokenTable, secret_sha256
-from coordinator.access.tokens import Tokens
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
-from coordinator.core.policy import Policy
 from drumbeat.access.token import Role, Token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.token_table import KeptToken, TokenTable, secret_sha256
+from drumbeat.coordinator.access.tokens import Tokens
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
+from drumbeat.coordinator.core.policy import Policy
 from tests.support.orders import orders
 
 POLICY = Policy(tokens_max=4, tokens_ended_max=3)

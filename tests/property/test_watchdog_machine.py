@@ -8,8 +8,8 @@ from typing import cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.watchdog.core import model as fx
-from agent.watchdog.core.model import (
+from drumbeat.agent.watchdog.core import model as fx
+from drumbeat.agent.watchdog.core.model import (
     BoardRead,
     DeadlineReached,
     Event,
@@ -23,8 +23,8 @@ from agent.watchdog.core.model import (
     WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.core.watchdog import WatchdogCore
-from agent.watchdog.hang import Evidence
+from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
+from drumbeat.agent.watchdog.hang import Evidence
 from tests.support.orders import orders
 
 SIGTERM, SIGKILL = 15, 9

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor.messages import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,
@@ -19,7 +19,7 @@ from agent.workers.supervisor.messages import (
     WorkerStart,
     WorkerStartFailed,
 )
-from agent.workers.supervisor.worker_group import (
+from drumbeat.agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
     ChildrenReaped,
     DeadlineReached,
@@ -31,7 +31,7 @@ from agent.workers.supervisor.worker_group import (
 from tests.support.orders import orders
 
 if TYPE_CHECKING:
-    from agent.workers.supervisor.worker_group import Effect, Event
+    from drumbeat.agent.workers.supervisor.worker_group import Effect, Event
 
 KILL = 9
 SIGNALS = st.sampled_from([2, 15, KILL])

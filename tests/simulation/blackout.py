@@ -7,8 +7,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agent.settings.config import AgentConfig, Program
-from coordinator.core.policy import Policy
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.coordinator.core.policy import Policy
 from tests.simulation import faults
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import RUN, Kind, Plan

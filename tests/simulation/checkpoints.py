@@ -13,14 +13,14 @@ from mmap import mmap
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from agent.core.notice import Notice, NoticeKind
-from agent.core.notice import NoticeReport as HostReport
-from agent.watchdog.notice_page import HostNotices, NoticePage
-from coordinator.core import effects as fx
-from coordinator.core.events import CheckpointAsked
-from coordinator.core.policy import Policy
-from coordinator.core.progress.notice import NoticeEnded, NoticeReport
-from coordinator.core.run.state import Phase
+from drumbeat.agent.core.notice import Notice, NoticeKind
+from drumbeat.agent.core.notice import NoticeReport as HostReport
+from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import CheckpointAsked
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.notice import NoticeEnded, NoticeReport
+from drumbeat.coordinator.core.run.state import Phase
 from tests.simulation.clock import Clock
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story

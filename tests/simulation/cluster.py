@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent.core.agent import AgentCore
-from agent.core.model import GroupState
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.state import Phase
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.model import GroupState
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.state import Phase
 from tests.simulation import faults, steering, strangers
 from tests.simulation.checks.checker import Checker
 from tests.simulation.clock import Clock

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from agent.settings.config import AgentConfig, Program
-from coordinator.core.model import Pace
-from coordinator.core.policy import Policy
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.coordinator.core.model import Pace
+from drumbeat.coordinator.core.policy import Policy
 from drumbeat.worker.v1 import iteration_pb2
 from tests.simulation.machines.processes import Habits
 from tests.simulation.machines.wrapped import Conduct

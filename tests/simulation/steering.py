@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.core.events import SignalReceived
-from coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
-from coordinator.errors import CoordinatorError
+from drumbeat.agent.core.events import SignalReceived
+from drumbeat.coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
+from drumbeat.coordinator.errors import CoordinatorError
 from tests.simulation.plan import RUN, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from coordinator.core import effects as fx
+    from drumbeat.coordinator.core import effects as fx
     from tests.simulation.cluster import Cluster
     from tests.simulation.machines.head import Life
 

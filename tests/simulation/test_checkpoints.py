@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from agent.core.notice import Notice, WorkerAnswer
-from agent.watchdog.notice_page import NoticePage
-from coordinator.core.phases.notices import Notices
+from drumbeat.agent.core.notice import Notice, WorkerAnswer
+from drumbeat.agent.watchdog.notice_page import NoticePage
+from drumbeat.coordinator.core.phases.notices import Notices
 from tests.simulation import checkpoints
 from tests.simulation.checkpoints import Schedule
 from worker_sdk import notices

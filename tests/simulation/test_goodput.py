@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core.model import Beat
-from coordinator.core.progress.goodput import MEASURED, Cause, Ledger, Part
-from coordinator.core.progress.meter import Meter
+from drumbeat.coordinator.core.model import Beat
+from drumbeat.coordinator.core.progress.goodput import MEASURED, Cause, Ledger, Part
+from drumbeat.coordinator.core.progress.meter import Meter
 from tests.simulation.clock import readable
 from tests.simulation.cluster import Cluster
 from tests.simulation.failover.world import FailoverCluster

@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 
-from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.messages import Command, SupervisorEvent
-from agent.workers.supervisor.process_tree import become_subreaper
-from agent.workers.supervisor.protocol import Decoder, encode
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
+from drumbeat.agent.workers.supervisor.messages import Command, SupervisorEvent
+from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
+from drumbeat.agent.workers.supervisor.protocol import Decoder, encode
 
 
 def say(line: bytes) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-import agent.runtime.driver  # noqa: F401 - imported once, for all
-import standalone  # noqa: F401 - the same
-from agent.__main__ import main as run_agent
-from agent.workers.supervisor.process_tree import become_subreaper, die_with
+import drumbeat.agent.runtime.driver
+import drumbeat.standalone  # noqa: F401 - the same
+from drumbeat.agent.__main__ import main as run_agent
+from drumbeat.agent.workers.supervisor.process_tree import become_subreaper, die_with
 from drumbeat.command import logs  # noqa: F401 - the same
 from tests.support.waiting import MS
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent.core import effects as fx
-from agent.core.agent import AgentCore
-from agent.core.events import DirectiveReceived, PortReserved, SessionWelcomed, WorkersStarted
-from agent.core.model import Assignment, Beat, GroupState, Pace, Standby
-from agent.session.convert import Identity
-from agent.settings.config import AgentConfig, Program
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
+    DirectiveReceived,
+    PortReserved,
+    SessionWelcomed,
+    WorkersStarted,
+)
+from drumbeat.agent.core.model import Assignment, Beat, GroupState, Pace, Standby
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.settings.config import AgentConfig, Program
 
 if TYPE_CHECKING:
-    from agent.core.events import Event
-    from agent.core.model import Exit, Stop
+    from drumbeat.agent.core.events import Event
+    from drumbeat.agent.core.model import Exit, Stop
 
 PACE = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
 PORT = 4001

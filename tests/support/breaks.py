@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core.registry import isolation
+from drumbeat.coordinator.core.registry import isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.core import effects as fx
-    from coordinator.core.events import CoreEvent
+    from drumbeat.coordinator.core import effects as fx
+    from drumbeat.coordinator.core.events import CoreEvent
 
 _BREAK, _END = isolation.IsolatedRun._break, isolation._end
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from coordinator.leadership.election import Election
-from coordinator.leadership.model import Leader, Member
+from drumbeat.coordinator.leadership.election import Election
+from drumbeat.coordinator.leadership.model import Leader, Member
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
-    from coordinator.errors import NotLeader
-    from coordinator.journal.etcd.keys import Keys
-    from coordinator.journal.etcd.model import Etcd
+    from drumbeat.coordinator.errors import NotLeader
+    from drumbeat.coordinator.journal.etcd.keys import Keys
+    from drumbeat.coordinator.journal.etcd.model import Etcd
 
 DEADLINE_S = 10_000 * MS
 

@@ -199,7 +199,7 @@ class Agent(Process):
     def _find_supervisor(self) -> psutil.Process | None:
         for child in psutil.Process(self.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "agent.workers.supervisor.process" in child.cmdline():
+                if "drumbeat.agent.workers.supervisor.process" in child.cmdline():
                     return child
         return None
 
@@ -341,7 +341,7 @@ class Cluster:
         joined = (*address, "--run-id", run_id or self.run_id) if coordinator else ()
         agent = Agent(
             f"agent-{next(self._names)}",
-            [sys.executable, "-m", "agent", "join", *LOGGED, *joined, *arguments],
+            [sys.executable, "-m", "drumbeat.agent", "join", *LOGGED, *joined, *arguments],
             env={**self.environment(), **(env or {})},
             cwd=cwd,
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+from drumbeat.agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 
 FOREVER_S = 600.0
 IGNORES_SIGTERM = "trap '' TERM; echo $$ > {path}; while :; do sleep 600; done"
@@ -106,7 +106,7 @@ def leave_something(path: str) -> None:
 
 def run_nested() -> str:
     """Run workers of one's own, and be told of a signal while waiting for them."""
-    from agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+    from drumbeat.agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 
     context = start_processes("inner", "sleep", {0: (600,)}, {0: {}}, DefaultLogsSpecs(os.devnull))
     try:

@@ -9,13 +9,19 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from coordinator.errors import JournalOutage
+from drumbeat.coordinator.errors import JournalOutage
 from tests.support.etcd_state import TTL_MIN_S, Compacted, EtcdState, Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
+    from drumbeat.coordinator.journal.etcd.model import (
+        Changed,
+        Lease,
+        Outcome,
+        Reading,
+        Transaction,
+    )
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coordinator.errors import JournalUnusable
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator.errors import JournalUnusable
+from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
     Get,

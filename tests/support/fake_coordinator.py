@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.errors import NotLeader
+from drumbeat.coordinator.errors import NotLeader
 from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
 from tests.support.waiting import MS

@@ -20,8 +20,8 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from bench.strangers import http2
-from coordinator.access.caller import incarnation_of
-from coordinator.shell.transport.methods import SERVICES
+from drumbeat.coordinator.access.caller import incarnation_of
+from drumbeat.coordinator.shell.transport.methods import SERVICES
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.wire import OPEN, spec

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from coordinator.core.run.records import Record, RunCreated
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.run.records import Record, RunCreated
+from drumbeat.coordinator.core.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Programs that call ``agent.launch``, each a script of its own."""
+"""Programs that call ``drumbeat.launch``, each a script of its own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 HEAD = """
 import gc, json, os, sys, threading, time
-import agent
-from agent.errors import AgentError, ChildFailedError
+import drumbeat
+from drumbeat.agent.errors import AgentError, ChildFailedError
 
 def config(workers=2, **more):
-    return agent.LaunchConfig(1, 1, workers, **{"max_restarts": 0, **more})
+    return drumbeat.LaunchConfig(1, 1, workers, **{"max_restarts": 0, **more})
 
 def say(line):
     os.write(1, f"{line}\\n".encode())  # at once: unbuffered prints of two workers mix

@@ -15,19 +15,36 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("agent", "coordinator", "drumbeat", "standalone", "worker_sdk")
+# Where the packages lie, and how they are imported.
+FOLDERS = {
+    "src/drumbeat": "drumbeat",
+    "agent": "drumbeat.agent",
+    "coordinator": "drumbeat.coordinator",
+    "worker_sdk": "worker_sdk",
+}
+PACKAGES = (
+    "drumbeat.agent",
+    "drumbeat.coordinator",
+    "drumbeat.standalone",
+    "drumbeat",
+    "worker_sdk",
+)
 OTHER_CODE = ("bench", "examples", "scripts", "tests")
 
 # Which of our packages each may import beside itself.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "drumbeat": frozenset(),
     "worker_sdk": frozenset({"drumbeat"}),
-    "coordinator": frozenset({"drumbeat"}),
-    "agent": frozenset({"drumbeat", "worker_sdk"}),
-    "standalone": frozenset({"agent", "coordinator", "drumbeat", "worker_sdk"}),
+    "drumbeat.coordinator": frozenset({"drumbeat"}),
+    "drumbeat.agent": frozenset({"drumbeat", "worker_sdk"}),
+    "drumbeat.standalone": frozenset({"drumbeat.agent", "drumbeat.coordinator", "drumbeat"}),
 }
-# `agent join --standalone` is one command, and `standalone` needs the agent.
-MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
+MAY_ALSO_IMPORT = {
+    # `agent join --standalone` is one command, and `standalone` needs the agent.
+    "agent/__main__.py": frozenset({"drumbeat.standalone"}),
+    # Hands on what programs ask of the package, loaded when they ask.
+    "src/drumbeat/__init__.py": frozenset({"drumbeat.agent"}),
+}
 
 # Modules that only compute: of the standard library, and the one that makes values.
 VALUE_MODULES = frozenset(
@@ -45,7 +62,7 @@ VALUE_NAMES = {
     "urllib.parse": frozenset({"quote", "quote_plus"}),
 }
 # What a pure module hands on to others, who ask for it by name, without loading it for itself.
-HANDED_ON = {"agent/errors.py": frozenset({"agent.workers.failures.process_failure"})}
+HANDED_ON = {"agent/errors.py": frozenset({"drumbeat.agent.workers.failures.process_failure"})}
 # What an annotation may name although only the shell may make one.
 ANNOTATION_MODULES = frozenset({"random"})
 ACTING_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint", "__import__"})
@@ -66,13 +83,13 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",
-    "drumbeat/command/options.py": "what the variables of options say",
-    "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
-    "drumbeat/command/live_line.py": "whether a user looks at this terminal",
-    "drumbeat/command/loading.py": "how gRPC is to be loaded",
+    "src/drumbeat/command/options.py": "what the variables of options say",
+    "src/drumbeat/command/logs.py": "whether the user's terminal is to have colours",
+    "src/drumbeat/command/live_line.py": "whether a user looks at this terminal",
+    "src/drumbeat/command/loading.py": "how gRPC is to be loaded",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/workers/supervisor/launch.py": "what its supervisor inherits",
-    "drumbeat/access/exposure.py": "a token, which leaves it",
+    "src/drumbeat/access/exposure.py": "a token, which leaves it",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/workers/failures/process_failure.py": "which values are secrets",
     "agent/workers/template/startup/sitecustomize.py": "what this interpreter is to be",
@@ -112,14 +129,17 @@ class Module:
 
     @property
     def package(self) -> str:
-        """Name of its top-level package or folder."""
-        return self.name.partition(".")[0]
+        """Name of the package of ours that it belongs to, or of its top-level folder."""
+        return package_of(self.name) or self.path.parts[0]
 
     @property
     def name(self) -> str:
         """Dotted name by which it is imported."""
-        parts = self.path.with_suffix("").parts
-        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        path = str(self.path.with_suffix("")).removesuffix("/__init__")
+        for folder, package in FOLDERS.items():
+            if path == folder or path.startswith(f"{folder}/"):
+                path = package + path.removeprefix(folder)
+        return path.replace("/", ".")
 
     @property
     def mark(self) -> str:
@@ -141,6 +161,16 @@ class Import:
     def top(self) -> str:
         """Top-level package of what is imported."""
         return self.module.partition(".")[0]
+
+    @property
+    def package(self) -> str:
+        """Package of ours that it belongs to, or nothing."""
+        return package_of(f"{self.module}.{self.name}")
+
+
+def package_of(name: str) -> str:
+    """Return the package of ours that the module ``name`` belongs to, or nothing."""
+    return next((each for each in PACKAGES if f"{name}.".startswith(f"{each}.")), "")
 
 
 def modules_below(folders: Iterable[str]) -> Iterator[Module]:
@@ -240,8 +270,8 @@ def check_direction(module: Module) -> Iterator[str]:
     permitted = MAY_IMPORT[module.package] | {module.package}
     permitted |= MAY_ALSO_IMPORT.get(str(module.path), frozenset())
     for found in imports(module):
-        if found.top in PACKAGES and found.top not in permitted:
-            yield f"{module.path}:{found.line}: {module.package} imports {found.top}"
+        if found.package and found.package not in permitted:
+            yield f"{module.path}:{found.line}: {module.package} imports {found.package}"
         if found.top == "torch" and str(module.path) in TORCH_IMPORTERS:
             continue
         if found.module == "worker_sdk.torch" or (found.module, found.name) == (
@@ -254,6 +284,13 @@ def check_direction(module: Module) -> Iterator[str]:
         is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.worker.v1")
         if module.package == "worker_sdk" and found.top != "worker_sdk" and not is_light:
             yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
+
+
+def check_names(module: Module) -> Iterator[str]:
+    """``agent`` and ``coordinator`` are folders; imported by these names, modules exist twice."""
+    for found in imports(module):
+        if found.top in ("agent", "coordinator"):
+            yield f"{module.path}:{found.line}: imports {found.top}, which is drumbeat.{found.top}"
 
 
 def check_environment(module: Module) -> Iterator[str]:

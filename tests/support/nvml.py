@@ -1,4 +1,4 @@
-"""A driver of GPUs that are not there: what ``agent.workers.devices`` uses of ``pynvml``."""
+"""A driver of GPUs that are not there: what ``agent/workers/devices`` uses of ``pynvml``."""
 
 from __future__ import annotations
 

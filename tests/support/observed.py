@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.core import events as ev
-from agent.core.agent import AgentCore
-from agent.core.effects import StartRound
-from agent.core.model import Assignment, Exit, Pace, Standby
-from agent.settings.config import AgentConfig, Program
-from agent.telemetry import Event, Item, Metric
-from agent.telemetry.facts import AgentFacts
-from agent.telemetry.observer import Observer
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.effects import StartRound
+from drumbeat.agent.core.model import Assignment, Exit, Pace, Standby
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.telemetry import Event, Item, Metric
+from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.observer import Observer
 
 START = 100.0
 EPOCH_S = 1_700_000_000.0

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import effects as fx
-from coordinator.core.events import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import (
     CheckpointAsked,
     DrainAsked,
     ForgetAsked,
     RestartAsked,
     StopAsked,
 )
-from coordinator.errors import CoordinatorError
+from drumbeat.coordinator.errors import CoordinatorError
 from tests.support.world import RUN
 
 if TYPE_CHECKING:

@@ -17,19 +17,19 @@ import aiohttp
 import grpc
 import grpc.aio
 
-from coordinator.access.authority import Authority
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.access.token_table import secret_sha256
-from coordinator.config import CoordinatorConfig
-from coordinator.core.events import TokenCreated, TokenRevoked
-from coordinator.core.policy import Policy
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
-from coordinator.shell.http.page import Page
-from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token
+from drumbeat.coordinator.access.authority import Authority
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.access.token_table import secret_sha256
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.http.page import Page
+from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client

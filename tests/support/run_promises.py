@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.core import effects as fx
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationRecord,
 )
-from coordinator.core.membership.drains import Drains
-from coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
-from coordinator.core.progress.adaptive_timeouts import LearnedLimit, LearningRules
-from coordinator.core.progress.notice import NoticeEnded, NoticeGiven, PendingNotice
-from coordinator.core.progress.stragglers import NAMED_MAX, StragglerFound, StragglerOver
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
+from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit, LearningRules
+from drumbeat.coordinator.core.progress.notice import NoticeEnded, NoticeGiven, PendingNotice
+from drumbeat.coordinator.core.progress.stragglers import NAMED_MAX, StragglerFound, StragglerOver
+from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
@@ -28,7 +28,7 @@ from coordinator.core.run.records import (
     RoundStarted,
     RunEnded,
 )
-from coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 from tests.support.journal import json_round_trip
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
-from coordinator.core.inprocess.records import InprocessSpec
-from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
-from coordinator.core.progress.adaptive_timeouts import Observation
-from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
+from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
+from drumbeat.coordinator.core.inprocess.records import InprocessSpec
+from drumbeat.coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
+from drumbeat.coordinator.core.progress.adaptive_timeouts import Observation
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.inprocess import (
     InprocessDirective,
     InterruptionKind,
@@ -43,8 +43,8 @@ from tests.support.world import RUN, START, Story, a_spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.core.model import RunSpec, Verdict
-    from coordinator.core.progress.worker_progress import Standing
+    from drumbeat.coordinator.core.model import RunSpec, Verdict
+    from drumbeat.coordinator.core.progress.worker_progress import Standing
 
 SPEC_FIELDS = {
     "restarts": ("restarts_max", int),

@@ -9,27 +9,27 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from agent.core.effects import OpenSession
-from agent.core.model import Beat, GroupState
-from agent.runtime.file_thread import FileThread
-from agent.runtime.private_directory import PrivateDirectory
-from agent.session.access import Access
-from agent.session.convert import Identity, incarnation_of
-from agent.session.grpc_transport import GrpcConnection
-from agent.session.log_answers import LogAnswers
-from agent.session.session import Session
-from agent.session.spool import Spool
-from agent.settings.config import AgentConfig, Program
-from agent.workers.memory.reader import MemoryReader
-from agent.workers.output.kept import KeptOutput
+from drumbeat.agent.core.effects import OpenSession
+from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.runtime.file_thread import FileThread
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.session.access import Access
+from drumbeat.agent.session.convert import Identity, incarnation_of
+from drumbeat.agent.session.grpc_transport import GrpcConnection
+from drumbeat.agent.session.log_answers import LogAnswers
+from drumbeat.agent.session.session import Session
+from drumbeat.agent.session.spool import Spool
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.memory.reader import MemoryReader
+from drumbeat.agent.workers.output.kept import KeptOutput
 from tests.support.fake_coordinator import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from agent.core.events import Event
-    from agent.watchdog.runner import Watchdog
+    from drumbeat.agent.core.events import Event
+    from drumbeat.agent.watchdog.runner import Watchdog
 
 KEY = b"k" * 32
 _BEAT = Beat(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coordinator.wire.run_status import agents_page, events_page, run_message
+from drumbeat.coordinator.wire.run_status import agents_page, events_page, run_message
 from drumbeat.v1 import query_pb2
 
 if TYPE_CHECKING:
-    from coordinator.core.run.state import RunState
-    from coordinator.wire.run_status import AnyRun
+    from drumbeat.coordinator.core.run.state import RunState
+    from drumbeat.coordinator.wire.run_status import AnyRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from coordinator.access.token_table import KeptToken, secret_sha256
-from coordinator.core import effects as fx
-from coordinator.core.model import KeptDrain, Verdict, VerdictCause
-from coordinator.core.run import records as rec
-from coordinator.core.run.state import key_of
-from coordinator.journal.etcd.model import Delete, IsCreated, Put, Transaction
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import KeptDrain, Verdict, VerdictCause
+from drumbeat.coordinator.core.run import records as rec
+from drumbeat.coordinator.core.run.state import key_of
+from drumbeat.coordinator.journal.etcd.model import Delete, IsCreated, Put, Transaction
 from tests.support.world import a_record, a_spec, an_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.journal.etcd.keys import Keys
-    from coordinator.journal.etcd.model import Etcd
-    from coordinator.journal.journal import Journal
+    from drumbeat.coordinator.journal.etcd.keys import Keys
+    from drumbeat.coordinator.journal.etcd.model import Etcd
+    from drumbeat.coordinator.journal.journal import Journal
 
 NAMES = 3
 KINDS = 7

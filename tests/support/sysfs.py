@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.workers.devices.binding import format_cpu_list
+from drumbeat.agent.workers.devices.binding import format_cpu_list
 
 
 @dataclass(kw_only=True)

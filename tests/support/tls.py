@@ -15,7 +15,7 @@ from drumbeat.access import certificates
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from coordinator.access.server_identity import ServerIdentity
+    from drumbeat.coordinator.access.server_identity import ServerIdentity
     from tests.support.certificates import Pair
 
 METHOD = "/echo/Echo"

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.core.run.records import Record, RoundStarted, RunCreated, RunEnded
-from coordinator.core.run.state import Phase, RunState
-from coordinator.shell.tracing.spans import spans_of
+from drumbeat.coordinator.core.run.records import Record, RoundStarted, RunCreated, RunEnded
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.shell.tracing.spans import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.shell.tracing.model import Span
+    from drumbeat.coordinator.shell.tracing.model import Span
 
 
 def told(journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False) -> list[Span]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from agent.watchdog.core import model as fx
-from agent.watchdog.core.model import (
+from drumbeat.agent.watchdog.core import model as fx
+from drumbeat.agent.watchdog.core.model import (
     BoardRead,
     DeadlineReached,
     EvidenceTaken,
@@ -17,12 +17,12 @@ from agent.watchdog.core.model import (
     WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.core.watchdog import WatchdogCore
-from agent.watchdog.hang import Evidence
+from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
+from drumbeat.agent.watchdog.hang import Evidence
 
 if TYPE_CHECKING:
-    from agent.watchdog.core.model import Event
-    from agent.watchdog.hang import Hang
+    from drumbeat.agent.watchdog.core.model import Event
+    from drumbeat.agent.watchdog.hang import Hang
 
 NOW = 1000.0
 WORKER = WorkerKey(0, 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import effects as fx
-from coordinator.core.events import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import (
     AgentLeft,
     BeatReceived,
     DeadlineReached,
@@ -20,7 +20,7 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.model import (
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     Assignment,
     Beat,
@@ -32,10 +32,10 @@ from coordinator.core.model import (
     Standby,
     WorkerRanks,
 )
-from coordinator.core.policy import Policy
-from coordinator.core.progress.adaptive_timeouts import Observation
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.adaptive_timeouts import Observation
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip
@@ -43,9 +43,9 @@ from tests.support.journal import fold, round_trip
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.core.registry.isolation import IsolatedRun
-    from coordinator.core.run.records import Record
-    from coordinator.core.run.state import RunState
+    from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+    from drumbeat.coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.state import RunState
 
 RUN = "run"
 START = 1000.0

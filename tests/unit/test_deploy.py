@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.command.cli import serve
-from coordinator.config import CoordinatorConfig
 from drumbeat.command.settings import settings_of
+from drumbeat.coordinator.command.cli import serve
+from drumbeat.coordinator.config import CoordinatorConfig
 from tests.support.etcd import needs_etcd, program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

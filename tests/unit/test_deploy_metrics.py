@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.telemetry.metrics import declared as of_agent
-from coordinator.shell.metrics import declared as of_coordinator
+from drumbeat.agent.telemetry.metrics import declared as of_agent
+from drumbeat.coordinator.shell.metrics import declared as of_coordinator
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/alerts.yml"

@@ -31,7 +31,7 @@ def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
 def test_pages_that_hints_name_exist() -> None:
     named = {
         name
-        for package in ("agent", "coordinator", "worker_sdk", "standalone", "drumbeat")
+        for package in ("agent", "coordinator", "worker_sdk", "src/drumbeat")
         for module in ROOT.glob(f"{package}/**/*.py")
         for name in re.findall(r"docs/[\w/-]+\.md", module.read_text())
     }

@@ -13,7 +13,7 @@ from tests.support.layering import Module
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PURE_HERE = frozenset({"agent.core", "drumbeat.violation"})  # in the samples
+PURE_HERE = frozenset({"drumbeat.agent.core", "drumbeat.violation"})  # in the samples
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def _no_collections() -> Iterator[None]:
 @pytest.mark.usefixtures("_no_collections")
 def test_our_own_code_obeys_every_rule() -> None:
     """One test: to parse all of it takes longer than to check it."""
-    ours = list(layering.modules_below(layering.PACKAGES))
-    others = layering.modules_below(layering.OTHER_CODE)  # not all kept at once
+    ours = list(layering.modules_below(layering.FOLDERS))
+    others = list(layering.modules_below(layering.OTHER_CODE))
     pure = frozenset(module.name for module in ours if module.mark == "Pure")
     # Without these, a wrong path would let everything else pass.
     assert {module.package for module in ours} == set(layering.PACKAGES)
@@ -45,6 +45,7 @@ def test_our_own_code_obeys_every_rule() -> None:
             for each in modules
             for line in layering.check_size(each)
         ),
+        *(line for each in [*ours, *others] for line in layering.check_names(each)),
         *layering.check_circles(ours),
         *layering.check_shipping(ours),
     ]
@@ -88,7 +89,7 @@ def test_a_module_with_a_mark_and_a_bare_package_pass(path: str, text: str) -> N
         "import asyncio as a",
         "from random import Random",
         "from drumbeat.v1 import run_pb2",
-        "from agent import session",
+        "from drumbeat.agent import session",
         "from . import session",
         "from .session import Session",
         "from signal import SIGTERM, signal",
@@ -108,8 +109,8 @@ def test_a_pure_module_that_acts_is_found(body: str) -> None:
     "body",
     [
         "from collections.abc import Mapping\nfrom dataclasses import dataclass",
-        "from agent import core",
-        "from agent.core import Core",
+        "from drumbeat.agent import core",
+        "from drumbeat.agent.core import Core",
         "from .core import Core",
         "from drumbeat.violation import Violation",
         "from signal import Signals",
@@ -122,10 +123,8 @@ def test_a_pure_module_that_computes_passes(body: str) -> None:
     assert list(layering.check_purity(module, PURE_HERE)) == []
 
 
-HAND_ON = (
-    "def __getattr__(name):\n"
-    "    from agent.workers.failures.process_failure import ProcessFailure\n"
-)
+FAILURES = "drumbeat.agent.workers.failures.process_failure"
+HAND_ON = f"def __getattr__(name):\n    from {FAILURES} import ProcessFailure\n"
 
 
 def test_a_pure_module_may_hand_on_what_it_does_not_load() -> None:
@@ -139,7 +138,7 @@ def test_a_pure_module_may_hand_on_what_it_does_not_load() -> None:
         ("agent/core/agent.py", HAND_ON),
         ("agent/errors.py", HAND_ON.replace("__getattr__", "load")),
         ("agent/errors.py", HAND_ON.replace("process_failure", "session")),
-        ("agent/errors.py", "from agent.workers.failures.process_failure import ProcessFailure"),
+        ("agent/errors.py", f"from {FAILURES} import ProcessFailure"),
     ],
 )
 def test_a_pure_module_that_loads_what_acts_is_found(path: str, body: str) -> None:
@@ -150,17 +149,18 @@ def test_a_pure_module_that_loads_what_acts_is_found(path: str, body: str) -> No
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("agent/a.py", "from coordinator.ranks import x"),
-        ("agent/a.py", "import standalone"),
-        ("agent/sub/a.py", "def f():\n    import coordinator"),
-        ("coordinator/a.py", "import agent.core"),
+        ("agent/a.py", "from drumbeat.coordinator.ranks import x"),
+        ("agent/a.py", "import drumbeat.standalone"),
+        ("agent/sub/a.py", "def f():\n    import drumbeat.coordinator"),
+        ("coordinator/a.py", "import drumbeat.agent.core"),
         ("coordinator/a.py", "from worker_sdk import context"),
-        ("worker_sdk/a.py", "if TYPE_CHECKING:\n    from agent import core"),
+        ("worker_sdk/a.py", "if TYPE_CHECKING:\n    from drumbeat.agent import core"),
         ("worker_sdk/a.py", "import psutil"),
-        ("drumbeat/a.py", "import worker_sdk"),
+        ("src/drumbeat/a.py", "import worker_sdk"),
+        ("src/drumbeat/a.py", "from drumbeat.agent import core"),
         ("worker_sdk/a.py", "from drumbeat.command import logs"),
         ("worker_sdk/a.py", "from drumbeat.command.logs import configure"),
-        ("standalone/a.py", "import torch"),
+        ("src/drumbeat/standalone.py", "import torch"),
         ("worker_sdk/a.py", "from torch.distributed import run"),
         ("worker_sdk/a.py", "from worker_sdk import torch"),
         ("agent/a.py", "import worker_sdk.torch"),
@@ -171,12 +171,17 @@ def test_an_import_the_wrong_way_is_found(path: str, text: str) -> None:
     assert list(layering.check_direction(Module.parse(path, text)))
 
 
+def test_an_import_by_the_name_of_a_folder_is_found() -> None:
+    for text in ("import agent.a", "from coordinator import core"):
+        assert len(list(layering.check_names(Module.parse("tests/a.py", text)))) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("agent/__main__.py", "import standalone"),
+        ("agent/__main__.py", "import drumbeat.standalone"),
         ("agent/a.py", "from worker_sdk import context\nimport psutil"),
-        ("standalone/a.py", "import agent, coordinator"),
+        ("src/drumbeat/standalone.py", "import drumbeat.agent.a, drumbeat.coordinator.b"),
         ("worker_sdk/torch.py", "from torch.distributed.elastic import timer"),
         ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.worker.v1 import worker_pb2"),
     ],
@@ -231,16 +236,21 @@ def test_a_function_that_is_too_long_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "back", ["import agent.a", "from agent import a", "def f():\n    from agent.a import x"]
+    "back",
+    [
+        "import drumbeat.agent.a",
+        "from drumbeat.agent import a",
+        "def f():\n    from drumbeat.agent.a import x",
+    ],
 )
 def test_a_circle_is_found_wherever_the_import_stands(back: str) -> None:
     modules = [
-        Module.parse("agent/__init__.py", "from agent.a import x"),
-        Module.parse("agent/a.py", "from agent.b import y"),
+        Module.parse("agent/__init__.py", "from drumbeat.agent.a import x"),
+        Module.parse("agent/a.py", "from drumbeat.agent.b import y"),
         Module.parse("agent/b.py", back),
     ]
     assert list(layering.check_circles(modules)) in (
-        ["circle: agent.a -> agent.b -> agent.a"],
-        ["circle: agent.b -> agent.a -> agent.b"],
+        ["circle: drumbeat.agent.a -> drumbeat.agent.b -> drumbeat.agent.a"],
+        ["circle: drumbeat.agent.b -> drumbeat.agent.a -> drumbeat.agent.b"],
     )
     assert list(layering.check_circles(modules[:2])) == []

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from agent.telemetry.metrics import declared as of_agent
-from coordinator.shell.metrics import declared as of_coordinator
+from drumbeat.agent.telemetry.metrics import declared as of_agent
 from drumbeat.command.metrics import Metric
+from drumbeat.coordinator.shell.metrics import declared as of_coordinator
 from tests.support.layering import ROOT
 
 METRICS = {*of_coordinator.METRICS, *of_agent.METRICS}

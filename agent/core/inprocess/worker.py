@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.core.model import NO_ITERATION, Abort, WorkerOrder
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.hang import HangKind, Purpose, describe_hang
-from agent.workers.failures.exit_status import describe_exit
-from agent.workers.supervisor.messages import WorkerExited
+from drumbeat.agent.core.model import NO_ITERATION, Abort, WorkerOrder
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.hang import HangKind, Purpose, describe_hang
+from drumbeat.agent.workers.failures.exit_status import describe_exit
+from drumbeat.agent.workers.supervisor.messages import WorkerExited
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,

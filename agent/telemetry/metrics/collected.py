@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from itertools import groupby
 
-from agent.core import events as ev
-from agent.telemetry import Item
-from agent.telemetry.metrics import declared as the
-from agent.telemetry.metrics.host import Host
-from agent.telemetry.metrics.tally import Look, Tally
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.telemetry import Item
+from drumbeat.agent.telemetry.metrics import declared as the
+from drumbeat.agent.telemetry.metrics.host import Host
+from drumbeat.agent.telemetry.metrics.tally import Look, Tally
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import END, Sample, written
 

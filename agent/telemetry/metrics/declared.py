@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.core.model import GroupState
+from drumbeat.agent.core.model import GroupState
 from drumbeat.command.metrics import BUILD, LONG_S, Metric
 
 STATES = tuple(state.lower() for state in GroupState)

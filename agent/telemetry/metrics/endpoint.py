@@ -18,12 +18,12 @@ from typing import Any
 
 import structlog
 
-from agent.settings.config import AgentConfig
-from agent.telemetry.metrics.collected import LookNow, Metrics
-from agent.telemetry.metrics.guard import Guard
-from agent.telemetry.metrics.host import Host
-from agent.telemetry.metrics.tally import Tally
-from agent.workers.devices.gpus import Gpu
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry.metrics.collected import LookNow, Metrics
+from drumbeat.agent.telemetry.metrics.guard import Guard
+from drumbeat.agent.telemetry.metrics.host import Host
+from drumbeat.agent.telemetry.metrics.tally import Tally
+from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.command.metrics import OPENMETRICS, TEXT, is_openmetrics
 from drumbeat.command.settings import HostPort
 

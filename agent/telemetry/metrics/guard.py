@@ -9,10 +9,10 @@ import threading
 
 import structlog
 
-from agent.errors import UsageError
-from agent.settings.config import AgentConfig
 from drumbeat.access.files import read_private
 from drumbeat.access.problem import AccessProblem
+from drumbeat.agent.errors import UsageError
+from drumbeat.agent.settings.config import AgentConfig
 
 log = structlog.get_logger()
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
-from agent.telemetry.metrics import declared as the
-from agent.workers.devices.gpus import Gpu
-from agent.workers.devices.nvml import load_nvml, read_gpus
+from drumbeat.agent.telemetry.metrics import declared as the
+from drumbeat.agent.workers.devices.gpus import Gpu
+from drumbeat.agent.workers.devices.nvml import load_nvml, read_gpus
 from drumbeat.command.metrics import Sample
 
 

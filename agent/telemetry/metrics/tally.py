@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from agent.core import events as ev
-from agent.core.model import GroupState
-from agent.runtime.status import AgentStatus
-from agent.settings.config import AgentConfig
-from agent.telemetry import Event, Item, Metric
-from agent.telemetry.metrics import declared as the
-from agent.watchdog.hang import Standing
-from agent.workers.memory.growth import NO_MEMORY, HostMemory
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import GroupState
+from drumbeat.agent.runtime.status import AgentStatus
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.telemetry import Event, Item, Metric
+from drumbeat.agent.telemetry.metrics import declared as the
+from drumbeat.agent.watchdog.hang import Standing
+from drumbeat.agent.workers.memory.growth import NO_MEMORY, HostMemory
 from drumbeat.command.metrics import BUILD, Sample
 
 _STATUS, _EXPIRED = "drumbeat.worker.status.", "drumbeat.watchdog.expired"

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from agent.watchdog.hang import Evidence, Hang, HangKind, Purpose
+from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Purpose
 
 
 class WorkerKey(Struct, frozen=True, order=True):

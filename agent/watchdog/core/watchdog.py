@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.watchdog.core import model as msg
-from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
-from agent.watchdog.core.worker import Armed, Investigation, Stage, Worker
-from agent.watchdog.hang import ASKED_SHARE, Evidence, Hang, HangKind, Standing
+from drumbeat.agent.watchdog.core import model as msg
+from drumbeat.agent.watchdog.core.model import WatchdogPolicy, WorkerKey
+from drumbeat.agent.watchdog.core.worker import Armed, Investigation, Stage, Worker
+from drumbeat.agent.watchdog.hang import ASKED_SHARE, Evidence, Hang, HangKind, Standing
 
 SIGKILL, SIGTERM = 9, 15
 

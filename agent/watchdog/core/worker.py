@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from agent.watchdog.core import model as msg
-from agent.watchdog.core.model import Tally, WorkerKey
-from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
+from drumbeat.agent.watchdog.core import model as msg
+from drumbeat.agent.watchdog.core.model import Tally, WorkerKey
+from drumbeat.agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX, NAMES_MAX = 128, 65

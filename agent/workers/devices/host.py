@@ -16,11 +16,22 @@ from typing import TypeVar
 
 import structlog
 
-from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.settings.kinds import NumaMode
-from agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list, parse_cpu_list
-from agent.workers.devices.gpus import Gpu, visible
-from agent.workers.devices.nvml import Nvml, load_nvml, read_gpus, visible_gpus, wait_for_memory
+from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.settings.kinds import NumaMode
+from drumbeat.agent.workers.devices.binding import (
+    Cpu,
+    bind_workers,
+    format_cpu_list,
+    parse_cpu_list,
+)
+from drumbeat.agent.workers.devices.gpus import Gpu, visible
+from drumbeat.agent.workers.devices.nvml import (
+    Nvml,
+    load_nvml,
+    read_gpus,
+    visible_gpus,
+    wait_for_memory,
+)
 from drumbeat.durations import format_duration
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from agent.workers.devices.gpus import Gpu, visible, visible_count
+from drumbeat.agent.workers.devices.gpus import Gpu, visible, visible_count
 
 Nvml: TypeAlias = Any
 """The module ``pynvml``, which has no types, or what stands for it in a test."""

@@ -15,7 +15,7 @@ from signal import Signals
 
 from msgspec.structs import replace
 
-from agent.workers.failures.exit_status import (
+from drumbeat.agent.workers.failures.exit_status import (
     Evidence,
     KernelLine,
     MemoryGroup,
@@ -23,7 +23,7 @@ from agent.workers.failures.exit_status import (
     explain,
     signal_within,
 )
-from agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs
+from drumbeat.agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs
 
 LOG_BYTES_MAX = (
     256 * 1024

@@ -4,7 +4,7 @@ from signal import Signals
 
 from msgspec import Struct
 
-from agent.workers.memory.growth import LastMemory
+from drumbeat.agent.workers.memory.growth import LastMemory
 from drumbeat.format import count, format_size
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 

@@ -4,12 +4,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent.core.events import WorkerExited, WorkerStartFailed
-from agent.core.inprocess.worker import Fault
-from agent.core.model import Assignment, Failure
-from agent.watchdog.hang import describe_hang
-from agent.workers.failures.exit_status import describe_exit
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core.events import WorkerExited, WorkerStartFailed
+from drumbeat.agent.core.inprocess.worker import Fault
+from drumbeat.agent.core.model import Assignment, Failure
+from drumbeat.agent.watchdog.hang import describe_hang
+from drumbeat.agent.workers.failures.exit_status import describe_exit
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 
 # What a shell answers for a command it can't find; the closest code to "it never ran".
 EXIT_NOT_STARTED = 127

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from agent.core import events as ev
-from agent.watchdog.hang import Hang
-from agent.workers.failures.redaction import Redactor
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.watchdog.hang import Hang
+from drumbeat.agent.workers.failures.redaction import Redactor
 
 
 def redacted(event: ev.Event, redact: Redactor) -> ev.Event:

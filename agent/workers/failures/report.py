@@ -5,8 +5,8 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from agent.watchdog.hang import seconds
-from agent.workers.failures.exit_status import describe_exit
+from drumbeat.agent.watchdog.hang import seconds
+from drumbeat.agent.workers.failures.exit_status import describe_exit
 from drumbeat.format import are, count, printable
 from drumbeat.inprocess import InterruptionKind
 

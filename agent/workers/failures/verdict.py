@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from agent.session.convert import kind_from
-from agent.session.transport import TransportError
-from agent.workers.failures.report import (
+from drumbeat.agent.session.convert import kind_from
+from drumbeat.agent.session.transport import TransportError
+from drumbeat.agent.workers.failures.report import (
     FailedWorker,
     FailureReport,
     HangDiagnosis,

@@ -6,8 +6,14 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs, read_text
-from agent.workers.memory.growth import NO_MEMORY, Growth, HostMemory, LastMemory, WorkerMemory
+from drumbeat.agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs, read_text
+from drumbeat.agent.workers.memory.growth import (
+    NO_MEMORY,
+    Growth,
+    HostMemory,
+    LastMemory,
+    WorkerMemory,
+)
 
 _PAGE_BYTES = resource.getpagesize()
 _KIB = 1024

@@ -9,15 +9,23 @@ from string import Template
 
 import structlog
 
-from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import AgentConfig
-from agent.settings.kinds import NOWHERE
-from agent.workers.output.kept import STDERR, STDOUT, Kept, KeptFile, KeptOutput, NotKept, StreamKey
-from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
-from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
-from agent.workers.output.streams import FollowedFile, OutputPipe
-from agent.workers.output.tail import STALL_S, Tail
+from drumbeat.agent.errors import PrivateDirectoryUnusable
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.settings.kinds import NOWHERE
+from drumbeat.agent.workers.output.kept import (
+    STDERR,
+    STDOUT,
+    Kept,
+    KeptFile,
+    KeptOutput,
+    NotKept,
+    StreamKey,
+)
+from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
+from drumbeat.agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
+from drumbeat.agent.workers.output.streams import FollowedFile, OutputPipe
+from drumbeat.agent.workers.output.tail import STALL_S, Tail
 from drumbeat.command.live_line import device_of, line_at
 from drumbeat.format import describe
 from worker_sdk import context

@@ -11,7 +11,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from agent.workers.output.ring import PIECE_BYTES_MAX, Piece, Place, moved, tail_at, whole_lines
+from drumbeat.agent.workers.output.ring import (
+    PIECE_BYTES_MAX,
+    Piece,
+    Place,
+    moved,
+    tail_at,
+    whole_lines,
+)
 
 STDOUT, STDERR = 1, 2
 ROUNDS_KEPT = 2

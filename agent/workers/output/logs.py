@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
-from agent.runtime.installation import installed
-from agent.workers.output.std import Std, StdOrMap, to_map
+from drumbeat.agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
+from drumbeat.agent.runtime.installation import installed
+from drumbeat.agent.workers.output.std import Std, StdOrMap, to_map
 from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
-    from agent.settings.config import AgentConfig
+    from drumbeat.agent.settings.config import AgentConfig
 
 _LOGGER = logging.getLogger(__name__)
 

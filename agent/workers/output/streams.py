@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from agent.workers.output.lines import (
+from drumbeat.agent.workers.output.lines import (
     LAST_BYTES_MAX,
     LINE_BYTES_MAX,
     LineCutter,
@@ -22,7 +22,7 @@ from agent.workers.output.lines import (
     matching,
     prefixed,
 )
-from agent.workers.output.ring import Piece, Place, Ring
+from drumbeat.agent.workers.output.ring import Piece, Place, Ring
 from drumbeat.command.console import NO_ROOM
 from drumbeat.command.live_line import device_of, line_at
 

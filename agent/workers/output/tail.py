@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO, TypeAlias
 
-from agent.workers.output.streams import FollowedFile, OutputPipe, Sink
+from drumbeat.agent.workers.output.streams import FollowedFile, OutputPipe, Sink
 from drumbeat.command.console import ROOM_RETRY_S
 
 _LOGGER = logging.getLogger(__name__)

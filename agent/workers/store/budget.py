@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.workers.store.commands import CommandError
+from drumbeat.agent.workers.store.commands import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

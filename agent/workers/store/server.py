@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.workers.ports import bind_anywhere, bind_loopback
-from agent.workers.store.budget import Budget
-from agent.workers.store.commands import CommandError, CommandReader
-from agent.workers.store.table import StoreTable
+from drumbeat.agent.workers.ports import bind_anywhere, bind_loopback
+from drumbeat.agent.workers.store.budget import Budget
+from drumbeat.agent.workers.store.commands import CommandError, CommandReader
+from drumbeat.agent.workers.store.table import StoreTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

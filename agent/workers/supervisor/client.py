@@ -11,11 +11,11 @@ from contextlib import ExitStack, suppress
 
 import structlog
 
-from agent.workers.supervisor import protocol
-from agent.workers.supervisor.launch import launch_supervisor
-from agent.workers.supervisor.messages import Command, SupervisorEvent
-from agent.workers.supervisor.process_tree import kill_descendants, list_children
-from agent.workers.supervisor.worker_group import KILL_WAIT_S
+from drumbeat.agent.workers.supervisor import protocol
+from drumbeat.agent.workers.supervisor.launch import launch_supervisor
+from drumbeat.agent.workers.supervisor.messages import Command, SupervisorEvent
+from drumbeat.agent.workers.supervisor.process_tree import kill_descendants, list_children
+from drumbeat.agent.workers.supervisor.worker_group import KILL_WAIT_S
 
 log = structlog.get_logger()
 

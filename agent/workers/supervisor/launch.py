@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 
-from agent.runtime.installation import own_process
 from drumbeat.access.exposure import TOKEN_VARIABLE
+from drumbeat.agent.runtime.installation import own_process
 
 _early: list[tuple[int, socket.socket]] = []
 
@@ -40,7 +40,7 @@ def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]
         fd = theirs.fileno()
         try:
             process = subprocess.Popen(  # noqa: S603 - our own module
-                own_process("agent.workers.supervisor.process", str(fd), str(os.getpid())),
+                own_process("drumbeat.agent.workers.supervisor.process", str(fd), str(os.getpid())),
                 env=env,
                 pass_fds=(fd, *pass_fds),
                 start_new_session=True,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from agent.workers.supervisor import messages, protocol, worker_group
-from agent.workers.supervisor.process_tree import (
+from drumbeat.agent.workers.supervisor import messages, protocol, worker_group
+from drumbeat.agent.workers.supervisor.process_tree import (
     become_subreaper,
     die_with,
     kill_descendants,
@@ -30,10 +30,10 @@ from agent.workers.supervisor.process_tree import (
     list_remaining,
     signal_at_parents_end,
 )
-from agent.workers.supervisor.spawner import Spawner, WorkerSpawner
+from drumbeat.agent.workers.supervisor.spawner import Spawner, WorkerSpawner
 
 if TYPE_CHECKING:
-    from agent.workers.supervisor.warm_starts import WarmStarts
+    from drumbeat.agent.workers.supervisor.warm_starts import WarmStarts
 
 _READ_BYTES = 256 * 1024  # taken from the socket at once
 _POLL_S_MAX = 86_400.0  # longest wait at a time: the system refuses more than some days
@@ -141,7 +141,7 @@ class Supervisor:
             self._dispatch(command)
         else:
             # Loaded here: every start would wait for it.
-            from agent.workers.supervisor.warm_starts import WarmStarts  # noqa: PLC0415
+            from drumbeat.agent.workers.supervisor.warm_starts import WarmStarts  # noqa: PLC0415
 
             self._warm = WarmStarts(
                 self._spawn_template,

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from agent.workers.supervisor import messages
-from agent.workers.supervisor.process_tree import die_with
+from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.workers.supervisor.process_tree import die_with
 
 _SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-from agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
-from agent.workers.template import late_imports
+from drumbeat.agent.workers.supervisor.messages import StartWorkers, WorkerStart
+from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
+from drumbeat.agent.workers.template import late_imports
 
 STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
 ORDER_VARIABLE = "DRUMBEAT_TEMPLATE"  # as `sitecustomize` there has it

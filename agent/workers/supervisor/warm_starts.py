@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from agent.workers.supervisor import messages, template_keeper
-from agent.workers.supervisor.spawner import WorkerSpawner, opened_outputs
-from agent.workers.supervisor.template_process import Broken, Refused, TemplateProcess
-from agent.workers.supervisor.worker_group import SpawnFinished
+from drumbeat.agent.workers.supervisor import messages, template_keeper
+from drumbeat.agent.workers.supervisor.spawner import WorkerSpawner, opened_outputs
+from drumbeat.agent.workers.supervisor.template_process import Broken, Refused, TemplateProcess
+from drumbeat.agent.workers.supervisor.worker_group import SpawnFinished
 
 
 class WarmStarts:

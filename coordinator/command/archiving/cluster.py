@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
-from coordinator.access.authority import Issuer
-from coordinator.command.archiving.requests import Findings
-from coordinator.errors import CallFailed, CommandFailed
-from coordinator.journal.archive import Archive, is_live
-from coordinator.journal.etcd.contents import Contents
-from coordinator.journal.etcd.journal import EtcdJournal, this_host
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Head
-from coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
-from coordinator.journal.stored import Loaded, archive_of, load
-from coordinator.leadership import requests as leadership
-from coordinator.leadership.model import Member
+from drumbeat.coordinator.access.authority import Issuer
+from drumbeat.coordinator.command.archiving.requests import Findings
+from drumbeat.coordinator.errors import CallFailed, CommandFailed
+from drumbeat.coordinator.journal.archive import Archive, is_live
+from drumbeat.coordinator.journal.etcd.contents import Contents
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, this_host
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import Head
+from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
+from drumbeat.coordinator.journal.stored import Loaded, archive_of, load
+from drumbeat.coordinator.leadership import requests as leadership
+from drumbeat.coordinator.leadership.model import Member
 
 # How long coordinators wait if an import is cut short; while it goes on the lease is kept.
 LEASE_TTL_S = 15.0

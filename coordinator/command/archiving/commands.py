@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from coordinator.command.archiving import requests
-from coordinator.command.archiving.requests import JournalRequest
-from coordinator.errors import InvalidConfiguration
 from drumbeat.command import options
 from drumbeat.command.options import Source
 from drumbeat.command.settings import by_option, settings_of
+from drumbeat.coordinator.command.archiving import requests
+from drumbeat.coordinator.command.archiving.requests import JournalRequest
+from drumbeat.coordinator.errors import InvalidConfiguration
 
 EXIT_CODES = """
 \b

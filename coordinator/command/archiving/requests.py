@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from coordinator.core.run.state import RunState
-from coordinator.journal.archive import is_live
-from coordinator.journal.etcd import address as etcd
-from coordinator.journal.etcd.address import EtcdAddress
-from coordinator.journal.etcd.contents import Contents
 from drumbeat.command.settings import declare, one_of, setting, text
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.journal.archive import is_live
+from drumbeat.coordinator.journal.etcd import address as etcd
+from drumbeat.coordinator.journal.etcd.address import EtcdAddress
+from drumbeat.coordinator.journal.etcd.contents import Contents
 from drumbeat.violation import Violation
 
 

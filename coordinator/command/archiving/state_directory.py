@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from coordinator.access.authority import Issuer, read_issuer, write_issuer
-from coordinator.command.archiving.requests import Findings
-from coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
-from coordinator.journal.archive import Archive
-from coordinator.journal.etcd.contents import Problem
-from coordinator.journal.etcd.layout import Head
-from coordinator.journal.sqlite import (
+from drumbeat.coordinator.access.authority import Issuer, read_issuer, write_issuer
+from drumbeat.coordinator.command.archiving.requests import Findings
+from drumbeat.coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
+from drumbeat.coordinator.journal.archive import Archive
+from drumbeat.coordinator.journal.etcd.contents import Problem
+from drumbeat.coordinator.journal.etcd.layout import Head
+from drumbeat.coordinator.journal.sqlite import (
     FILE,
     KEYS,
     LAST_WRITE,
@@ -22,7 +22,7 @@ from coordinator.journal.sqlite import (
     lock_directory,
     look,
 )
-from coordinator.journal.stored import Loaded, archive_of, boot_id, load
+from drumbeat.coordinator.journal.stored import Loaded, archive_of, boot_id, load
 
 
 class StateDirectory:

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.command.archiving.cluster import Cluster
-from coordinator.command.archiving.requests import (
+from drumbeat.coordinator.command.archiving.cluster import Cluster
+from drumbeat.coordinator.command.archiving.requests import (
     CheckJournal,
     ExportJournal,
     Findings,
     ImportJournal,
     JournalRequest,
 )
-from coordinator.command.archiving.state_directory import StateDirectory
-from coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
-from coordinator.journal.archive import Archive, lines_of, read_archive
-from coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
+from drumbeat.coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
+from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
+from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.format import count, printable
 
 Place = StateDirectory | Cluster
@@ -78,7 +78,7 @@ async def _place(asked: JournalRequest) -> AsyncIterator[Place]:
         yield StateDirectory(Path(asked.state_dir or ""))
         return
     # Late: it is loaded where it is used, and need not be installed elsewhere.
-    from coordinator.journal.etcd.client import EtcdClient  # noqa: PLC0415
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient  # noqa: PLC0415
 
     client = EtcdClient(address)
     try:

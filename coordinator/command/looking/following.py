@@ -6,14 +6,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.access.calls import EXIT_NOT_REACHED
-from coordinator.command.looking.reading import Reader
-from coordinator.errors import CallFailed
+from drumbeat.coordinator.access.calls import EXIT_NOT_REACHED
+from drumbeat.coordinator.command.looking.reading import Reader
+from drumbeat.coordinator.errors import CallFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from coordinator.access.calls import CoordinatorCalls
+    from drumbeat.coordinator.access.calls import CoordinatorCalls
     from drumbeat.v1 import query_pb2 as pb
 
 # Between two tries to reach a coordinator that was there before.

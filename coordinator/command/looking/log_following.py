@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import grpc
 
-from coordinator.command.calls import failure_of
-from coordinator.command.looking import logs
-from coordinator.command.looking.following import Patience
-from coordinator.command.looking.reading import Reader, calls_of, watch_logs
-from coordinator.errors import CallFailed
-from coordinator.wire.documents import log_documents
+from drumbeat.coordinator.command.calls import failure_of
+from drumbeat.coordinator.command.looking import logs
+from drumbeat.coordinator.command.looking.following import Patience
+from drumbeat.coordinator.command.looking.reading import Reader, calls_of, watch_logs
+from drumbeat.coordinator.errors import CallFailed
+from drumbeat.coordinator.wire.documents import log_documents
 from drumbeat.format import one_line
 from drumbeat.v1 import query_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.command.requests import ShowLogs
+    from drumbeat.coordinator.command.requests import ShowLogs
 
 
 def show_logs(asked: ShowLogs, write: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ def _show(
 
 
 def _has_colours() -> bool:
-    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
     return sys.stdout.isatty() and screens.has_colours()
 

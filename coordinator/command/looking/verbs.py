@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from coordinator.command.calls import failure_of
-from coordinator.command.looking.explanation import explanation
-from coordinator.command.looking.following import Patience, follow
-from coordinator.command.looking.live import look, looks
-from coordinator.command.looking.log_following import show_logs
-from coordinator.command.looking.reading import Reader, calls_of, read_stacks
-from coordinator.command.requests import (
+from drumbeat.access.redaction import without_tokens
+from drumbeat.coordinator.command.calls import failure_of
+from drumbeat.coordinator.command.looking.explanation import explanation
+from drumbeat.coordinator.command.looking.following import Patience, follow
+from drumbeat.coordinator.command.looking.live import look, looks
+from drumbeat.coordinator.command.looking.log_following import show_logs
+from drumbeat.coordinator.command.looking.reading import Reader, calls_of, read_stacks
+from drumbeat.coordinator.command.requests import (
     ExplainRun,
     Looking,
     ShowEvents,
@@ -26,8 +27,8 @@ from coordinator.command.requests import (
     ShowStatus,
     WatchRun,
 )
-from coordinator.wire import stack_groups as stacks
-from coordinator.wire.documents import (
+from drumbeat.coordinator.wire import stack_groups as stacks
+from drumbeat.coordinator.wire.documents import (
     event_document,
     goodput_document,
     overview_document,
@@ -36,7 +37,6 @@ from coordinator.wire.documents import (
     status_document,
     verdict_document,
 )
-from drumbeat.access.redaction import without_tokens
 from drumbeat.format import count, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2
@@ -44,8 +44,8 @@ from drumbeat.v1 import query_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from coordinator.wire.documents import Document
     from drumbeat.access.client import Metadata
+    from drumbeat.coordinator.wire.documents import Document
 
 
 def show(asked: Looking) -> None:
@@ -73,7 +73,7 @@ def _status(asked: ShowStatus) -> None:
     if asked.output == "json":
         write_json(found)
         return
-    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
     is_list = asked.run_id is None
     screen = screens.runs_screen(found["runs"]) if is_list else screens.status_screen(found)
@@ -115,7 +115,7 @@ def _write_events(
     if asked.output == "json":
         write("".join(f"{json.dumps(document)}\n" for document in documents))
         return
-    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
     write(screens.text_of(screens.events_screen(documents, has_heads=has_heads, now=time.time())))
 
@@ -136,7 +136,7 @@ def _why(asked: ExplainRun) -> None:
     if asked.output == "json":
         write_json(found)
         return
-    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
     write(screens.text_of(screens.explanation_screen(found)))
 
@@ -146,7 +146,7 @@ def _watch(asked: WatchRun) -> None:
         for status in looks(asked):
             write_json(status)
         return
-    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
     if sys.stdout.isatty():
         last = screens.show_live(looks(asked))
@@ -188,7 +188,7 @@ def _goodput(asked: ShowGoodput) -> None:
     if asked.output == "json":
         write_json(found)
         return
-    from coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
     write(screens.text_of(screens.goodput_screen(found)))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.access.authority import Authority
-from coordinator.command.serving.process import (
+from drumbeat.coordinator.access.authority import Authority
+from drumbeat.coordinator.command.serving.process import (
     open_page,
     operators_identity,
     published,
@@ -18,10 +18,10 @@ from coordinator.command.serving.process import (
     tell_page,
     tell_ready,
 )
-from coordinator.config import CoordinatorConfig
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.shell.cluster.address import advertised
-from coordinator.shell.server import serving
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.shell.cluster.address import advertised
+from drumbeat.coordinator.shell.server import serving
 
 log = structlog.get_logger()
 

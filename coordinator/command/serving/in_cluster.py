@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import structlog
 
-from coordinator.access.join_token import is_loopback
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.command.serving.process import (
+from drumbeat.coordinator.access.join_token import is_loopback
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.command.serving.process import (
     open_page,
     operators_identity,
     published,
@@ -24,23 +24,23 @@ from coordinator.command.serving.process import (
     tell_page,
     tell_ready,
 )
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import CoordinatorError, JournalOutage
-from coordinator.journal.etcd.client import EtcdClient
-from coordinator.journal.etcd.journal import EtcdJournal
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import Etcd
-from coordinator.journal.outage import Outage
-from coordinator.leadership.following import reason_of
-from coordinator.leadership.model import Member
-from coordinator.leadership.seen_terms import SeenTerms
-from coordinator.leadership.shared_authority import SharedAuthority
-from coordinator.shell.cluster.address import advertised
-from coordinator.shell.cluster.membership import Membership
-from coordinator.shell.cluster.service import version
-from coordinator.shell.server import Server
-from coordinator.shell.term import Term
-from coordinator.shell.transport.binding import check_port
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import CoordinatorError, JournalOutage
+from drumbeat.coordinator.journal.etcd.client import EtcdClient
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import Etcd
+from drumbeat.coordinator.journal.outage import Outage
+from drumbeat.coordinator.leadership.following import reason_of
+from drumbeat.coordinator.leadership.model import Member
+from drumbeat.coordinator.leadership.seen_terms import SeenTerms
+from drumbeat.coordinator.leadership.shared_authority import SharedAuthority
+from drumbeat.coordinator.shell.cluster.address import advertised
+from drumbeat.coordinator.shell.cluster.membership import Membership
+from drumbeat.coordinator.shell.cluster.service import version
+from drumbeat.coordinator.shell.server import Server
+from drumbeat.coordinator.shell.term import Term
+from drumbeat.coordinator.shell.transport.binding import check_port
 from drumbeat.tasks import until_one_ends
 
 log = structlog.get_logger()

@@ -12,19 +12,25 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.access.join_token import how_to_join, is_loopback, join_token, pin, shows_secrets
-from coordinator.access.operator_certificate import OperatorCertificate
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import CoordinatorError
-from coordinator.shell.driver import Driver
-from coordinator.shell.server import Publish
 from drumbeat.access.local import publish, withdraw
 from drumbeat.access.token import NO_CA, parse_token
 from drumbeat.command.settings import HostPort
+from drumbeat.coordinator.access.join_token import (
+    how_to_join,
+    is_loopback,
+    join_token,
+    pin,
+    shows_secrets,
+)
+from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.server import Publish
 
 if TYPE_CHECKING:
-    from coordinator.shell.http.page import Page
+    from drumbeat.coordinator.shell.http.page import Page
 
 log = structlog.get_logger()
 
@@ -56,7 +62,7 @@ def open_page(config: CoordinatorConfig, identity: ServerIdentity | None) -> Pag
     """Return the page that is wanted, None if there is to be none."""
     if config.http_port is None:
         return None
-    from coordinator.shell.http.page import Page  # noqa: PLC0415 - it needs an extra
+    from drumbeat.coordinator.shell.http.page import Page  # noqa: PLC0415 - it needs an extra
 
     return Page(config, identity)
 

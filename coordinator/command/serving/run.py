@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
-from coordinator.command.serving.process import look_for_garbage_rarely
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import MissingExtra, StateDirectoryUnusable
-from coordinator.shell.transport.connections import prepare_process
+from drumbeat.coordinator.command.serving.process import look_for_garbage_rarely
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import MissingExtra, StateDirectoryUnusable
+from drumbeat.coordinator.shell.transport.connections import prepare_process
 
 
 def run(config: CoordinatorConfig) -> int:
@@ -29,11 +29,11 @@ def run(config: CoordinatorConfig) -> int:
             _check_extra()
         # One of them is imported: the other one's packages may be missing.
         if config.journal is None:
-            from coordinator.command.serving.alone import serve_alone  # noqa: PLC0415
+            from drumbeat.coordinator.command.serving.alone import serve_alone  # noqa: PLC0415
 
             serve_alone(config, directory)
         else:
-            from coordinator.command.serving.in_cluster import serve_in_cluster  # noqa: PLC0415
+            from drumbeat.coordinator.command.serving.in_cluster import serve_in_cluster  # noqa: PLC0415
 
             _make(directory)
             asyncio.run(serve_in_cluster(config, directory))

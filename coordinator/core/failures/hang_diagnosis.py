@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
-from coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
-from coordinator.core.failures.stack_frames import Activity, ranges
-from coordinator.core.model import (
+from drumbeat.coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
+from drumbeat.coordinator.core.failures.stack_frames import Activity, ranges
+from drumbeat.coordinator.core.model import (
     ExpiredLimit,
     Hang,
     HangDiagnosis,

@@ -12,15 +12,15 @@ from typing import Self
 
 from msgspec import Struct
 
-from coordinator.core.failures.stack_frames import (
+from drumbeat.coordinator.core.failures.stack_frames import (
     Activity,
     Frame,
     activity_of,
     place,
     telling_frames,
 )
-from coordinator.core.model import WorkerRanks
-from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.model import WorkerRanks
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 
 UNKNOWN = math.inf  # the age of a heartbeat that was never told
 

@@ -8,10 +8,10 @@ from math import inf
 
 from msgspec.structs import replace
 
-from coordinator.core.failures.hang_diagnosis import describe_limit
-from coordinator.core.failures.stack_frames import place, telling_frames
-from coordinator.core.inprocess.records import IterationPhase, IterationState
-from coordinator.core.model import FailureRecord, Hang, HangDiagnosis, HungRank
+from drumbeat.coordinator.core.failures.hang_diagnosis import describe_limit
+from drumbeat.coordinator.core.failures.stack_frames import place, telling_frames
+from drumbeat.coordinator.core.inprocess.records import IterationPhase, IterationState
+from drumbeat.coordinator.core.model import FailureRecord, Hang, HangDiagnosis, HungRank
 from drumbeat.format import one_line
 
 # Ages are measured on each host and travel over the network; what is closer

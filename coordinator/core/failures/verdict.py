@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from coordinator.core.failures.root_cause import (
+from drumbeat.coordinator.core.failures.root_cause import (
     CAUSES_SHOWN_MAX,
     explains,
     room_for,
     root_causes,
     unhealed,
 )
-from coordinator.core.membership.leases import Membership
-from coordinator.core.model import (
+from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.model import (
     FailureRecord,
     FailureReport,
     HangDiagnosis,
@@ -22,10 +22,10 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
-from coordinator.core.run import reasons
-from coordinator.core.run.records import FailureRecorded, FailuresCounted
-from coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.core.run import reasons
+from drumbeat.coordinator.core.run.records import FailureRecorded, FailuresCounted
+from drumbeat.coordinator.core.run.state import Phase, RunState
 
 # A report goes to every agent, so it holds few records; the rest is a number.
 VICTIMS_SHOWN_MAX = 16

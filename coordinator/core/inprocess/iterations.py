@@ -12,10 +12,14 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from coordinator.core.inprocess import records as rec
-from coordinator.core.inprocess.rank_rules import assign
-from coordinator.core.inprocess.records import InprocessReport, InprocessSpec, IterationPhase
-from coordinator.core.inprocess.roster import (
+from drumbeat.coordinator.core.inprocess import records as rec
+from drumbeat.coordinator.core.inprocess.rank_rules import assign
+from drumbeat.coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
+    IterationPhase,
+)
+from drumbeat.coordinator.core.inprocess.roster import (
     FAULTS_NAMED_MAX,
     Barrier,
     Entry,
@@ -23,9 +27,9 @@ from coordinator.core.inprocess.roster import (
     Roster,
     faults_named,
 )
-from coordinator.core.model import Round, Seat
-from coordinator.core.phases.rendezvous import GiveUp, Wait
-from coordinator.core.run.reasons import NAMES_SHOWN_MAX, listed
+from drumbeat.coordinator.core.model import Round, Seat
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.coordinator.core.run.reasons import NAMES_SHOWN_MAX, listed
 from drumbeat.format import count
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, RankRule
+from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, RankRule
 from drumbeat.format import count
 from drumbeat.inprocess import HostReport
 

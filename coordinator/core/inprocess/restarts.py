@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.core.effects import Instruct
-from coordinator.core.inprocess.iterations import Address, Iterations
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.effects import Instruct
+from drumbeat.coordinator.core.inprocess.iterations import Address, Iterations
+from drumbeat.coordinator.core.inprocess.records import (
     InprocessReport,
     IterationBegan,
     IterationCompleted,
@@ -13,10 +13,10 @@ from coordinator.core.inprocess.records import (
     IterationRecord,
     told,
 )
-from coordinator.core.model import Round
-from coordinator.core.phases.phase import RunContext
-from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
-from coordinator.core.progress.goodput import Cause, Found
+from drumbeat.coordinator.core.model import Round
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
+from drumbeat.coordinator.core.progress.goodput import Cause, Found
 from drumbeat.inprocess import InterruptionKind
 
 # Workers that did nothing wrong but to make no progress.

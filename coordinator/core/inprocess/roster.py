@@ -11,11 +11,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coordinator.core.inprocess.records import InprocessSpec, IterationPhase, IterationState
-from coordinator.core.model import Round, Seat
-from coordinator.core.phases.rendezvous import Wait
-from coordinator.core.run.reasons import listed
 from drumbeat import inprocess as values
+from drumbeat.coordinator.core.inprocess.records import (
+    InprocessSpec,
+    IterationPhase,
+    IterationState,
+)
+from drumbeat.coordinator.core.model import Round, Seat
+from drumbeat.coordinator.core.phases.rendezvous import Wait
+from drumbeat.coordinator.core.run.reasons import listed
 
 # Of a fault's text in a reason; the whole is in its failure record.
 FAULT_CHARACTERS_MAX = 300

@@ -7,11 +7,17 @@ from itertools import chain, count
 
 from msgspec.structs import replace
 
-from coordinator import errors
-from coordinator.core.events import SessionOpened
-from coordinator.core.model import DURATION_MAX_S, AgentIdentity, Beat, RunSpec, VerdictCause
-from coordinator.core.policy import Policy
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import (
+    DURATION_MAX_S,
+    AgentIdentity,
+    Beat,
+    RunSpec,
+    VerdictCause,
+)
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.state import RunState
 
 # How far above what is known here a newcomer may have held a round. All rounds to come
 # are above its own, so this bounds how much of the numbers one message may use up: far

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from coordinator.core.model import AgentIdentity, KeptDrain
+from drumbeat.coordinator.core.model import AgentIdentity, KeptDrain
 
 # Calls of one name whose repetition is recognized.
 CALLS_KNOWN_MAX = 8

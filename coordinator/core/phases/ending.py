@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinator.core.failures.root_cause import explains, root_causes
-from coordinator.core.failures.verdict import known_failures
-from coordinator.core.model import Beat, VerdictCause
-from coordinator.core.phases.phase import RunContext, RunPhase
-from coordinator.core.run import reasons
-from coordinator.core.run.records import MembersForgotten, RoundEnd, RoundEnded, RunEnded
+from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
+from drumbeat.coordinator.core.failures.verdict import known_failures
+from drumbeat.coordinator.core.model import Beat, VerdictCause
+from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase
+from drumbeat.coordinator.core.run import reasons
+from drumbeat.coordinator.core.run.records import MembersForgotten, RoundEnd, RoundEnded, RunEnded
 
 
 class Ending(RunPhase):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from coordinator.core.model import VerdictCause
-from coordinator.core.phases.phase import RunContext, RunPhase
-from coordinator.core.phases.ranks import next_order
-from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Rendezvous, Wait, close_round
-from coordinator.core.run.records import RoundStarted, RunEnded
+from drumbeat.coordinator.core.model import VerdictCause
+from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase
+from drumbeat.coordinator.core.phases.ranks import next_order
+from drumbeat.coordinator.core.phases.rendezvous import (
+    GiveUp,
+    LeaderPort,
+    Rendezvous,
+    Wait,
+    close_round,
+)
+from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
 
 class Gathering(RunPhase):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.core.effects import EndHeld, TakeEvidence
-from coordinator.core.failures.hang_diagnosis import LOST, diagnose, diagnose_lost
-from coordinator.core.failures.hang_evidence import SeenRanks
-from coordinator.core.model import (
+from drumbeat.coordinator.core.effects import EndHeld, TakeEvidence
+from drumbeat.coordinator.core.failures.hang_diagnosis import LOST, diagnose, diagnose_lost
+from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
+from drumbeat.coordinator.core.model import (
     ExpiredLimit,
     HangDiagnosis,
     HangKind,
@@ -14,9 +14,9 @@ from coordinator.core.model import (
     Seat,
     WorkerRanks,
 )
-from coordinator.core.phases.phase import RunContext
-from coordinator.core.progress.goodput import Cause, Found, nanoseconds
-from coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.progress.goodput import Cause, Found, nanoseconds
+from drumbeat.coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.durations import format_duration
 
 # After so long an undecided hang is judged again, when another limit expires.

@@ -7,11 +7,11 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from coordinator.core.effects import TellNotice
-from coordinator.core.inprocess.records import IterationPhase
-from coordinator.core.model import Round
-from coordinator.core.phases.phase import RunContext
-from coordinator.core.progress.notice import (
+from drumbeat.coordinator.core.effects import TellNotice
+from drumbeat.coordinator.core.inprocess.records import IterationPhase
+from drumbeat.coordinator.core.model import Round
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.progress.notice import (
     Leaving,
     NoticeEnded,
     NoticeGiven,
@@ -21,7 +21,7 @@ from coordinator.core.progress.notice import (
     StepChosen,
     StepProposed,
 )
-from coordinator.core.run import reasons
+from drumbeat.coordinator.core.run import reasons
 from drumbeat.format import count
 
 # The longest wait for a host's word: where its workers are, or that they will stop at a step. No

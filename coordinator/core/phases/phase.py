@@ -7,18 +7,24 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core import events as ev
-from coordinator.core import model
-from coordinator.core.failures.verdict import SilentAtFailure, make_verdict
-from coordinator.core.membership.leases import Membership
-from coordinator.core.phases.rendezvous import Wait
-from coordinator.core.policy import Policy
-from coordinator.core.progress.adaptive_timeouts import Learning
-from coordinator.core.progress.goodput import MEASURED, Found, Stretch
-from coordinator.core.progress.notice import NoticeKind
-from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
-from coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core import events as ev
+from drumbeat.coordinator.core import model
+from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, make_verdict
+from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.phases.rendezvous import Wait
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.adaptive_timeouts import Learning
+from drumbeat.coordinator.core.progress.goodput import MEASURED, Found, Stretch
+from drumbeat.coordinator.core.progress.notice import NoticeKind
+from drumbeat.coordinator.core.run.records import (
+    EndingStarted,
+    Record,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+)
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.format import count
 
 Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded

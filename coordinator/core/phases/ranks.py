@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from coordinator.core.model import AgentIdentity, Seat
+from drumbeat.coordinator.core.model import AgentIdentity, Seat
 
 
 def first_order(agents: Iterable[AgentIdentity]) -> list[AgentIdentity]:

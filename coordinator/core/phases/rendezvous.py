@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from coordinator.core.model import RunSpec, VerdictCause
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.model import RunSpec, VerdictCause
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.format import are, count
 
 # Agents that lost their connection a moment ago, or are silent, are waited for, but

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from itertools import chain, takewhile
 
-from coordinator.core.effects import EndHeld, Instruct, TellNotice
-from coordinator.core.events import EvidenceTaken
-from coordinator.core.failures.root_cause import explains, root_causes
-from coordinator.core.failures.verdict import known_failures
-from coordinator.core.inprocess.restarts import InProcessRestarts
-from coordinator.core.model import Beat, FailureRecord, GroupState, HangDiagnosis, VerdictCause
-from coordinator.core.phases.hangs import Hangs
-from coordinator.core.phases.notices import Notices
-from coordinator.core.phases.phase import RunContext, RunPhase, Transition
-from coordinator.core.phases.rendezvous import Wait, last_call_deadline
-from coordinator.core.progress.goodput import Cause, Found, nanoseconds
-from coordinator.core.progress.notice import NoticeKind
-from coordinator.core.progress.step_times import StepTimes
-from coordinator.core.progress.worker_progress import Standing, Standings, most_telling
-from coordinator.core.run import reasons
-from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
+from drumbeat.coordinator.core.effects import EndHeld, Instruct, TellNotice
+from drumbeat.coordinator.core.events import EvidenceTaken
+from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
+from drumbeat.coordinator.core.failures.verdict import known_failures
+from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
+from drumbeat.coordinator.core.model import (
+    Beat,
+    FailureRecord,
+    GroupState,
+    HangDiagnosis,
+    VerdictCause,
+)
+from drumbeat.coordinator.core.phases.hangs import Hangs
+from drumbeat.coordinator.core.phases.notices import Notices
+from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
+from drumbeat.coordinator.core.phases.rendezvous import Wait, last_call_deadline
+from drumbeat.coordinator.core.progress.goodput import Cause, Found, nanoseconds
+from drumbeat.coordinator.core.progress.notice import NoticeKind
+from drumbeat.coordinator.core.progress.step_times import StepTimes
+from drumbeat.coordinator.core.progress.worker_progress import Standing, Standings, most_telling
+from drumbeat.coordinator.core.run import reasons
+from drumbeat.coordinator.core.run.records import (
+    EndingStarted,
+    GroupSucceeded,
+    RoundEnd,
+    RoundEnded,
+)
 from drumbeat.format import are
 
 _PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)

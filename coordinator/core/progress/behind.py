@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.core.progress.stragglers import PEERS_MAX, lower_median, spread
-from coordinator.core.progress.worker_progress import Standing, Whereabouts, WorkerProgress
+from drumbeat.coordinator.core.progress.stragglers import PEERS_MAX, lower_median, spread
+from drumbeat.coordinator.core.progress.worker_progress import Standing, Whereabouts, WorkerProgress
 from drumbeat.format import count, listed
 
 if TYPE_CHECKING:
-    from coordinator.core.membership.leases import Presence
-    from coordinator.core.model import Round, Seat
+    from drumbeat.coordinator.core.membership.leases import Presence
+    from drumbeat.coordinator.core.model import Round, Seat
 
 # A rank is behind once it has been so for longer than all of these: so many usual steps (one that
 # takes ten times the usual time is no sign of anything), so many times the longest step lately, and

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from coordinator.core.progress.stack_gathering import Asked
+from drumbeat.coordinator.core.progress.stack_gathering import Asked
 
 CURSORS_MAX = 16_384  # of one agent; the oldest are forgotten
 

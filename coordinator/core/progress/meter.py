@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from coordinator.core.model import Beat, GroupState
-from coordinator.core.progress.goodput import (
+from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.progress.goodput import (
     AWAY_MAX,
     MEASURED,
     Found,
@@ -17,7 +17,7 @@ from coordinator.core.progress.goodput import (
     Stretch,
     nanoseconds,
 )
-from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 
 # How much of what was seen of a round a coordinator that crashes loses at most.
 NOTE_INTERVAL_S = 60.0

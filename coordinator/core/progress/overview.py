@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from coordinator.core.model import HostMemory, WorkerMemory
-from coordinator.core.progress.behind import BEHIND_KEPT_MAX, Laggard, named
-from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.model import HostMemory, WorkerMemory
+from drumbeat.coordinator.core.progress.behind import BEHIND_KEPT_MAX, Laggard, named
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 
 # Workers shown of a run: more than one sees at a glance anyway.
 ROWS_MAX = 64

@@ -13,8 +13,13 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.core.model import Beat, Round, RunSpec
-from coordinator.core.progress.stragglers import Straggler, Stragglers, lower_median, spread
+from drumbeat.coordinator.core.model import Beat, Round, RunSpec
+from drumbeat.coordinator.core.progress.stragglers import (
+    Straggler,
+    Stragglers,
+    lower_median,
+    spread,
+)
 
 # Of 80,000 ranks 60 columns take 19.2 MB, and as much again if ranks tell of their own work.
 COLUMNS_MAX = 60

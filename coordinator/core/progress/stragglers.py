@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from coordinator.core.model import Round, Seat
-from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.model import Round, Seat
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.durations import format_duration
 
 # The median is that of so many peers, spread evenly over all: its error is below that of a beat.

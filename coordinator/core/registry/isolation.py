@@ -7,16 +7,16 @@ breaks again, it has met what it can't get over, and ends with a verdict that sa
 
 from __future__ import annotations
 
-from coordinator.core import effects as fx
-from coordinator.core import events as ev
-from coordinator.core.membership.drains import Drains
-from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.phases.phase import decided
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import RunEnded
-from coordinator.core.run.run import Run
-from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import CoordinatorError, RunClosed, Unavailable
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core import events as ev
+from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.model import Verdict, VerdictCause
+from drumbeat.coordinator.core.phases.phase import decided
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import RunEnded
+from drumbeat.coordinator.core.run.run import Run
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.errors import CoordinatorError, RunClosed, Unavailable
 
 # A run that breaks again within this time has been helped by nothing. Longer than
 # what a run usually waits for, so that one that breaks at each timeout is found too.

@@ -7,31 +7,31 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator import errors
-from coordinator.access.tokens import Tokens
-from coordinator.core import effects as fx
-from coordinator.core import events as ev
-from coordinator.core.membership.admission import (
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.tokens import Tokens
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core import events as ev
+from drumbeat.coordinator.core.membership.admission import (
     differences,
     missed_run,
     rounds_error,
     run_closed,
     spec_error,
 )
-from coordinator.core.membership.drains import Drains
-from coordinator.core.model import KeptDrain
-from coordinator.core.policy import Policy
-from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
-from coordinator.core.registry.remembered import ended_bytes, id_and_generation
-from coordinator.core.registry.throttle import Throttle
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
+from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
+from drumbeat.coordinator.core.registry.throttle import Throttle
+from drumbeat.coordinator.core.run.records import (
     CALLER_CHARACTERS_MAX,
     AgentRemoved,
     CallKind,
     CallNoted,
     RunCreated,
 )
-from coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from coordinator.core.run.records import HistoryEntry
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.run.records import HistoryEntry
+from drumbeat.coordinator.core.run.state import RunState
 
 # Of an ended run in memory, measured with CPython 3.11 and rounded up: its core without the state;
 # what a state takes beyond its bytes in a message, of both that there are; an event without text.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from coordinator.core.effects import Decided
-from coordinator.core.failures.root_cause import describe
-from coordinator.core.model import FailureRecord, HangDiagnosis, Round
-from coordinator.core.progress.worker_progress import NOWHERE, Standings, furthest_behind
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.effects import Decided
+from drumbeat.coordinator.core.failures.root_cause import describe
+from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, Round
+from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings, furthest_behind
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.format import count
 
 NAMES_SHOWN_MAX = 10

@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinator.core.failures.root_cause import NO_LIMIT
-from coordinator.core.inprocess.records import IterationRecord
-from coordinator.core.model import (
+from drumbeat.coordinator.core.failures.root_cause import NO_LIMIT
+from drumbeat.coordinator.core.inprocess.records import IterationRecord
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
     HangDiagnosis,
@@ -17,11 +17,11 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from coordinator.core.progress.goodput import ProgressNoted
-from coordinator.core.progress.notice import NoticeRecord
-from coordinator.core.progress.stragglers import StragglerRecord
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from drumbeat.coordinator.core.progress.goodput import ProgressNoted
+from drumbeat.coordinator.core.progress.notice import NoticeRecord
+from drumbeat.coordinator.core.progress.stragglers import StragglerRecord
+from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings
 
 CALLER_CHARACTERS_MAX = 256
 

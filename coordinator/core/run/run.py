@@ -7,25 +7,36 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core import events as ev
-from coordinator.core.failures.verdict import is_wanted, taken
-from coordinator.core.membership.admission import numbered, refusal
-from coordinator.core.membership.drains import Drains, who_and_why
-from coordinator.core.membership.leases import Membership
-from coordinator.core.model import KeptDrain, Release, Standby, Verdict, VerdictCause
-from coordinator.core.phases.ending import Ended, Ending
-from coordinator.core.phases.gathering import Gathering
-from coordinator.core.phases.phase import RunContext, RunPhase, Transition
-from coordinator.core.phases.running import Running
-from coordinator.core.policy import Policy
-from coordinator.core.progress.adaptive_timeouts import differ
-from coordinator.core.progress.notice import NoticeKind
-from coordinator.core.run import records as rec
-from coordinator.core.run.reasons import hosts
-from coordinator.core.run.state import Phase, RunState
-from coordinator.core.run.steering import checkpointed, noted, restarted, stopped, with_notice
-from coordinator.errors import CoordinatorError, LimitReached, SessionReplaced, StaleSession
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core import events as ev
+from drumbeat.coordinator.core.failures.verdict import is_wanted, taken
+from drumbeat.coordinator.core.membership.admission import numbered, refusal
+from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
+from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.model import KeptDrain, Release, Standby, Verdict, VerdictCause
+from drumbeat.coordinator.core.phases.ending import Ended, Ending
+from drumbeat.coordinator.core.phases.gathering import Gathering
+from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
+from drumbeat.coordinator.core.phases.running import Running
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.adaptive_timeouts import differ
+from drumbeat.coordinator.core.progress.notice import NoticeKind
+from drumbeat.coordinator.core.run import records as rec
+from drumbeat.coordinator.core.run.reasons import hosts
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.steering import (
+    checkpointed,
+    noted,
+    restarted,
+    stopped,
+    with_notice,
+)
+from drumbeat.coordinator.errors import (
+    CoordinatorError,
+    LimitReached,
+    SessionReplaced,
+    StaleSession,
+)
 from drumbeat.format import are, count
 
 PHASES: dict[Phase, type[RunPhase]] = {

@@ -10,9 +10,9 @@ from itertools import islice
 
 from msgspec.structs import asdict, replace
 
-from coordinator.core.failures.root_cause import insert_most_telling
-from coordinator.core.inprocess import records as its
-from coordinator.core.model import (
+from drumbeat.coordinator.core.failures.root_cause import insert_most_telling
+from drumbeat.coordinator.core.inprocess import records as its
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
     HangDiagnosis,
@@ -22,15 +22,15 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from coordinator.core.phases.ranks import assign_seats
-from coordinator.core.progress import notice as notices
-from coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from coordinator.core.progress.goodput import Cause, Ledger, ProgressNoted, Stretch
-from coordinator.core.progress.stragglers import FOUND, OVER, Straggler, StragglerRecord
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
-from coordinator.core.run import records as rec
-from coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
-from coordinator.core.run.times import RoundTimes
+from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.progress import notice as notices
+from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from drumbeat.coordinator.core.progress.goodput import Cause, Ledger, ProgressNoted, Stretch
+from drumbeat.coordinator.core.progress.stragglers import FOUND, OVER, Straggler, StragglerRecord
+from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.core.run import records as rec
+from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
+from drumbeat.coordinator.core.run.times import RoundTimes
 from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.

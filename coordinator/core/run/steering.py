@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.core.effects import Steered
-from coordinator.core.events import Steering
-from coordinator.core.run.records import CallKind, CallNoted
-from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import CoordinatorError, WrongPhase
+from drumbeat.coordinator.core.effects import Steered
+from drumbeat.coordinator.core.events import Steering
+from drumbeat.coordinator.core.run.records import CallKind, CallNoted
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.errors import CoordinatorError, WrongPhase
 from drumbeat.durations import format_duration
 
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinator.core.progress.goodput import SECOND, Ledger, Marks, ProgressNoted, nanoseconds
+from drumbeat.coordinator.core.progress.goodput import (
+    SECOND,
+    Ledger,
+    Marks,
+    ProgressNoted,
+    nanoseconds,
+)
 
 # Workers that have run for so long in a run that never named a step are believed to tell no
 # heartbeat at all: they progress since they run.

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from coordinator.core.effects import Forget, KeepDrain, KeepForgets, KeepToken, Persist
-from coordinator.core.run.records import RunCreated
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.etcd import layout
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Home
-from coordinator.journal.etcd.model import Delete, Put
+from drumbeat.coordinator.core.effects import Forget, KeepDrain, KeepForgets, KeepToken, Persist
+from drumbeat.coordinator.core.run.records import RunCreated
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import Home
+from drumbeat.coordinator.journal.etcd.model import Delete, Put
 
 # Of one transaction. etcd takes 128 and 1.5 MiB, unless it was told otherwise; the head and the
 # conditions come beside these.

@@ -14,15 +14,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-from coordinator import errors
-from coordinator.journal.etcd import messages
-from coordinator.journal.etcd.address import EtcdAddress
-from coordinator.journal.etcd.link import GRACE_S, CallFailed, Link
-from coordinator.journal.etcd.messages import rpc
-from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
-from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 from drumbeat.access.problem import AccessProblem
 from drumbeat.command.settings import HostPort
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.journal.etcd import messages
+from drumbeat.coordinator.journal.etcd.address import EtcdAddress
+from drumbeat.coordinator.journal.etcd.link import GRACE_S, CallFailed, Link
+from drumbeat.coordinator.journal.etcd.messages import rpc
+from drumbeat.coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
+from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 
 # How long etcd may take for one call. Well below the least lease, so that a member that is dead
 # or cut off costs no leadership; well above what a slow disk takes.

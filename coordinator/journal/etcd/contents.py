@@ -9,15 +9,15 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.core.effects import KeepForgets
-from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import Record
-from coordinator.core.run.state import RunState
-from coordinator.journal.etcd import layout
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Head, Home, Item, Unreadable
-from coordinator.journal.etcd.model import KeyValue
+from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
+from drumbeat.coordinator.core.effects import KeepForgets
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run.records import Record
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import Head, Home, Item, Unreadable
+from drumbeat.coordinator.journal.etcd.model import KeyValue
 
 Value = TypeVar("Value")
 

@@ -15,14 +15,14 @@ from typing import NamedTuple, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from coordinator import errors
-from coordinator.core import effects as fx
-from coordinator.journal.changes import Change
-from coordinator.journal.etcd import layout
-from coordinator.journal.etcd.batches import OPERATIONS_MAX, Batch, Operation, plan, split
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import Head, Unreadable
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.journal.changes import Change
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.etcd.batches import OPERATIONS_MAX, Batch, Operation, plan, split
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import Head, Unreadable
+from drumbeat.coordinator.journal.etcd.model import (
     Delete,
     Etcd,
     Get,
@@ -33,7 +33,7 @@ from coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
-from coordinator.journal.stored import RELEASE, StoredJournal, boot_id, load, unreadable
+from drumbeat.coordinator.journal.stored import RELEASE, StoredJournal, boot_id, load, unreadable
 
 log = structlog.get_logger()
 

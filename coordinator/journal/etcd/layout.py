@@ -20,10 +20,10 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from coordinator.core.model import KeptDrain
-from coordinator.core.run.records import Record
-from coordinator.core.run.state import RunState
-from coordinator.journal.etcd.keys import Keys, below
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run.records import Record
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.journal.etcd.keys import Keys, below
 
 # Raised whenever an older release could not read what this one writes.
 FORMAT = 2

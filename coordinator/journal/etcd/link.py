@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 
-from coordinator.journal.etcd.address import EtcdAddress
-from coordinator.journal.etcd.messages import changed, rpc
-from coordinator.journal.etcd.model import Changed
-from coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning, failure
 from drumbeat.access.files import read_private, read_public
 from drumbeat.command.settings import HostPort
+from drumbeat.coordinator.journal.etcd.address import EtcdAddress
+from drumbeat.coordinator.journal.etcd.messages import changed, rpc
+from drumbeat.coordinator.journal.etcd.model import Changed
+from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning, failure
 
 # To connect, with TLS, and to hear whether the member belongs to a majority.
 CONNECT_TIMEOUT_S = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coordinator.errors import JournalUnusable
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator.errors import JournalUnusable
+from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
     Get,

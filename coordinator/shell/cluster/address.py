@@ -6,8 +6,8 @@ import ipaddress
 import socket
 from contextlib import suppress
 
-from coordinator.config import CoordinatorConfig
 from drumbeat.command.settings import HostPort, parse_host_port
+from drumbeat.coordinator.config import CoordinatorConfig
 
 
 def advertised(config: CoordinatorConfig, port: int) -> HostPort:

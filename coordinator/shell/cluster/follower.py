@@ -9,16 +9,16 @@ from typing import Any
 
 import structlog
 
-from coordinator.access.caller import Caller
-from coordinator.access.token_table import KeptToken, TokenTable
-from coordinator.errors import CoordinatorError, NotLeader
-from coordinator.journal.etcd import layout
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import Etcd, KeyValue
-from coordinator.leadership.election import Election
-from coordinator.leadership.following import following
-from coordinator.shell.transport.methods import Calls, Context
 from drumbeat.access.token import Token
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
+from drumbeat.coordinator.errors import CoordinatorError, NotLeader
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import Etcd, KeyValue
+from drumbeat.coordinator.leadership.election import Election
+from drumbeat.coordinator.leadership.following import following
+from drumbeat.coordinator.shell.transport.methods import Calls, Context
 from drumbeat.mapping import LOST_TERM_KEY
 
 log = structlog.get_logger()

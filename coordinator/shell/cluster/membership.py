@@ -10,23 +10,23 @@ from typing import Any
 
 import structlog
 
-from coordinator.errors import (
+from drumbeat.coordinator.errors import (
     CannotStepDown,
     CoordinatorError,
     JournalOutage,
     LostLeadership,
     NotLeader,
 )
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import Etcd
-from coordinator.journal.journal import Journal
-from coordinator.journal.outage import Outage
-from coordinator.leadership.election import Election
-from coordinator.leadership.model import Leader, Member
-from coordinator.leadership.shared_authority import SharedAuthority
-from coordinator.shell.cluster.follower import Follower
-from coordinator.shell.server import Server, crash_if_failed
-from coordinator.shell.term import Term
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import Etcd
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.outage import Outage
+from drumbeat.coordinator.leadership.election import Election
+from drumbeat.coordinator.leadership.model import Leader, Member
+from drumbeat.coordinator.leadership.shared_authority import SharedAuthority
+from drumbeat.coordinator.shell.cluster.follower import Follower
+from drumbeat.coordinator.shell.server import Server, crash_if_failed
+from drumbeat.coordinator.shell.term import Term
 
 log = structlog.get_logger()
 

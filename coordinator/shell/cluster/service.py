@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Protocol
 
-from coordinator.access.audit import Audit
-from coordinator.access.caller import Caller
-from coordinator.errors import CannotStepDown
-from coordinator.leadership.model import Leader, Member
-from coordinator.limits import Limits
-from coordinator.shell.transport.methods import CONTROL, QUERY, Services
-from coordinator.wire.control import reason_of
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.errors import CannotStepDown
+from drumbeat.coordinator.leadership.model import Leader, Member
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.transport.methods import CONTROL, QUERY, Services
+from drumbeat.coordinator.wire.control import reason_of
 from drumbeat.v1 import control_pb2, query_pb2
 
 

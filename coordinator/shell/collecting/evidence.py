@@ -8,14 +8,14 @@ from contextlib import aclosing
 
 import structlog
 
-from coordinator.core import effects as fx
-from coordinator.core.events import EvidenceTaken
-from coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
-from coordinator.core.model import Round, WorkerRanks
-from coordinator.core.progress.stack_gathering import Answer
-from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError
-from coordinator.shell.collecting.stacks import StackQuestions, asked_of_round
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import EvidenceTaken
+from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
+from drumbeat.coordinator.core.model import Round, WorkerRanks
+from drumbeat.coordinator.core.progress.stack_gathering import Answer
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.shell.collecting.stacks import StackQuestions, asked_of_round
 
 log = structlog.get_logger()
 

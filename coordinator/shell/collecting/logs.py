@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from coordinator.core import effects as fx
-from coordinator.core.events import SessionOpened
-from coordinator.core.progress.log_reading import Brought, LogReading, LogsAsked
-from coordinator.core.progress.stack_gathering import Asked
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.progress.log_reading import Brought, LogReading, LogsAsked
+from drumbeat.coordinator.core.progress.stack_gathering import Asked
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
 

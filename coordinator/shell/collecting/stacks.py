@@ -10,18 +10,18 @@ from itertools import islice
 
 from msgspec import Struct
 
-from coordinator.core import effects as fx
-from coordinator.core.events import SessionOpened
-from coordinator.core.model import Round
-from coordinator.core.progress.stack_gathering import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import Round
+from drumbeat.coordinator.core.progress.stack_gathering import (
     Answer,
     Asked,
     Found,
     StackGathering,
     asked_of,
 )
-from coordinator.core.run.state import RunState
-from coordinator.errors import LimitReached
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import LimitReached
 
 FEATURE = "stacks"  # of agents that answer
 EVIDENCE_MAX = 64  # questions for evidence of hangs, at once; a run has one

@@ -13,17 +13,17 @@ from urllib.parse import quote, urlsplit
 
 from aiohttp import hdrs, web
 
-from coordinator.access.audit import Audit
-from coordinator.access.authentication import AUTHORIZATION, Authenticator
-from coordinator.access.caller import Caller
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.access.token_table import KeptToken
-from coordinator.errors import Forbidden, RevokedToken, Unauthenticated
-from coordinator.limits import Limits
-from coordinator.shell.cluster.service import Cluster
-from coordinator.shell.http.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
-from coordinator.shell.term import Term
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.authentication import AUTHORIZATION, Authenticator
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.errors import Forbidden, RevokedToken, Unauthenticated
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.cluster.service import Cluster
+from drumbeat.coordinator.shell.http.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
+from drumbeat.coordinator.shell.term import Term
 
 CSRF = "X-Drumbeat-CSRF"
 _PURPOSE = b"page 1"

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
-from coordinator.limits import Limits
-from coordinator.shell.http.access import Known
-from coordinator.shell.http.connections import DATA, Connection
-from coordinator.shell.term import Term
-from coordinator.wire.stack_groups import parse_ranks
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.http.access import Known
+from drumbeat.coordinator.shell.http.connections import DATA, Connection
+from drumbeat.coordinator.shell.term import Term
+from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.format import one_line
 
 JSON = "application/json"

@@ -14,11 +14,11 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import PortInUse
-from coordinator.limits import Limits
-from coordinator.shell.http.pace import Pace
-from coordinator.shell.transport.binding import bind_error
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import PortInUse
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.http.pace import Pace
+from drumbeat.coordinator.shell.transport.binding import bind_error
 
 log = structlog.get_logger()
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import ssl
 
-from coordinator.access.caller import LOCAL_ID, Caller
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import CoordinatorError, Forbidden, NotLeader
-from coordinator.shell.cluster.address import advertised
-from coordinator.shell.driver import Driver
-from coordinator.shell.http.access import Access, Coordinator, link
-from coordinator.shell.http.api.actions import action_routes
-from coordinator.shell.http.api.collecting import Collecting
-from coordinator.shell.http.api.live import Live
-from coordinator.shell.http.api.reading import Reading
-from coordinator.shell.http.api.scrapes import Scrapes
-from coordinator.shell.http.connections import Listener
-from coordinator.shell.http.files import Files
-from coordinator.shell.http.site import Site
-from coordinator.shell.http.tls import Handshakes
-from coordinator.shell.term import Term
-from coordinator.shell.transport.interceptor import set_caller
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import CoordinatorError, Forbidden, NotLeader
+from drumbeat.coordinator.shell.cluster.address import advertised
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.http.access import Access, Coordinator, link
+from drumbeat.coordinator.shell.http.api.actions import action_routes
+from drumbeat.coordinator.shell.http.api.collecting import Collecting
+from drumbeat.coordinator.shell.http.api.live import Live
+from drumbeat.coordinator.shell.http.api.reading import Reading
+from drumbeat.coordinator.shell.http.api.scrapes import Scrapes
+from drumbeat.coordinator.shell.http.connections import Listener
+from drumbeat.coordinator.shell.http.files import Files
+from drumbeat.coordinator.shell.http.site import Site
+from drumbeat.coordinator.shell.http.tls import Handshakes
+from drumbeat.coordinator.shell.term import Term
+from drumbeat.coordinator.shell.transport.interceptor import set_caller
 from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2 as pb
 

@@ -14,8 +14,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from coordinator.errors import LimitReached, Unauthenticated
 from drumbeat.access.token import Role
+from drumbeat.coordinator.errors import LimitReached, Unauthenticated
 
 # Of codes that were used; one that is older than its life is forgotten.
 USED_MAX = 10_000

@@ -17,13 +17,13 @@ from typing import Any
 
 from msgspec import json
 
-from coordinator.core.model import GroupState, Round
-from coordinator.core.progress.behind import Laggard, laggards
-from coordinator.core.progress.goodput import SECOND, Marks
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.run.state import Phase, RunState
-from coordinator.shell.services.shared_reading import RunReadings
-from coordinator.wire.run_status import AnyRun, behind_peers
+from drumbeat.coordinator.core.model import GroupState, Round
+from drumbeat.coordinator.core.progress.behind import Laggard, laggards
+from drumbeat.coordinator.core.progress.goodput import SECOND, Marks
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.shell.services.shared_reading import RunReadings
+from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
 
 # Ranks passed between two turns of the others: some 2 ms.
 ROWS_PER_TURN = 2_000

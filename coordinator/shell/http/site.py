@@ -11,27 +11,27 @@ from urllib.parse import unquote
 import structlog
 from aiohttp import hdrs, web
 
-from coordinator.access.authentication import AUTHORIZATION, token_id_of
-from coordinator.errors import (
+from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
+from drumbeat.coordinator.errors import (
     CoordinatorError,
     InvalidRequest,
     Unauthenticated,
 )
-from coordinator.limits import Limits
-from coordinator.shell.http.access import Access, Coordinator, Known
-from coordinator.shell.http.calls import (
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.http.access import Access, Coordinator, Known
+from drumbeat.coordinator.shell.http.calls import (
     Call,
     answer,
     error_answer,
     error_document,
     event,
 )
-from coordinator.shell.http.connections import SECURITY
-from coordinator.shell.http.files import File, Files
-from coordinator.shell.http.pace import Pace
-from coordinator.shell.services.shares import Shares
-from coordinator.shell.transport.interceptor import set_caller
-from coordinator.shell.transport.methods import Calls
+from drumbeat.coordinator.shell.http.connections import SECURITY
+from drumbeat.coordinator.shell.http.files import File, Files
+from drumbeat.coordinator.shell.http.pace import Pace
+from drumbeat.coordinator.shell.services.shares import Shares
+from drumbeat.coordinator.shell.transport.interceptor import set_caller
+from drumbeat.coordinator.shell.transport.methods import Calls
 from drumbeat.format import one_line
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import ssl
 from asyncio import sslproto
 
-from coordinator.access.server_identity import ServerIdentity, Shown
+from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 
 # What asyncio takes for each connection before anything is known of it, in place of 256 KiB: with
 # that, a thousand strangers took 320 MB.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.core.progress.goodput import FAILURES, Cause, Part
-from coordinator.core.run.state import Phase
 from drumbeat.command.metrics import BUILD, LONG_S, SHORT_S, Metric
+from drumbeat.coordinator.core.progress.goodput import FAILURES, Cause, Part
+from drumbeat.coordinator.core.run.state import Phase
 
 PHASES = tuple(phase.lower() for phase in Phase)
 PARTS = tuple(part.lower() for part in Part)

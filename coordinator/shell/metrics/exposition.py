@@ -7,15 +7,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from coordinator.core import effects as fx
-from coordinator.shell.driver import Driver
-from coordinator.shell.metrics import declared as the
-from coordinator.shell.metrics.loop_lag import LoopLag
-from coordinator.shell.metrics.recoveries import Recoveries
-from coordinator.shell.metrics.runs import RunMetrics
-from coordinator.shell.services.shared_reading import SharedReading
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, written
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.metrics import declared as the
+from drumbeat.coordinator.shell.metrics.loop_lag import LoopLag
+from drumbeat.coordinator.shell.metrics.recoveries import Recoveries
+from drumbeat.coordinator.shell.metrics.runs import RunMetrics
+from drumbeat.coordinator.shell.services.shared_reading import SharedReading
 
 # Runs looked at between two turns of the others: less than 1 ms.
 RUNS_PER_TURN = 8

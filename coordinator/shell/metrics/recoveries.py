@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
-from coordinator.core.progress.goodput import SECOND, ProgressNoted, nanoseconds
-from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
-from coordinator.shell.metrics.declared import DETECTED, DETECTION, REFORMING
 from drumbeat.command.metrics import Sample
+from drumbeat.coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
+from drumbeat.coordinator.core.progress.goodput import SECOND, ProgressNoted, nanoseconds
+from drumbeat.coordinator.core.run.records import (
+    EndingStarted,
+    Record,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+)
+from drumbeat.coordinator.shell.metrics.declared import DETECTED, DETECTION, REFORMING
 
 
 class _Reforming(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from coordinator.core.progress.goodput import (
+from drumbeat.command.metrics import Metric, Sample
+from drumbeat.coordinator.core.progress.goodput import (
     MEASURED,
     NONE,
     SECOND,
@@ -13,10 +14,9 @@ from coordinator.core.progress.goodput import (
     Stretch,
     nanoseconds,
 )
-from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.run.state import Phase, RunState
-from coordinator.shell.metrics import declared as the
-from drumbeat.command.metrics import Metric, Sample
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.shell.metrics import declared as the
 
 # What stands for the id of all runs that have no label of their own; no run has this one.
 OTHERS = "(others)"

@@ -6,12 +6,13 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from coordinator.access.audit import Audit
-from coordinator.access.caller import Caller
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.access.token_table import secret_sha256
-from coordinator.core.effects import Steered
-from coordinator.core.events import (
+from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.access.token_table import secret_sha256
+from drumbeat.coordinator.core.effects import Steered
+from drumbeat.coordinator.core.events import (
     CheckpointAsked,
     ForgetAsked,
     LimitsReset,
@@ -19,9 +20,9 @@ from coordinator.core.events import (
     StopAsked,
     TokenRevoked,
 )
-from coordinator.errors import NoOwnAuthority, UnknownRun
-from coordinator.shell.driver import Driver
-from coordinator.wire.control import (
+from drumbeat.coordinator.errors import NoOwnAuthority, UnknownRun
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.wire.control import (
     call_id_of,
     drain_asked,
     drain_message,
@@ -30,7 +31,6 @@ from coordinator.wire.control import (
     token_created,
     token_message,
 )
-from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.v1 import control_pb2 as pb
 
 # No two that look alike, and none that options begin with. Ids of other origin have others.

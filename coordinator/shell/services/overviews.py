@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from coordinator.core.progress.overview import Overview
-from coordinator.core.run.state import RunState
-from coordinator.shell.services.shared_reading import RunReadings
-from coordinator.wire.run_status import AnyRun, glimpses, overview_message
-from coordinator.wire.step_times import stragglers_of
+from drumbeat.coordinator.core.progress.overview import Overview
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.shell.services.shared_reading import RunReadings
+from drumbeat.coordinator.wire.run_status import AnyRun, glimpses, overview_message
+from drumbeat.coordinator.wire.step_times import stragglers_of
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2
 

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from coordinator.access.caller import TRUSTED, Caller, incarnation_of
-from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import (
+from drumbeat.access.token import Role
+from drumbeat.coordinator.access.caller import TRUSTED, Caller, incarnation_of
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.errors import (
     Forbidden,
     InvalidRequest,
     LimitReached,
@@ -21,25 +22,24 @@ from coordinator.errors import (
     Unavailable,
     UnknownRun,
 )
-from coordinator.shell.collecting.logs import LogReader
-from coordinator.shell.collecting.stacks import asked_of_round
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.overviews import Overviews
-from coordinator.shell.services.shares import Shares
-from coordinator.wire.control import page_role
-from coordinator.wire.failure import verdict_message
-from coordinator.wire.goodput import goodput_message
-from coordinator.wire.logs import brought_message, logs_asked
-from coordinator.wire.run_status import (
+from drumbeat.coordinator.shell.collecting.logs import LogReader
+from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.overviews import Overviews
+from drumbeat.coordinator.shell.services.shares import Shares
+from drumbeat.coordinator.wire.control import page_role
+from drumbeat.coordinator.wire.failure import verdict_message
+from drumbeat.coordinator.wire.goodput import goodput_message
+from drumbeat.coordinator.wire.logs import brought_message, logs_asked
+from drumbeat.coordinator.wire.run_status import (
     agents_page,
     events_page,
     run_message,
     runs_page,
     set_aside_message,
 )
-from coordinator.wire.stacks import answer_message
-from coordinator.wire.step_times import step_times_message
-from drumbeat.access.token import Role
+from drumbeat.coordinator.wire.stacks import answer_message
+from drumbeat.coordinator.wire.step_times import step_times_message
 from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2

@@ -14,21 +14,21 @@ import structlog
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
-from coordinator.access.caller import TRUSTED, Caller
-from coordinator.core.events import SessionOpened
-from coordinator.core.model import FailureRecord
-from coordinator.core.run.records import CallKind
-from coordinator.errors import (
+from drumbeat.coordinator.access.caller import TRUSTED, Caller
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import FailureRecord
+from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.errors import (
     CoordinatorError,
     Deposed,
     InvalidRequest,
     LimitReached,
     Unauthenticated,
 )
-from coordinator.shell.driver import Driver, Outbox
-from coordinator.wire import session as wire
-from coordinator.wire.failure import failure_reported
-from coordinator.wire.stacks import read_found
+from drumbeat.coordinator.shell.driver import Driver, Outbox
+from drumbeat.coordinator.wire import session as wire
+from drumbeat.coordinator.wire.failure import failure_reported
+from drumbeat.coordinator.wire.stacks import read_found
 from drumbeat.mapping import OnProblem
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.run.state import RunState
 
 Reading = TypeVar("Reading")
 

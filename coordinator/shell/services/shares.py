@@ -6,9 +6,9 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from coordinator.access.caller import TRUSTED, Caller
-from coordinator.errors import LimitReached
-from coordinator.limits import Limits
+from drumbeat.coordinator.access.caller import TRUSTED, Caller
+from drumbeat.coordinator.errors import LimitReached
+from drumbeat.coordinator.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

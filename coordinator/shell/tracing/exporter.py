@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.core.progress.goodput import nanoseconds
-from coordinator.errors import MissingExtra, TracesUnusable
-from coordinator.shell.tracing.spans import spans_of
 from drumbeat import VERSION
 from drumbeat.access.redaction import without_tokens
+from drumbeat.coordinator.core.progress.goodput import nanoseconds
+from drumbeat.coordinator.errors import MissingExtra, TracesUnusable
+from drumbeat.coordinator.shell.tracing.spans import spans_of
 from drumbeat.format import count
 
 _PACKAGE = "opentelemetry-exporter-otlp-proto-grpc"  # brings all others
@@ -47,9 +47,9 @@ except ImportError as error:
     raise MissingExtra("--otlp-endpoint", _PACKAGE, "otel") from error
 
 if TYPE_CHECKING:
-    from coordinator.core.run.records import Record
-    from coordinator.core.run.state import RunState
-    from coordinator.shell.tracing.model import Place, Span
+    from drumbeat.coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.state import RunState
+    from drumbeat.coordinator.shell.tracing.model import Place, Span
 
 log = structlog.get_logger()
 

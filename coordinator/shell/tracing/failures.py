@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from math import inf
 
-from coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, root_causes
-from coordinator.core.model import FailureRecord
-from coordinator.core.progress.goodput import nanoseconds
-from coordinator.shell.tracing.model import Attributes, Moment
 from drumbeat.access.redaction import without_tokens
+from drumbeat.coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, root_causes
+from drumbeat.coordinator.core.model import FailureRecord
+from drumbeat.coordinator.core.progress.goodput import nanoseconds
+from drumbeat.coordinator.shell.tracing.model import Attributes, Moment
 
 MESSAGE_CHARACTERS_MAX = 1_024
 STACKTRACE_CHARACTERS_MAX = 8_192  # its end, where the exception is

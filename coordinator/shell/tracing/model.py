@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.run.state import RunState
 
 Value = str | int | float | bool
 Attributes = dict[str, Value]

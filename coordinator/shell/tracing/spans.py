@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationPhase,
 )
-from coordinator.core.model import VerdictCause
-from coordinator.core.progress.goodput import (
+from drumbeat.coordinator.core.model import VerdictCause
+from drumbeat.coordinator.core.progress.goodput import (
     FAILURES,
     Cause,
     Part,
@@ -24,7 +24,7 @@ from coordinator.core.progress.goodput import (
     cut,
     nanoseconds,
 )
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     Record,
     RoundEnd,
@@ -32,10 +32,10 @@ from coordinator.core.run.records import (
     RoundStarted,
     RunEnded,
 )
-from coordinator.core.run.state import Phase, RunState
-from coordinator.core.run.times import RoundTimes
-from coordinator.shell.tracing.failures import bounded, failures_of, moments_of
-from coordinator.shell.tracing.model import Attributes, Link, Moment, Place, Span
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.times import RoundTimes
+from drumbeat.coordinator.shell.tracing.failures import bounded, failures_of, moments_of
+from drumbeat.coordinator.shell.tracing.model import Attributes, Link, Moment, Place, Span
 
 # Kinds of traces. A restart has the number of the round that it leads to.
 RUN, ROUND, RESTART = "run", "round", "restart"

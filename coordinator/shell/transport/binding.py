@@ -7,12 +7,12 @@ import socket
 
 import grpc
 
-from coordinator.access.server_identity import ServerIdentity
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import PortInUse
-from coordinator.shell.transport.connections import keep_threads, server_options
-from coordinator.shell.transport.grpc_server import make_server
 from drumbeat.command.settings import HostPort
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import PortInUse
+from drumbeat.coordinator.shell.transport.connections import keep_threads, server_options
+from drumbeat.coordinator.shell.transport.grpc_server import make_server
 
 _BIND_HINTS = {
     errno.EADDRNOTAVAIL: "--host has to be a name or an address of this machine; "

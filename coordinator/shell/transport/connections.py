@@ -13,8 +13,8 @@ from functools import cache
 import grpc
 import structlog
 
-from coordinator.config import CoordinatorConfig
-from coordinator.limits import Limits
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.limits import Limits
 
 log = structlog.get_logger()
 

@@ -12,13 +12,18 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from coordinator.access.authentication import Authenticator, token_id_of
-from coordinator.access.caller import OPEN, TRUSTED, Caller
-from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, Unauthenticated
-from coordinator.limits import Limits
-from coordinator.shell.transport.methods import Behaviour, Context, behaviour_of
-from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.authentication import Authenticator, token_id_of
+from drumbeat.coordinator.access.caller import OPEN, TRUSTED, Caller
+from drumbeat.coordinator.errors import (
+    CoordinatorError,
+    InvalidRequest,
+    LimitReached,
+    Unauthenticated,
+)
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.transport.methods import Behaviour, Context, behaviour_of
+from drumbeat.coordinator.wire.session import error_detail
 from drumbeat.mapping import ERROR_KEY
 
 if TYPE_CHECKING:

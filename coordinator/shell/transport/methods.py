@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached
-from coordinator.limits import Limits
+from drumbeat.coordinator.errors import CoordinatorError, InvalidRequest, LimitReached
+from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import (
     control_pb2,
     control_pb2_grpc,

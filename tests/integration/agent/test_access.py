@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.core.events import SessionLost, SessionWelcomed
-from agent.errors import AccessRefused
-from agent.session import access as access_module
-from agent.session.spool import Spooled
 from drumbeat.access import client, local
 from drumbeat.access.token import Token
+from drumbeat.agent.core.events import SessionLost, SessionWelcomed
+from drumbeat.agent.errors import AccessRefused
+from drumbeat.agent.session import access as access_module
+from drumbeat.agent.session.spool import Spooled
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.certificates import CertificateAuthority
 from tests.support.fake_coordinator import (

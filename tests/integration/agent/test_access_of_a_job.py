@@ -49,7 +49,16 @@ async def an_agent(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     given = {f"DRUMBEAT_{name}": value for name, value in variables.items()}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agent", "join", "--run-id", "run", "--log-format", "json"),
+        *(
+            sys.executable,
+            "-m",
+            "drumbeat.agent",
+            "join",
+            "--run-id",
+            "run",
+            "--log-format",
+            "json",
+        ),
         *("--coordinator", f"127.0.0.1:{coordinator.port}", "--local-addr", "127.0.0.1"),
         *("--shutdown-timeout", "1", "--log-level", "debug", *options, str(folder / "train.py")),
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **given},
@@ -147,15 +156,15 @@ LAUNCHES = """\
 import sys
 from pathlib import Path
 
-import agent
+import drumbeat
 
 _, coordinator, token, script = sys.argv
-config = agent.LaunchConfig(
+config = drumbeat.LaunchConfig(
     1, 1, 1, run_id="run", coordinator=coordinator, token=Path(token).read_text(), local_addr="::1"
 )
 try:
-    agent.launch(config, sys.executable)(script)
-except agent.errors.AccessRefused as error:
+    drumbeat.launch(config, sys.executable)(script)
+except drumbeat.agent.errors.AccessRefused as error:
     print(f"refused: {error}")
 """
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.failures.error_file import (
+from drumbeat.agent.workers.failures.error_file import (
     MESSAGE_BYTES_MAX,
     TRACEBACK_BYTES_MAX,
     read_error_file,
 )
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from worker_sdk.errors import FILE_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from agent.core.events import SessionLost, SessionWelcomed
-from agent.core.link import CoordinatorLink
-from agent.core.model import Beat, GroupState
-from agent.errors import AccessRefused
-from agent.session import grpc_transport, session
-from agent.session.spool import Spooled
+from drumbeat.agent.core.events import SessionLost, SessionWelcomed
+from drumbeat.agent.core.link import CoordinatorLink
+from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.errors import AccessRefused
+from drumbeat.agent.session import grpc_transport, session
+from drumbeat.agent.session.spool import Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 from tests.support.fake_coordinator import (
     DEADLINE_S,

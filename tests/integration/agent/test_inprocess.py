@@ -38,7 +38,16 @@ async def an_agent(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     path = str(ROOT)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agent", "join", "--log-format", "json", "--run-id", "run"),
+        *(
+            sys.executable,
+            "-m",
+            "drumbeat.agent",
+            "join",
+            "--log-format",
+            "json",
+            "--run-id",
+            "run",
+        ),
         *("--coordinator", f"127.0.0.1:{coordinator.port}", "--nproc-per-node", "2"),
         *("--insecure", "--local-addr", "127.0.0.1", "--shutdown-timeout", "1", "-m", WORKER, how),
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.errors import PrivateDirectoryUnusable
-from agent.runtime import private_directory as layout
-from agent.runtime.private_directory import (
+from drumbeat.agent.errors import PrivateDirectoryUnusable
+from drumbeat.agent.runtime import private_directory as layout
+from drumbeat.agent.runtime.private_directory import (
     SOCKET_NAME_BYTES_MAX,
     SOCKET_PATH_BYTES_MAX,
     PrivateDirectory,
@@ -40,7 +40,8 @@ def place() -> Iterator[Path]:
 def abandon(place: Path) -> Path:
     """Leave a directory behind, as a killed process does."""
     code = (
-        "import os, signal, sys; from agent.runtime.private_directory import PrivateDirectory;"
+        "import os, signal, sys;"
+        "from drumbeat.agent.runtime.private_directory import PrivateDirectory;"
         "directory = PrivateDirectory([sys.argv[1]]); directory.ensure('errors', '0');"
         "print(directory.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

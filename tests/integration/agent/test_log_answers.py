@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent.session import log_answers
-from agent.session.convert import Identity
-from agent.session.log_answers import LogAnswers
-from agent.session.transport import TransportError
-from agent.workers.output.kept import STDOUT, KeptFile, KeptOutput, StreamKey
+from drumbeat.agent.session import log_answers
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.log_answers import LogAnswers
+from drumbeat.agent.session.transport import TransportError
+from drumbeat.agent.workers.output.kept import STDOUT, KeptFile, KeptOutput, StreamKey
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
 

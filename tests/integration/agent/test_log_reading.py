@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agent.session.log_reading import LogReading, News
-from agent.workers.output import kept as kept_output
-from agent.workers.output.kept import (
+from drumbeat.agent.session.log_reading import LogReading, News
+from drumbeat.agent.workers.output import kept as kept_output
+from drumbeat.agent.workers.output.kept import (
     STDERR,
     STDOUT,
     KeptFile,
@@ -15,7 +15,7 @@ from agent.workers.output.kept import (
     NotKept,
     StreamKey,
 )
-from agent.workers.output.ring import Place
+from drumbeat.agent.workers.output.ring import Place
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.memory.growth import HostMemory, LastMemory, WorkerMemory
-from agent.workers.memory.reader import MemoryReader
+from drumbeat.agent.workers.memory.growth import HostMemory, LastMemory, WorkerMemory
+from drumbeat.agent.workers.memory.reader import MemoryReader
 
 if TYPE_CHECKING:
     from pathlib import Path

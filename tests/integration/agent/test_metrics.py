@@ -17,18 +17,18 @@ from urllib.request import Request, urlopen
 import pytest
 from msgspec import structs
 
-from agent.core import events as ev
-from agent.core.model import GroupState
-from agent.errors import UsageError
-from agent.runtime.status import AgentStatus, WorkerStatus
-from agent.telemetry import Event, EventSource, Metric
-from agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
-from agent.telemetry.metrics.guard import Guard
-from agent.telemetry.metrics.host import Host
-from agent.telemetry.metrics.tally import Look
-from agent.watchdog.hang import Standing
-from agent.workers.devices.gpus import Gpu
-from agent.workers.memory.growth import HostMemory, WorkerMemory
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import GroupState
+from drumbeat.agent.errors import UsageError
+from drumbeat.agent.runtime.status import AgentStatus, WorkerStatus
+from drumbeat.agent.telemetry import Event, EventSource, Metric
+from drumbeat.agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
+from drumbeat.agent.telemetry.metrics.guard import Guard
+from drumbeat.agent.telemetry.metrics.host import Host
+from drumbeat.agent.telemetry.metrics.tally import Look
+from drumbeat.agent.watchdog.hang import Standing
+from drumbeat.agent.workers.devices.gpus import Gpu
+from drumbeat.agent.workers.memory.growth import HostMemory, WorkerMemory
 from tests.support.agents import CONFIG
 from tests.support.certificates import CertificateAuthority
 from tests.support.scraped import names, values
@@ -235,7 +235,7 @@ async def test_an_agent_is_asked_no_more_often_than_it_matters() -> None:
 async def test_an_agent_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.telemetry.metrics.collected.ANSWER_S", 50 * MS)
+    monkeypatch.setattr("drumbeat.agent.telemetry.metrics.collected.ANSWER_S", 50 * MS)
     async with scene() as made:
         # The loop is busy until the answer is there.
         with pytest.raises(HTTPError, match="503"):

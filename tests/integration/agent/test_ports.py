@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.ports import Ports, address_towards
+from drumbeat.agent.workers.ports import Ports, address_towards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

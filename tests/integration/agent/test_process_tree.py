@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-AGE = "from agent.workers.supervisor.process_tree import age_s; print(age_s())"
+AGE = "from drumbeat.agent.workers.supervisor.process_tree import age_s; print(age_s())"
 
 
 def test_the_age_of_a_process_counts_from_its_start_and_not_from_the_call() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import AgentConfig, Program
-from agent.workers.output.files import PRIVATE_LOGS, ROUNDS_KEPT_MAX, WorkerOutput
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.output.files import PRIVATE_LOGS, ROUNDS_KEPT_MAX, WorkerOutput
 
 if TYPE_CHECKING:
     from pathlib import Path

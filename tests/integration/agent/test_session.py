@@ -15,24 +15,24 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from agent.core.effects import OpenSession
-from agent.core.events import Event, SessionLost, SessionWelcomed
-from agent.core.model import Beat, GroupState
-from agent.runtime.file_thread import FileThread
-from agent.runtime.private_directory import PrivateDirectory
-from agent.session.access import Access
-from agent.session.convert import Identity
-from agent.session.grpc_transport import GrpcConnection
-from agent.session.log_answers import LogAnswers
-from agent.session.session import Session
-from agent.session.spool import Spool
-from agent.session.transport import TransportError
-from agent.settings.config import AgentConfig, Program
-from agent.workers.memory.reader import MemoryReader
-from agent.workers.output.kept import KeptOutput
-from coordinator.command.calls import perform
-from coordinator.command.requests import ResetLimits
-from coordinator.errors import CallFailed
+from drumbeat.agent.core.effects import OpenSession
+from drumbeat.agent.core.events import Event, SessionLost, SessionWelcomed
+from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.runtime.file_thread import FileThread
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.session.access import Access
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.grpc_transport import GrpcConnection
+from drumbeat.agent.session.log_answers import LogAnswers
+from drumbeat.agent.session.session import Session
+from drumbeat.agent.session.spool import Spool
+from drumbeat.agent.session.transport import TransportError
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.memory.reader import MemoryReader
+from drumbeat.agent.workers.output.kept import KeptOutput
+from drumbeat.coordinator.command.calls import perform
+from drumbeat.coordinator.command.requests import ResetLimits
+from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2
 from tests.support.agents import CONFIG
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from agent.watchdog.hang import Standing
-    from agent.watchdog.runner import Watchdog
+    from drumbeat.agent.watchdog.hang import Standing
+    from drumbeat.agent.watchdog.runner import Watchdog
 
 BEAT = Beat(
     state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0

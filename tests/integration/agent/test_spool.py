@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from agent.runtime.private_directory import SPOOL, PrivateDirectory
-from agent.session import spool as spool_module
-from agent.session.convert import Identity
-from agent.session.spool import KEPT_S, Entry, Spool, Spooled
+from drumbeat.agent.runtime.private_directory import SPOOL, PrivateDirectory
+from drumbeat.agent.session import spool as spool_module
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.spool import KEPT_S, Entry, Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 from tests.support.agents import CONFIG
 
@@ -135,10 +135,10 @@ def test_records_of_another_run_wait_a_day_for_it_and_nothing_else_does(place: P
 
 KILLED = """
 import os, signal, sys, time
-from agent.runtime.private_directory import PrivateDirectory
-from agent.session.convert import Identity
-from agent.session.spool import Spool, Spooled
-from agent.settings.config import AgentConfig, Program
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.spool import Spool, Spooled
+from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.v1 import common_pb2, failure_pb2
 
 directory = PrivateDirectory([sys.argv[1]])

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.settings.config import AgentConfig, Program
-from agent.workers.store import budget, server
-from agent.workers.store.commands import MAGIC, Op
-from agent.workers.store.server import Stores
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.store import budget, server
+from drumbeat.agent.workers.store.commands import MAGIC, Op
+from drumbeat.agent.workers.store.server import Stores
 from tests.support.cluster import ROOT
 from tests.support.waiting import wait_until
 
@@ -30,7 +30,7 @@ PONG = struct.pack("<I", 5)
 SERVE = """
 import asyncio, sys
 from torch.distributed import TCPStore
-from agent.workers.store.server import Stores
+from drumbeat.agent.workers.store.server import Stores
 async def main():
     stores = Stores()
     own = TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.store.commands import MAGIC, TEXT_BYTES_MAX, Op
+from drumbeat.agent.workers.store.commands import MAGIC, TEXT_BYTES_MAX, Op
 from tests.support.cluster import DEADLINE_S, ROOT
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LARGE = b"x" * TEXT_BYTES_MAX
 
 SERVE = """
 import asyncio, sys
-from agent.workers.store.server import Stores
+from drumbeat.agent.workers.store.server import Stores
 async def main():
     stores = Stores()
     print(stores.reserve(), flush=True)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from agent.workers.supervisor.client import StrangerReaper
+from drumbeat.agent.workers.supervisor.client import StrangerReaper
 from tests.support.supervision import DEADLINE_S
 from tests.support.waiting import wait_until
 

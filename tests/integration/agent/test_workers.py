@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent.core import effects as fx
-from agent.core.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
-from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import AgentConfig, Program
-from agent.workers import manager as module
-from agent.workers.devices.host import HostDevices
-from agent.workers.manager import Workers
-from agent.workers.output.files import WorkerOutput
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import (
+    Event,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
+)
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers import manager as module
+from drumbeat.agent.workers.devices.host import HostDevices
+from drumbeat.agent.workers.manager import Workers
+from drumbeat.agent.workers.output.files import WorkerOutput
 from tests.support.agents import an_assignment
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from msgspec.structs import replace
 
-from coordinator.access.authority import Authority
-from coordinator.access.caller import ALLOWED, OPEN
-from coordinator.access.token_table import secret_sha256
-from coordinator.config import CoordinatorConfig
-from coordinator.core.events import TokenCreated, TokenRevoked
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.shell.driver import Driver
-from coordinator.shell.server import serving
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
+from drumbeat.coordinator.access.authority import Authority
+from drumbeat.coordinator.access.caller import ALLOWED, OPEN
+from drumbeat.coordinator.access.token_table import secret_sha256
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
 from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client, Refused, spec

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from coordinator.access.authority import FILE, Authority
-from coordinator.command.archiving import cluster
-from coordinator.command.archiving.cluster import Cluster
-from coordinator.command.archiving.state_directory import StateDirectory
-from coordinator.command.cli import main
-from coordinator.errors import CallFailed, JournalFull, JournalUnusable
-from coordinator.journal.archive import Archive, is_live, lines_of, read_archive
-from coordinator.journal.etcd import batches
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.journal.etcd.journal import EtcdJournal
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import encode_head
-from coordinator.journal.etcd.model import Delete, Put, Transaction
-from coordinator.journal.journal import Journal
-from coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.access.authority import FILE, Authority
+from drumbeat.coordinator.command.archiving import cluster
+from drumbeat.coordinator.command.archiving.cluster import Cluster
+from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
+from drumbeat.coordinator.command.cli import main
+from drumbeat.coordinator.errors import CallFailed, JournalFull, JournalUnusable
+from drumbeat.coordinator.journal.archive import Archive, is_live, lines_of, read_archive
+from drumbeat.coordinator.journal.etcd import batches
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import encode_head
+from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.stories import KINDS, NAMES, Story, lead, shown

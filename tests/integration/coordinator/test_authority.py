@@ -11,11 +11,11 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import errors
-from coordinator.access import authority as module
-from coordinator.access.authority import AUTHORITIES_MAX, Authority
 from drumbeat.access import certificates
 from drumbeat.access.certificates import trust_anchors
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access import authority as module
+from drumbeat.coordinator.access.authority import AUTHORITIES_MAX, Authority
 from tests.support.certificates import private_pem
 from tests.support.tls import serving
 

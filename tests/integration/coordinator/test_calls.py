@@ -11,8 +11,8 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined] # it tells its typ
 from structlog.testing import capture_logs
 
 from bench.strangers import http2
-from coordinator.limits import Limits
-from coordinator.shell.transport import grpc_server
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.transport import grpc_server
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Refused, coordinator
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import errors
-from coordinator.access.audit import Audit
-from coordinator.access.caller import Caller
-from coordinator.access.server_identity import ServerIdentity, Shown
-from coordinator.core import effects as fx
-from coordinator.core.events import SessionOpened
-from coordinator.core.model import Beat, GroupState
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.journal.journal import Journal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver, Outbox
-from coordinator.shell.services.control_service import ControlService
-from coordinator.shell.services.query_service import QueryService
-from coordinator.wire.session import directive_message
 from drumbeat.access.token import NO_CA, Role, Token, parse_token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver, Outbox
+from drumbeat.coordinator.shell.services.control_service import ControlService
+from drumbeat.coordinator.shell.services.query_service import QueryService
+from drumbeat.coordinator.wire.session import directive_message
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2 as pb
 from drumbeat.v1 import query_pb2

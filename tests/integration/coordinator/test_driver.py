@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from coordinator.core import effects as fx
-from coordinator.core.events import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import (
     BeatReceived,
     FailureReported,
     LimitsReset,
     SessionOpened,
 )
-from coordinator.core.model import (
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     Assignment,
     Beat,
@@ -25,10 +25,10 @@ from coordinator.core.model import (
     RunSpec,
     WorkerRanks,
 )
-from coordinator.core.policy import Policy
-from coordinator.core.progress.goodput import ProgressNoted
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.goodput import ProgressNoted
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
     FailuresCounted,
@@ -36,16 +36,16 @@ from coordinator.core.run.records import (
     RoundStarted,
     RunCreated,
 )
-from coordinator.core.run.state import Phase
-from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.query_service import QueryService
-from coordinator.shell.services.sessions import Sessions
-from coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import LimitReached, Unavailable
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.query_service import QueryService
+from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.shell.driver import Outbox
+    from drumbeat.coordinator.shell.driver import Outbox
 
 DEADLINE_S = 20_000 * MS
 AGENT = AgentIdentity(
@@ -354,7 +354,7 @@ async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session()
 
 
 async def test_a_long_life_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("drumbeat.coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
     assert RECORDS_PER_SNAPSHOT > 10
     async with Scene() as scene:
         await take(scene.open(), 2)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.errors import NotLeader
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.journal.etcd.keys import Keys
-from coordinator.leadership.shared_authority import SharedAuthority
+from drumbeat.coordinator.errors import NotLeader
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.leadership.shared_authority import SharedAuthority
 from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.proxy import Proxy
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
 pytestmark = needs_etcd
 
@@ -31,7 +31,7 @@ TTL_S = 2.0  # the least that etcd grants
 @asynccontextmanager
 async def candidates(*urls: str) -> AsyncIterator[list[tuple[Candidate, EtcdClient]]]:
     """Yield a candidate for each way to etcd, of which the first leads."""
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
     found: list[tuple[Candidate, EtcdClient]] = []
     try:

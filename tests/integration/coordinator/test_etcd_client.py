@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from coordinator.errors import JournalFull, JournalOutage, JournalUnusable
-from coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator.errors import JournalFull, JournalOutage, JournalUnusable
+from drumbeat.coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
     Get,
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
 pytestmark = needs_etcd
 
 
 @asynccontextmanager
 async def connected(address: EtcdAddress) -> AsyncIterator[EtcdClient]:
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
     client = EtcdClient(address)
     try:
@@ -86,10 +86,10 @@ async def test_a_large_range_is_read_in_pages_at_one_revision(
     address: EtcdAddress, monkeypatch: pytest.MonkeyPatch, names_at_once: int
 ) -> None:
     """Etcd counts no more than all keys a few times, however many pages there are."""
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
-    monkeypatch.setattr("coordinator.journal.etcd.client.PAGE_KEYS", 7)
-    monkeypatch.setattr("coordinator.journal.etcd.client.PAGE_NAMES", names_at_once)
+    monkeypatch.setattr("drumbeat.coordinator.journal.etcd.client.PAGE_KEYS", 7)
+    monkeypatch.setattr("drumbeat.coordinator.journal.etcd.client.PAGE_NAMES", names_at_once)
     counted = 0
     read_page = EtcdClient._read_page
 
@@ -202,12 +202,12 @@ async def test_a_slow_member_is_passed_over_and_a_fast_one_is_used_in_the_order_
     prefix, member = etcd.new_prefix(), etcd.members[0].address
     with Proxy(member) as first, Proxy(member) as second:
         given = parse_etcd_address(etcd.url(prefix, [first.address, second.address]))
-        monkeypatch.setattr("coordinator.journal.etcd.client.SLOW_ANSWER_S", DEADLINE_S)
+        monkeypatch.setattr("drumbeat.coordinator.journal.etcd.client.SLOW_ANSWER_S", DEADLINE_S)
         async with connected(given) as client:
             await client.commit(put(f"{prefix}/head"))
             assert (first.accepted, second.accepted) == (1, 0)
-        monkeypatch.setattr("coordinator.journal.etcd.client.SLOW_ANSWER_S", 50 * MS)
-        monkeypatch.setattr("coordinator.journal.etcd.link.CONNECT_TIMEOUT_S", DEADLINE_S)
+        monkeypatch.setattr("drumbeat.coordinator.journal.etcd.client.SLOW_ANSWER_S", 50 * MS)
+        monkeypatch.setattr("drumbeat.coordinator.journal.etcd.link.CONNECT_TIMEOUT_S", DEADLINE_S)
         first.stall(up=True, down=True)
         async with connected(given) as client:
             await client.commit(put(f"{prefix}/head"))
@@ -353,8 +353,8 @@ async def refused_to_others(address: EtcdAddress, tmp_path: Path) -> None:
 def test_a_missing_package_is_named() -> None:
     program = (
         "import sys; sys.modules['aetcd'] = None\n"
-        "from coordinator.errors import JournalUnusable\n"
-        "try: import coordinator.journal.etcd.client\n"
+        "from drumbeat.coordinator.errors import JournalUnusable\n"
+        "try: import drumbeat.coordinator.journal.etcd.client\n"
         "except JournalUnusable as error: print(error, error.hint)"
     )
     done = subprocess.run(

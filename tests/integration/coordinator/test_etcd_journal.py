@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core.effects import Effect, Forget, KeepForgets, KeepToken, Persist
-from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.effects import Effect, Forget, KeepForgets, KeepToken, Persist
+from drumbeat.coordinator.core.model import Verdict, VerdictCause
+from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     CallKind,
     CallNoted,
@@ -16,29 +16,29 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.errors import (
+from drumbeat.coordinator.errors import (
     JournalCorrupt,
     JournalFull,
     JournalOutage,
     JournalUnusable,
     LostLeadership,
 )
-from coordinator.journal.changes import Compact
-from coordinator.journal.etcd import journal as journals
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.journal.etcd.batches import OPERATIONS_MAX, plan
-from coordinator.journal.etcd.journal import EtcdJournal, Host
-from coordinator.journal.etcd.keys import Keys
-from coordinator.journal.etcd.layout import FORMAT, Home
-from coordinator.journal.etcd.model import Delete, Put, Transaction
-from coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.changes import Compact
+from drumbeat.coordinator.journal.etcd import journal as journals
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.batches import OPERATIONS_MAX, plan
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, Host
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.layout import FORMAT, Home
+from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
+from drumbeat.coordinator.journal.journal import Journal
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.stories import a_large_run, lead, shown
 from tests.support.world import a_spec, an_agent
 
 if TYPE_CHECKING:
-    from coordinator.journal.etcd.model import Etcd
+    from drumbeat.coordinator.journal.etcd.model import Etcd
 
 KEYS = Keys("prod")
 CREATED = Persist(run_id="r", record=RunCreated(run_id="r", spec=a_spec(1)))
@@ -179,7 +179,7 @@ async def test_many_changes_at_once_are_several_batches(client: EtcdClientModel)
 
 @needs_etcd
 async def test_a_run_of_ten_thousand_agents_fits(etcd: EtcdCluster) -> None:
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
     prefix = etcd.new_prefix()
     client, keys = EtcdClient(parse_etcd_address(etcd.url(prefix))), Keys(prefix)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from coordinator.errors import CommandFailed, JournalOutage, JournalUnusable
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator.errors import CommandFailed, JournalOutage, JournalUnusable
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
     Etcd,
@@ -137,7 +137,7 @@ async def _outcome(client: Etcd, transaction: Transaction) -> Outcome | type[Com
 
 @pytest.fixture
 async def pair(etcd: EtcdCluster, request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    from coordinator.journal.etcd.client import EtcdClient
+    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
     prefix = etcd.new_prefix()
     client = EtcdClient(parse_etcd_address(etcd.url(prefix)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.shell.collecting import stacks as collecting
+from drumbeat.coordinator.shell.collecting import stacks as collecting
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from coordinator.access.join_token import FILE, join_token
-from coordinator.core.events import TokenRevoked
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.journal.etcd.journal import EtcdJournal
-from coordinator.journal.etcd.keys import Keys
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
+from drumbeat.coordinator.access.join_token import FILE, join_token
+from drumbeat.coordinator.core.events import TokenRevoked
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.tasks import until_one_ends
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.stories import lead

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core.effects import Forget, Persist
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.effects import Forget, Persist
+from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
+from drumbeat.coordinator.core.inprocess.records import (
     InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
 )
-from coordinator.core.model import (
+from drumbeat.coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
     FailureReport,
@@ -34,10 +34,10 @@ from coordinator.core.model import (
     VerdictCause,
     WorkerRanks,
 )
-from coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from coordinator.core.progress.goodput import Cause, Found, Marks, ProgressNoted
-from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from drumbeat.coordinator.core.progress.goodput import Cause, Found, Marks, ProgressNoted
+from drumbeat.coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
+from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
@@ -51,18 +51,18 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.core.run.state import RunState
-from coordinator.errors import (
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import (
     JournalCorrupt,
     JournalUnusable,
     StateDirectoryInUse,
     StateDirectoryUnusable,
 )
-from coordinator.journal import sqlite as journal_module
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.etcd.layout import FORMAT, seal, unseal
-from coordinator.journal.sqlite import SqliteFile
-from coordinator.journal.stored import RELEASE
+from drumbeat.coordinator.journal import sqlite as journal_module
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.etcd.layout import FORMAT, seal, unseal
+from drumbeat.coordinator.journal.sqlite import SqliteFile
+from drumbeat.coordinator.journal.stored import RELEASE
 from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.rules import active_max, group_sizes
 
@@ -457,10 +457,10 @@ def test_the_clock_never_runs_backwards_after_a_reboot(
 WRITER = """
 import sys
 from pathlib import Path
-from coordinator.journal.sqlite import SqliteFile
-from coordinator.core.effects import Persist
-from coordinator.core.model import AgentIdentity, RunSpec
-from coordinator.core.run.records import AgentAdmitted, AgentRemoved, RunCreated
+from drumbeat.coordinator.journal.sqlite import SqliteFile
+from drumbeat.coordinator.core.effects import Persist
+from drumbeat.coordinator.core.model import AgentIdentity, RunSpec
+from drumbeat.coordinator.core.run.records import AgentAdmitted, AgentRemoved, RunCreated
 
 journal = SqliteFile(Path(sys.argv[1]))
 spec = RunSpec(agents_min=1, agents_max=9)

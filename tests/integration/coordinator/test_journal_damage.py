@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.errors import JournalCorrupt, JournalUnusable
-from coordinator.journal.sqlite import FILE, LAST_WRITE, SqliteFile, SqliteJournal
+from drumbeat.coordinator.errors import JournalCorrupt, JournalUnusable
+from drumbeat.coordinator.journal.sqlite import FILE, LAST_WRITE, SqliteFile, SqliteJournal
 from tests.support.stories import shown
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ WRITES = {"all in the log": 12, "the file and the log": 400}
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from coordinator.core.effects import KeepForgets
-from coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.core.effects import KeepForgets
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.stories import KINDS, NAMES, Story
 
 async def write():

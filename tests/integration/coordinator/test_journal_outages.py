@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core.effects import Forget, Persist
-from coordinator.core.model import FailureRecord, RunSpec, WorkerRanks
-from coordinator.core.run.records import AgentAdmitted, FailureRecorded, RunCreated
-from coordinator.core.run.state import RunState
-from coordinator.errors import (
+from drumbeat.coordinator.core.effects import Forget, Persist
+from drumbeat.coordinator.core.model import FailureRecord, RunSpec, WorkerRanks
+from drumbeat.coordinator.core.run.records import AgentAdmitted, FailureRecorded, RunCreated
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import (
     JournalCorrupt,
     JournalFull,
     JournalOutage,
     LostLeadership,
     StateDirectoryUnusable,
 )
-from coordinator.journal import sqlite as journal_module
-from coordinator.journal.changes import Compact
-from coordinator.journal.etcd import layout
-from coordinator.journal.sqlite import SqliteFile
+from drumbeat.coordinator.journal import sqlite as journal_module
+from drumbeat.coordinator.journal.changes import Compact
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     def mkdir(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("coordinator.journal.sqlite.Path.mkdir", mkdir)
+    monkeypatch.setattr("drumbeat.coordinator.journal.sqlite.Path.mkdir", mkdir)
     with pytest.raises(JournalFull, match="No space left on device"):
         SqliteFile(tmp_path)
 
@@ -138,7 +138,7 @@ def test_what_the_system_says_counts_where_sqlite_is_vague(
     def fsync(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("coordinator.journal.sqlite.os.fsync", fsync)
+    monkeypatch.setattr("drumbeat.coordinator.journal.sqlite.os.fsync", fsync)
     error = journal_module.journal_error(vague, tmp_path / "journal.sqlite3")
     assert type(error) is expected
     assert os.strerror(code) in str(error)
@@ -157,7 +157,7 @@ def test_a_directory_without_locks_is_refused(
     def flock(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("coordinator.journal.sqlite.fcntl.flock", flock)
+    monkeypatch.setattr("drumbeat.coordinator.journal.sqlite.fcntl.flock", flock)
     with pytest.raises(StateDirectoryUnusable, match="it cannot be locked"):
         SqliteFile(tmp_path)
 
@@ -250,7 +250,9 @@ Mount = namedtuple("Mount", "mountpoint fstype")  # noqa: PYI024 - as psutil has
 def test_the_file_system_is_that_of_the_innermost_mount(
     monkeypatch: pytest.MonkeyPatch, mounts: list[Mount], kind: str
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.sqlite.psutil.disk_partitions", lambda **_: mounts)
+    monkeypatch.setattr(
+        "drumbeat.coordinator.journal.sqlite.psutil.disk_partitions", lambda **_: mounts
+    )
     assert journal_module.kind_of_file_system(Path("/home/u/state")) == kind
 
 
@@ -260,7 +262,9 @@ def test_a_system_that_does_not_tell_its_mounts_is_not_trusted(
     def disk_partitions(**_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
-    monkeypatch.setattr("coordinator.journal.sqlite.psutil.disk_partitions", disk_partitions)
+    monkeypatch.setattr(
+        "drumbeat.coordinator.journal.sqlite.psutil.disk_partitions", disk_partitions
+    )
     with opened(tmp_path) as journal:
         assert not journal.is_local
 
@@ -299,7 +303,7 @@ def test_who_was_replaced_by_another_host_writes_nothing_any_more(
 ) -> None:
     """The lock of the directory may be worth nothing across hosts."""
     on(monkeypatch, kind)
-    monkeypatch.setattr("coordinator.journal.sqlite.fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("drumbeat.coordinator.journal.sqlite.fcntl.flock", lambda *_: None)
     with opened(tmp_path) as first:
         first.write([created("r")], now=1.0)
         with opened(tmp_path) as second:

@@ -12,26 +12,26 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from coordinator import errors
-from coordinator.access.token_table import KeptToken, secret_sha256
-from coordinator.core.effects import KeepToken
-from coordinator.core.events import TokenCreated, TokenRevoked
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.records import CallKind
-from coordinator.journal.etcd.layout import seal
-from coordinator.journal.journal import Journal
-from coordinator.journal.sqlite import SqliteFile, SqliteJournal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
 from drumbeat.access.token import Role, Token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
+from drumbeat.coordinator.core.effects import KeepToken
+from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.journal.etcd.layout import seal
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.sqlite import SqliteFile, SqliteJournal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from coordinator.core import effects as fx
+    from drumbeat.coordinator.core import effects as fx
 
 DEADLINE_S = 20_000 * MS
 KEPT = KeptToken(

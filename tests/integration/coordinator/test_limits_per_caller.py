@@ -10,9 +10,9 @@ import aiohttp
 import grpc
 import pytest
 
-from coordinator.core.policy import Policy
-from coordinator.limits import Limits
 from drumbeat.access.token import Role
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import query_pb2
 from tests.integration.coordinator.test_logs import Bringer, Reader, asked, joined
 from tests.support.pages import bearer, site

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.limits import Limits
-from coordinator.shell.collecting.logs import QUEUE_MAX
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.collecting.logs import QUEUE_MAX
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec

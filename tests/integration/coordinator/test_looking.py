@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.command import cli
-from coordinator.command.looking import screens
+from drumbeat.coordinator.command import cli
+from drumbeat.coordinator.command.looking import screens
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 from drumbeat.v1.failure_pb2 import HostMemory, WorkerMemory
 from tests.support.wire import Client, FakeAgent, coordinator, spec
@@ -225,7 +225,7 @@ async def test_of_many_workers_the_most_telling_are_shown(
 
 
 def test_other_commands_do_not_load_the_tables() -> None:
-    names = "sys, coordinator.command.calls, coordinator.command.cli"
+    names = "sys, drumbeat.coordinator.command.calls, drumbeat.coordinator.command.cli"
     code = f"import {names}; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -8,14 +8,14 @@ import itertools
 from typing import TYPE_CHECKING
 
 from bench.looking.metrics import events, exposition, filled
-from coordinator.access.caller import Caller
-from coordinator.core import effects as fx
-from coordinator.errors import JournalOutage
-from coordinator.journal.journal import Journal
-from coordinator.shell.metrics import declared as the
-from coordinator.shell.metrics.exposition import Exposition, Standing
-from coordinator.shell.metrics.loop_lag import LoopLag
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.errors import JournalOutage
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.shell.metrics import declared as the
+from drumbeat.coordinator.shell.metrics.exposition import Exposition, Standing
+from drumbeat.coordinator.shell.metrics.loop_lag import LoopLag
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until

@@ -16,10 +16,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from coordinator import errors
-from coordinator.access.certificate_roles import names_of
-from coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.access.certificates import SERVER_NAME
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.certificate_roles import names_of
+from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from tests.support.certificates import DAY, CertificateAuthority, Pair
 from tests.support.tls import serving
 

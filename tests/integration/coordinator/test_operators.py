@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import pytest
 
-from coordinator import errors
-from coordinator.command import calls, cli, requests
-from coordinator.core.policy import Policy
-from coordinator.shell.cluster.service import version
-from coordinator.wire.session import error_detail
 from drumbeat.access.token import Role, parse_token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.command import calls, cli, requests
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.shell.cluster.service import version
+from drumbeat.coordinator.wire.session import error_detail
 from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc
 from tests.support.coordinators import coordinator_of

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.core import effects as fx
-from coordinator.core.events import BeatReceived, FailureReported, LimitsReset
-from coordinator.core.events import SessionOpened as Opened
-from coordinator.core.model import Assignment, Beat, GroupState
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.records import CallKind
-from coordinator.core.run.run import Run
-from coordinator.core.run.state import Phase
-from coordinator.errors import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import BeatReceived, FailureReported, LimitsReset
+from drumbeat.coordinator.core.events import SessionOpened as Opened
+from drumbeat.coordinator.core.model import Assignment, Beat, GroupState
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.core.run.run import Run
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import (
     CommandFailed,
     JournalCorrupt,
     JournalFull,
     LostLeadership,
     Unavailable,
 )
-from coordinator.journal import outage as outage_module
-from coordinator.journal.journal import Journal
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.limits import Limits
-from coordinator.shell import driver as driver_module
-from coordinator.shell.driver import Driver
-from coordinator.shell.server import crash_if_failed
-from coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.journal import outage as outage_module
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell import driver as driver_module
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.server import crash_if_failed
+from drumbeat.coordinator.shell.services.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support import breaks, wire
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.shell.driver import Outbox
+    from drumbeat.coordinator.shell.driver import Outbox
 
 DEADLINE_S = 20_000 * MS
 
@@ -356,8 +356,8 @@ async def test_a_coordinator_can_be_ended_while_its_disk_does_not_answer(
 ) -> None:
     ended: list[int] = []
     gate = threading.Event()
-    monkeypatch.setattr("coordinator.journal.sqlite.os._exit", ended.append)
-    monkeypatch.setattr("coordinator.journal.sqlite.PATIENCE_S", 10 * MS)
+    monkeypatch.setattr("drumbeat.coordinator.journal.sqlite.os._exit", ended.append)
+    monkeypatch.setattr("drumbeat.coordinator.journal.sqlite.PATIENCE_S", 10 * MS)
     journal = SqliteJournal(tmp_path)
     stuck = asyncio.create_task(journal._call(gate.wait))
     await turns()
@@ -380,7 +380,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr("coordinator.shell.server.os._exit", ended.append)
+    monkeypatch.setattr("drumbeat.coordinator.shell.server.os._exit", ended.append)
 
     async def owner() -> None:
         raise LostLeadership("/x")
@@ -473,7 +473,7 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
 async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("drumbeat.coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
     sizes = []
     for life in range(4):
         journal = SqliteJournal(tmp_path)

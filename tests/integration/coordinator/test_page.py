@@ -13,12 +13,12 @@ import aiohttp
 import grpc
 import pytest
 
-from coordinator.access.authority import Authority
-from coordinator.access.certificate_roles import parse_roles
-from coordinator.access.operator_certificate import OperatorCertificate
-from coordinator.core.events import TokenRevoked
-from coordinator.limits import Limits
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.authority import Authority
+from drumbeat.coordinator.access.certificate_roles import parse_roles
+from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
+from drumbeat.coordinator.core.events import TokenRevoked
+from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import control_pb2
 from tests.support.certificates import CertificateAuthority
 from tests.support.pages import Stream, bearer, site

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from coordinator.limits import Limits
-from coordinator.shell.http.access import link
-from coordinator.shell.http.api import live
 from drumbeat.access.certificates import trust_anchors
 from drumbeat.access.token import Role, parse_token
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.http.access import link
+from drumbeat.coordinator.shell.http.api import live
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel

@@ -12,8 +12,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from coordinator.core.policy import Policy
-from coordinator.limits import Limits
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, OPEN, REPORT, Client, Refused, coordinator, spec

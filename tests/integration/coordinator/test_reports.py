@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.limits import Limits
+from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import Client, coordinator, spec
 

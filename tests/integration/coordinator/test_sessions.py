@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import BeatReceived, SessionOpened
-from coordinator.core.model import Beat, GroupState, Pace
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.journal import Journal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.sessions import Sessions
-from coordinator.shell.turns import BATCH_MAX
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
+from drumbeat.coordinator.core.model import Beat, GroupState, Pace
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.errors import LimitReached, Unavailable
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.turns import BATCH_MAX
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec

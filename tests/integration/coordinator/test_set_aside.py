@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from coordinator.command import cli
+from drumbeat.coordinator.command import cli
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.wire import DEADLINE_S, Client, Refused, coordinator
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.access import calls
-from coordinator.command import cli
-from coordinator.command.looking import following, live
-from coordinator.config import CoordinatorConfig
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.shell.server import serving
+from drumbeat.coordinator.access import calls
+from drumbeat.coordinator.command import cli
+from drumbeat.coordinator.command.looking import following, live
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import session_pb2
 from tests.support.fake_coordinator import UNAUTHENTICATED
 from tests.support.follower import Follower, follower

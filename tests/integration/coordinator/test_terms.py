@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.command import cli
-from coordinator.limits import Limits
-from coordinator.shell.transport.methods import AGENT, CONTROL, QUERY
+from drumbeat.coordinator.command import cli
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.transport.methods import AGENT, CONTROL, QUERY
 from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.support.coordinators import coordinator_of
@@ -24,7 +24,7 @@ from tests.support.wire import DEADLINE_S, Refused, spec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from coordinator.shell.term import Term
+    from drumbeat.coordinator.shell.term import Term
     from tests.support.coordinators import Coordinator
     from tests.support.wire import FakeAgent
 
@@ -234,7 +234,7 @@ async def test_a_write_that_is_refused_ends_the_term_and_not_the_process(
 ) -> None:
     first, second = pair
     exits: list[int] = []
-    monkeypatch.setattr("coordinator.shell.server.os._exit", exits.append)
+    monkeypatch.setattr("drumbeat.coordinator.shell.server.os._exit", exits.append)
     agent = await first.client.agent().join()
     await agent.run()
     await wait_until_running(first)
@@ -257,7 +257,7 @@ async def test_a_write_that_is_refused_ends_the_term_and_not_the_process(
 async def test_a_call_is_held_no_longer_than_a_dead_leader_is_replaced(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.shell.cluster.follower.HOLD_BEYOND_S", 0.1)
+    monkeypatch.setattr("drumbeat.coordinator.shell.cluster.follower.HOLD_BEYOND_S", 0.1)
     first, second = pair
     agent = again(await first.client.agent().join(), second, lost_term=first.term)
     loop = asyncio.get_running_loop()
@@ -294,7 +294,7 @@ async def test_calls_that_are_held_are_limited_and_end_with_their_clients(
 async def test_without_a_majority_none_leads_and_the_one_that_did_says_why(
     pair: Pair, model: EtcdModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.shell.cluster.follower.HOLD_BEYOND_S", 0.0)
+    monkeypatch.setattr("drumbeat.coordinator.shell.cluster.follower.HOLD_BEYOND_S", 0.0)
     first, second = pair
     agent = await first.client.agent().join()
     term = first.term

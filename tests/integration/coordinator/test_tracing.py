@@ -15,14 +15,14 @@ import grpc
 import pytest
 import structlog
 
-from coordinator.core.effects import Persist
-from coordinator.core.run.records import RunCreated
-from coordinator.core.run.state import RunState
-from coordinator.errors import TracesUnusable
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.shell.tracing import exporter
-from coordinator.shell.tracing.exporter import Tracing
 from drumbeat import VERSION
+from drumbeat.coordinator.core.effects import Persist
+from drumbeat.coordinator.core.run.records import RunCreated
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import TracesUnusable
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.shell.tracing import exporter
+from drumbeat.coordinator.shell.tracing.exporter import Tracing
 from tests.support.otlp import DEADLINE_S, Collector, collecting
 from tests.support.waiting import MS, wait_until
 from tests.support.world import Story, a_running_story
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.records import Record
 
 SPANS = 4  # of a story
 OTLP_LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
@@ -267,9 +267,9 @@ async def test_a_mistake_in_what_is_told_stops_nothing(
 def test_a_missing_package_is_named_with_what_brings_it() -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from coordinator.config import CoordinatorConfig\n"
-        "from coordinator.errors import MissingExtra\n"
-        "from coordinator.shell.server import Server\n"
+        "from drumbeat.coordinator.config import CoordinatorConfig\n"
+        "from drumbeat.coordinator.errors import MissingExtra\n"
+        "from drumbeat.coordinator.shell.server import Server\n"
         "Server(CoordinatorConfig(), None)  # asks for no traces\n"
         "try: Server(CoordinatorConfig(otlp_endpoint='http://head:4317'), None)\n"
         "except MissingExtra as error: print(error, error.hint)"

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.access import calls
-from coordinator.command import cli, requests
-from coordinator.command.looking import following, live
-from coordinator.command.looking.following import Patience
-from coordinator.config import CoordinatorConfig
-from coordinator.core.policy import Policy
-from coordinator.errors import CallFailed, Unavailable
-from coordinator.journal.sqlite import SqliteJournal
-from coordinator.journal.watches import Watches
-from coordinator.limits import Limits
-from coordinator.shell.server import serving
 from drumbeat.access.settings import AccessSettings
+from drumbeat.coordinator.access import calls
+from drumbeat.coordinator.command import cli, requests
+from drumbeat.coordinator.command.looking import following, live
+from drumbeat.coordinator.command.looking.following import Patience
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.errors import CallFailed, Unavailable
+from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.journal.watches import Watches
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.proxy import Proxy
 from tests.support.status import kind

@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from agent.core.agent import AgentCore
-from agent.core.events import DirectiveReceived, SessionLost
-from agent.core.inprocess.iterations import HostIterations
-from agent.core.model import Exit
-from agent.core.round_workers import RoundWorkers
-from coordinator.core.effects import Kept
-from coordinator.core.failures.verdict import SilentAtFailure, is_wanted
-from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.restarts import InProcessRestarts
-from coordinator.core.inprocess.roster import Roster
-from coordinator.core.membership import leases as membership
-from coordinator.core.membership.drains import Drains
-from coordinator.core.membership.leases import Membership
-from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases.notices import Notices
-from coordinator.core.phases.phase import RunContext
-from coordinator.core.phases.running import Running
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import GroupSucceeded
-from coordinator.core.run.run import Run
-from coordinator.core.run.state import Phase, RunState
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import DirectiveReceived, SessionLost
+from drumbeat.agent.core.inprocess.iterations import HostIterations
+from drumbeat.agent.core.model import Exit
+from drumbeat.agent.core.round_workers import RoundWorkers
+from drumbeat.coordinator.core.effects import Kept
+from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, is_wanted
+from drumbeat.coordinator.core.inprocess.iterations import Iterations
+from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
+from drumbeat.coordinator.core.inprocess.roster import Roster
+from drumbeat.coordinator.core.membership import leases as membership
+from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.model import GroupState, VerdictCause
+from drumbeat.coordinator.core.phases.notices import Notices
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.phases.running import Running
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import GroupSucceeded
+from drumbeat.coordinator.core.run.run import Run
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.inprocess import InprocessStep
 from tests.simulation.machines.head import Life
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from agent.core.effects import Effect as AgentEffect
-    from agent.core.events import Event
-    from agent.core.inprocess.worker import Worker
-    from coordinator.core.effects import Effect
-    from coordinator.core.inprocess.records import InprocessReport, IterationState
-    from coordinator.core.model import FailureRecord, Seat
-    from coordinator.core.phases.phase import Transition
-    from coordinator.core.progress.notice import PendingNotice
-    from coordinator.core.run.records import Record
+    from drumbeat.agent.core.effects import Effect as AgentEffect
+    from drumbeat.agent.core.events import Event
+    from drumbeat.agent.core.inprocess.worker import Worker
+    from drumbeat.coordinator.core.effects import Effect
+    from drumbeat.coordinator.core.inprocess.records import InprocessReport, IterationState
+    from drumbeat.coordinator.core.model import FailureRecord, Seat
+    from drumbeat.coordinator.core.phases.phase import Transition
+    from drumbeat.coordinator.core.progress.notice import PendingNotice
+    from drumbeat.coordinator.core.run.records import Record
     from drumbeat.inprocess import InprocessDirective, InprocessSeat
 
 
@@ -81,7 +81,7 @@ def never_gives_up_the_silent(patch: pytest.MonkeyPatch) -> None:
 
 def counts_records_twice(patch: pytest.MonkeyPatch) -> None:
     """A record that comes again is new."""
-    patch.setattr("coordinator.core.run.run.is_wanted", lambda *_args, **_kwargs: True)
+    patch.setattr("drumbeat.coordinator.core.run.run.is_wanted", lambda *_args, **_kwargs: True)
 
 
 def drops_records(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
         is_odd = record.sequence % 2 == 1
         return is_odd and is_wanted(state, record, incarnations_max=incarnations_max)
 
-    patch.setattr("coordinator.core.run.run.is_wanted", drop)
+    patch.setattr("drumbeat.coordinator.core.run.run.is_wanted", drop)
 
 
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:

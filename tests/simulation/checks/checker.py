@@ -7,22 +7,22 @@ from collections import Counter, defaultdict
 from copy import copy
 from typing import TYPE_CHECKING
 
-from agent.core import effects as agent_fx
-from agent.core.events import DirectiveReceived
-from agent.core.model import Assignment, Exit
-from coordinator.core import effects as fx
-from coordinator.core.inprocess.records import (
+from drumbeat.agent.core import effects as agent_fx
+from drumbeat.agent.core.events import DirectiveReceived
+from drumbeat.agent.core.model import Assignment, Exit
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
 )
-from coordinator.core.model import Assignment as CoordinatorAssignment
-from coordinator.core.model import Exit as CoordinatorExit
-from coordinator.core.model import Release, Verdict
-from coordinator.core.progress.goodput import SEGMENTS_MAX, Ledger, Part
-from coordinator.core.progress.notice import NoticeGiven
-from coordinator.core.progress.stragglers import StragglerRecord
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.model import Assignment as CoordinatorAssignment
+from drumbeat.coordinator.core.model import Exit as CoordinatorExit
+from drumbeat.coordinator.core.model import Release, Verdict
+from drumbeat.coordinator.core.progress.goodput import SEGMENTS_MAX, Ledger, Part
+from drumbeat.coordinator.core.progress.notice import NoticeGiven
+from drumbeat.coordinator.core.progress.stragglers import StragglerRecord
+from drumbeat.coordinator.core.run.records import (
     AgentRemoved,
     CallKind,
     CallNoted,
@@ -36,13 +36,13 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from tests.simulation.checks.iterations import IterationChecker
 from tests.simulation.machines.training import is_slow
 
 if TYPE_CHECKING:
-    from agent.core.events import Event
-    from coordinator.core.model import Round
+    from drumbeat.agent.core.events import Event
+    from drumbeat.coordinator.core.model import Round
     from drumbeat.v1 import failure_pb2
     from tests.simulation.machines.host import Agent, Host
     from tests.simulation.machines.processes import Process

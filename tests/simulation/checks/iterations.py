@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
@@ -14,10 +14,10 @@ from coordinator.core.inprocess.records import (
 from drumbeat.inprocess import InterruptionKind, IterationBegin, IterationComplete
 
 if TYPE_CHECKING:
-    from agent.core import effects as agent_fx
-    from agent.core.model import WorkerStep
-    from coordinator.core.inprocess.records import IterationRecord, IterationState
-    from coordinator.core.model import Round
+    from drumbeat.agent.core import effects as agent_fx
+    from drumbeat.agent.core.model import WorkerStep
+    from drumbeat.coordinator.core.inprocess.records import IterationRecord, IterationState
+    from drumbeat.coordinator.core.model import Round
     from tests.simulation.machines.wrapped import Program
 
 WorkerId = tuple[str, int, int]

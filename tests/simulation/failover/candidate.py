@@ -1,4 +1,4 @@
-"""A candidacy in virtual time, as ``coordinator.leadership.election`` runs it."""
+"""A candidacy in virtual time, as ``drumbeat.coordinator.leadership.election`` runs it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import CommandFailed, NotLeader
-from coordinator.leadership import model as do
-from coordinator.leadership import requests
-from coordinator.leadership.candidacy import Candidacy
-from coordinator.leadership.model import Call, Leader, Member
+from drumbeat.coordinator.errors import CommandFailed, NotLeader
+from drumbeat.coordinator.leadership import model as do
+from drumbeat.coordinator.leadership import requests
+from drumbeat.coordinator.leadership.candidacy import Candidacy
+from drumbeat.coordinator.leadership.model import Call, Leader, Member
 from tests.simulation.failover.etcd import KEYS, Watch, drive
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from coordinator.journal.etcd.model import Changed, KeyValue
+    from drumbeat.coordinator.journal.etcd.model import Changed, KeyValue
     from tests.simulation.failover.coordinator import Process
 
 # Two clocks of one instant differ by less.

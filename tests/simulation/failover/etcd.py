@@ -5,14 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from coordinator.errors import CommandFailed, JournalOutage
-from coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.errors import CommandFailed, JournalOutage
+from drumbeat.coordinator.journal.etcd.keys import Keys
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, Compacted, EtcdState, Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 
-    from coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
+    from drumbeat.coordinator.journal.etcd.model import (
+        Changed,
+        Lease,
+        Outcome,
+        Reading,
+        Transaction,
+    )
     from tests.simulation.clock import Actor, Clock
 
 T = TypeVar("T")

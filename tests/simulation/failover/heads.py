@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core.effects import Persist
-from coordinator.core.run.state import Phase, RunState
-from coordinator.journal.etcd.layout import (
+from drumbeat.coordinator.core.effects import Persist
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.journal.etcd.layout import (
     Head,
     Item,
     PlacedDrain,
@@ -16,7 +16,7 @@ from coordinator.journal.etcd.layout import (
     opened,
     unseal,
 )
-from coordinator.journal.etcd.model import Delete, Put
+from drumbeat.coordinator.journal.etcd.model import Delete, Put
 from tests.simulation.failover.coordinator import Coordinator
 from tests.simulation.failover.etcd import KEYS, EtcdService
 from tests.simulation.plan import RUN
@@ -24,9 +24,9 @@ from tests.simulation.plan import RUN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.core.policy import Policy
-    from coordinator.core.registry.registry import Registry
-    from coordinator.journal.etcd.model import Outcome, Reading, Transaction
+    from drumbeat.coordinator.core.policy import Policy
+    from drumbeat.coordinator.core.registry.registry import Registry
+    from drumbeat.coordinator.journal.etcd.model import Outcome, Reading, Transaction
     from tests.simulation.checks.checker import Checker
     from tests.simulation.clock import Clock
     from tests.simulation.failover.coordinator import TermLife

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from coordinator.journal.etcd import batches, journal, layout
+from drumbeat.coordinator.journal.etcd import batches, journal, layout
 from tests.simulation import faults as agent_faults
 from tests.simulation import steering
 from tests.simulation.cluster import Cluster
@@ -22,7 +22,7 @@ from tests.simulation.plan import Kind, Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.core.registry.registry import Registry
+    from drumbeat.coordinator.core.registry.registry import Registry
 
 T = TypeVar("T")
 

@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core.failures.root_cause import root_causes
-from coordinator.core.failures.verdict import known_failures
-from coordinator.core.membership.leases import Membership
-from coordinator.core.phases.phase import RunContext
-from coordinator.core.progress.goodput import Found, ProgressNoted, Stretch
-from coordinator.core.progress.meter import Meter
-from coordinator.core.run.records import EndingStarted, RoundEnded
+from drumbeat.coordinator.core.failures.root_cause import root_causes
+from drumbeat.coordinator.core.failures.verdict import known_failures
+from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.progress.goodput import Found, ProgressNoted, Stretch
+from drumbeat.coordinator.core.progress.meter import Meter
+from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
 from tests.simulation.clock import START
 from tests.simulation.goodput.training import UPTIME_S
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from coordinator.core.model import Beat, FailureRecord
-    from coordinator.core.run.records import Record
-    from coordinator.core.run.state import RunState
+    from drumbeat.coordinator.core.model import Beat, FailureRecord
+    from drumbeat.coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.state import RunState
     from tests.simulation.cluster import Cluster
 
 SECOND = 1_000_000_000

@@ -13,10 +13,10 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.core.inprocess.records import IterationInterrupted
-from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.progress.goodput import FAILURES, Cause, Part, Stretch
-from coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
+from drumbeat.coordinator.core.inprocess.records import IterationInterrupted
+from drumbeat.coordinator.core.model import GroupState, VerdictCause
+from drumbeat.coordinator.core.progress.goodput import FAILURES, Cause, Part, Stretch
+from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
 from tests.simulation.goodput.log import Decision, Heard, Life, Log, Lost, ns
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent.session import convert
-from agent.watchdog.hang import Evidence, Hang, HangKind, Standing
-from agent.workers.supervisor.messages import WorkerExited
+from drumbeat.agent.session import convert
+from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from drumbeat.agent.workers.supervisor.messages import WorkerExited
 from drumbeat.mapping import duration
 from tests.simulation.clock import START
 from tests.simulation.machines.host import Agent
@@ -22,7 +22,7 @@ from tests.simulation.plan import Kind
 if TYPE_CHECKING:
     import pytest
 
-    from agent.workers.supervisor.messages import GroupEvent
+    from drumbeat.agent.workers.supervisor.messages import GroupEvent
     from drumbeat.inprocess import IterationBegin
     from drumbeat.v1 import session_pb2
     from tests.simulation.cluster import Cluster

@@ -10,8 +10,8 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from coordinator.core.membership.leases import INTERVAL_PER_LEASE_MAX, WINDOW_S
-from coordinator.core.progress.goodput import Stretch
+from drumbeat.coordinator.core.membership.leases import INTERVAL_PER_LEASE_MAX, WINDOW_S
+from drumbeat.coordinator.core.progress.goodput import Stretch
 from tests.simulation.goodput.log import SECOND, Heard, Log, Lost, ns
 
 if TYPE_CHECKING:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.core import effects as fx
-from coordinator.core.model import KeptDrain
-from coordinator.core.run.state import RunState
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.journal import JournaledRuns
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.journal import JournaledRuns
 from tests.support.journal import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.records import Record
     from tests.simulation.clock import Clock
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached, Event, SessionOpened
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.errors import CoordinatorError, Deposed, NotLeader
-from coordinator.limits import Limits
-from coordinator.shell.driver import Outbox
-from coordinator.shell.turns import Turns
-from coordinator.wire import session as convert
-from coordinator.wire.failure import failure_reported
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached, Event, SessionOpened
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.errors import CoordinatorError, Deposed, NotLeader
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Outbox
+from drumbeat.coordinator.shell.turns import Turns
+from drumbeat.coordinator.wire import session as convert
+from drumbeat.coordinator.wire.failure import failure_reported
 from drumbeat.mapping import refuse
 from drumbeat.v1 import session_pb2
 from drumbeat.violation import InvalidField
@@ -30,10 +30,10 @@ from tests.support import breaks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from coordinator.core.model import KeptDrain
-    from coordinator.core.run.state import RunState
-    from coordinator.journal.changes import Change
-    from coordinator.journal.journal import JournaledRuns
+    from drumbeat.coordinator.core.model import KeptDrain
+    from drumbeat.coordinator.core.run.state import RunState
+    from drumbeat.coordinator.journal.changes import Change
+    from drumbeat.coordinator.journal.journal import JournaledRuns
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
 
@@ -50,7 +50,7 @@ def _pass_over(_problem: InvalidField) -> None:
 
 
 class Session:
-    """The coordinator's end of one stream, as ``coordinator.shell.services.sessions`` holds it."""
+    """The coordinator's end of one stream, as ``services.sessions`` holds it."""
 
     def __init__(self, life: Life[Any], link: Link, session_id: str) -> None:
         self.session_id = session_id

@@ -6,9 +6,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.core import effects as fx
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     DeadlineReached,
     Event,
     GpuMemoryFree,
@@ -16,10 +16,10 @@ from agent.core.events import (
     SignalReceived,
     SupervisorDied,
 )
-from agent.core.model import Assignment, Failure
-from agent.session import convert
-from agent.workers.manager import worker_environments
-from agent.workers.supervisor import messages
+from drumbeat.agent.core.model import Assignment, Failure
+from drumbeat.agent.session import convert
+from drumbeat.agent.workers.manager import worker_environments
+from drumbeat.agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
 from tests.simulation.machines.processes import Habits, Supervisor
 from tests.simulation.machines.session import SimSession, Spooled
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from agent.settings.config import AgentConfig
+    from drumbeat.agent.settings.config import AgentConfig
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.head import HeadMachine
 

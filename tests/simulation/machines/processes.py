@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.workers.supervisor import messages, worker_group
-from agent.workers.supervisor.worker_group import WorkerGroup
+from drumbeat.agent.workers.supervisor import messages, worker_group
+from drumbeat.agent.workers.supervisor.worker_group import WorkerGroup
 from tests.simulation.clock import Actor
 from tests.simulation.machines.wrapped import Program
 
@@ -67,7 +67,7 @@ class Supervisor:
         self._ended: dict[int, int] = {}
         self._latest_in = self._latest_out = 0.0
 
-    # The shell: what ``agent.workers.supervisor.process`` does.
+    # The shell: what ``drumbeat.agent.workers.supervisor.process`` does.
 
     def send(self, command: messages.GroupCommand) -> None:
         """Take a command from the agent, a moment later and in order."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.core.events import (
+from drumbeat.agent.core.events import (
     DirectiveReceived,
     InprocessDirected,
     NoticeReceived,
     SessionLost,
     SessionWelcomed,
 )
-from agent.errors import AgentError, RunRefused, SpecRefused
-from agent.session import convert
-from agent.session.session import (
+from drumbeat.agent.errors import AgentError, RunRefused, SpecRefused
+from drumbeat.agent.session import convert
+from drumbeat.agent.session.session import (
     PACE,
     WELCOME_TIMEOUT_S,
     desired_from,
@@ -29,8 +29,8 @@ from tests.simulation.machines.training import busy_standings
 from tests.simulation.machines.versions import newer
 
 if TYPE_CHECKING:
-    from agent.core import effects as fx
-    from agent.core.model import Beat
+    from drumbeat.agent.core import effects as fx
+    from drumbeat.agent.core.model import Beat
     from tests.simulation.machines.host import Agent
     from tests.simulation.machines.network import Link
 

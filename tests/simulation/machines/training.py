@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from agent.core.events import NoticeAnswered
-from agent.core.notice import Notice, WorkerAnswer, report_of
-from agent.watchdog.hang import Standing
+from drumbeat.agent.core.events import NoticeAnswered
+from drumbeat.agent.core.notice import Notice, WorkerAnswer, report_of
+from drumbeat.agent.watchdog.hang import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

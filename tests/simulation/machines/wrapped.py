@@ -7,8 +7,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.core.model import NO_ITERATION, Abort, WorkerOrder, WorkerStep
-from agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.model import NO_ITERATION, Abort, WorkerOrder, WorkerStep
+from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     Interruption,
     InterruptionKind,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from agent.core.events import Event
+    from drumbeat.agent.core.events import Event
     from tests.simulation.checks.iterations import IterationChecker
     from tests.simulation.clock import Clock
     from tests.simulation.machines.processes import Process

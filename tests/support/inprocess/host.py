@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
+from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,

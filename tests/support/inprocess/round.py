@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.iterations import Iterations
+from drumbeat.coordinator.core.inprocess.records import (
     InprocessReport,
     InprocessSpec,
     IterationBegan,
@@ -18,9 +18,9 @@ from coordinator.core.inprocess.records import (
     IterationRecord,
     IterationState,
 )
-from coordinator.core.model import Round
-from coordinator.core.phases.ranks import assign_seats
-from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.coordinator.core.model import Round
+from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp, Wait
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessStep,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.core.inprocess.rank_rules import RankRule, RuleKind
+from drumbeat.coordinator.core.inprocess.rank_rules import RankRule, RuleKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.core import effects as fx
-from agent.core.events import InprocessDirected, WorkerExited
-from agent.core.model import Abort, WorkerOrder, WorkerStep
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.hang import Hang, HangKind, Purpose, Standing
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import InprocessDirected, WorkerExited
+from drumbeat.agent.core.model import Abort, WorkerOrder, WorkerStep
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.hang import Hang, HangKind, Purpose, Standing
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.core.model import Assignment
-from agent.errors import InvalidConfiguration
-from agent.settings.config import AgentConfig, Program
-from agent.telemetry.api import (
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.errors import InvalidConfiguration
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.telemetry.api import (
     RunResult,
     Worker,
     WorkerGroup,

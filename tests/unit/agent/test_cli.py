@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.errors import CoordinatorUnreachable, RunRefused
-from agent.settings import cli
-from agent.settings.config import AgentConfig, Program
-from agent.settings.run_ids import make_up_run_id
+from drumbeat.agent.errors import CoordinatorUnreachable, RunRefused
+from drumbeat.agent.settings import cli
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.run_ids import make_up_run_id
 
 
 @pytest.fixture(autouse=True)
@@ -365,10 +365,10 @@ def test_help_has_sections_variables_and_an_example(capsys: pytest.CaptureFixtur
 def test_the_entry_point_imports_nothing_heavy() -> None:
     """Help must not wait for grpc."""
     code = (
-        "import sys, agent.__main__ as entry\n"
+        "import sys, drumbeat.agent.__main__ as entry\n"
         "assert entry.main(['join', '--help']) == 0\n"
         "heavy = {'grpc', 'google.protobuf', 'structlog', 'asyncio', 'torch', 'tempfile', 'json',"
-        " 'agent.telemetry', 'agent.workers', 'agent.watchdog'}\n"
+        " 'drumbeat.agent.telemetry', 'drumbeat.agent.workers', 'drumbeat.agent.watchdog'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     root = Path(cli.__file__).parent.parent

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.settings import cli
-from agent.settings.config import AgentConfig
 from drumbeat.access.token import Role, Token
+from drumbeat.agent.settings import cli
+from drumbeat.agent.settings.config import AgentConfig
 
 SECRET = "s" * 22
 TOKEN = Token(Role.JOIN, "abcdefgh", SECRET)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.runtime import preflight
-from agent.settings import cli
-from agent.settings.config import AgentConfig, Program
-from agent.settings.kinds import NumaMode
-from agent.workers.devices.accelerators import has_other_accelerators
-from agent.workers.devices.nvml import count_gpus
+from drumbeat.agent.runtime import preflight
+from drumbeat.agent.settings import cli
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.kinds import NumaMode
+from drumbeat.agent.workers.devices.accelerators import has_other_accelerators
+from drumbeat.agent.workers.devices.nvml import count_gpus
 from tests.support.nvml import FakeGpu, FakeNvml
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings import cli
-from agent.settings.config import AgentConfig, Program
-from agent.watchdog.core.model import AUTO, REPORT, WatchdogPolicy
+from drumbeat.agent.settings import cli
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.watchdog.core.model import AUTO, REPORT, WatchdogPolicy
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from agent.settings import cli
-from agent.settings.config import AgentConfig
+from drumbeat.agent.settings import cli
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command.settings import settings_of
 
 if TYPE_CHECKING:

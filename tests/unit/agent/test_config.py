@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.settings.config import AgentConfig, Program
-from agent.settings.kinds import NNODES, SIGNALS_ALLOWED, WORKERS
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.kinds import NNODES, SIGNALS_ALLOWED, WORKERS
 
 
 def config_with(**changes: Any) -> AgentConfig:
@@ -153,8 +153,8 @@ def test_the_command_of_a_worker_depends_on_how_its_program_is_launched() -> Non
         ("program", ("a",)),
     ):
         assert Program(kind, "a", arguments).command("/py") == (*start, *arguments)  # type: ignore[arg-type]
-    assert Program("function", "f", ("worker.py",)).command("/py") == (
-        ("/py", "-P", "-u", "worker.py")
+    assert Program("function", "f", ("a.worker",)).command("/py") == (
+        ("/py", "-P", "-u", "-m", "a.worker")
     )
 
 

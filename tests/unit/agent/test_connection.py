@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent.core.events import SessionLost, SessionWelcomed
-from agent.core.link import DELAY_FIRST_S, CoordinatorLink
-from agent.errors import AccessRefused, CoordinatorLost, CoordinatorUnreachable, RunRefused
-from agent.session.convert import Identity, hello_message
-from agent.session.session import WELCOME_TIMEOUT_S
-from agent.settings.config import GRACE_S, ISOLATION_GRACE_S
+from drumbeat.agent.core.events import SessionLost, SessionWelcomed
+from drumbeat.agent.core.link import DELAY_FIRST_S, CoordinatorLink
+from drumbeat.agent.errors import AccessRefused, CoordinatorLost, CoordinatorUnreachable, RunRefused
+from drumbeat.agent.session.convert import Identity, hello_message
+from drumbeat.agent.session.session import WELCOME_TIMEOUT_S
+from drumbeat.agent.settings.config import GRACE_S, ISOLATION_GRACE_S
 from drumbeat.command.leader_search import Outcome
 from drumbeat.v1 import session_pb2
 from tests.support.agents import CONFIG, PACE, a_beat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.model import (
+from drumbeat.agent.core.model import (
     Beat,
     Exit,
     Failure,
@@ -13,11 +13,11 @@ from agent.core.model import (
     Standby,
     Stop,
 )
-from agent.session import convert
-from agent.session.session import PACE, desired_from
-from agent.settings.config import AgentConfig, Program
-from agent.workers.failures.exit_status import signal_name
-from agent.workers.failures.report import FailedWorker, FailureReport
+from drumbeat.agent.session import convert
+from drumbeat.agent.session.session import PACE, desired_from
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.failures.exit_status import signal_name
+from drumbeat.agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import CONFIG, IDENTITY, an_assignment

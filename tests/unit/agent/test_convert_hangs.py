@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agent.core.events import WorkerExited
-from agent.core.model import Beat, GroupState
-from agent.session import convert
-from agent.watchdog.hang import Evidence, Hang, HangKind, Standing
-from agent.workers.failures.records import ended_by
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core.events import WorkerExited
+from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.session import convert
+from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from drumbeat.agent.workers.failures.records import ended_by
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import CONFIG, IDENTITY, an_assignment

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core.agent import SUPERVISOR_DEATHS_MAX
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import SUPERVISOR_DEATHS_MAX
+from drumbeat.agent.core.events import (
     DeadlineReached,
     PortReserved,
     SessionLost,
@@ -21,8 +21,8 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Beat, Exit, GroupState, Pace, Standby, Stop
-from agent.errors import (
+from drumbeat.agent.core.model import Beat, Exit, GroupState, Pace, Standby, Stop
+from drumbeat.agent.errors import (
     AccessRefused,
     CoordinatorLost,
     CoordinatorUnreachable,
@@ -31,8 +31,8 @@ from agent.errors import (
     RunRefused,
     SupervisorLost,
 )
-from agent.workers.failures.records import ended_by, not_started
-from agent.workers.failures.report import FailureReport
+from drumbeat.agent.workers.failures.records import ended_by, not_started
+from drumbeat.agent.workers.failures.report import FailureReport
 from tests.support.agents import (
     CONFIG,
     NOW,

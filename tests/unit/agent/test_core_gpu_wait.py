@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.core import effects as fx
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     DeadlineReached,
     DirectiveReceived,
     Event,
@@ -18,8 +18,8 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Assignment, Exit, GroupState, Pace, Standby, Stop
-from agent.workers.failures.report import FailureReport
+from drumbeat.agent.core.model import Assignment, Exit, GroupState, Pace, Standby, Stop
+from drumbeat.agent.workers.failures.report import FailureReport
 from tests.support.agents import CONFIG
 
 SIGTERM = 15

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core.events import HeldReleased, LimitsExceeded, SessionLost, SessionWelcomed
-from agent.core.model import GroupState
-from agent.session import convert
-from agent.watchdog.core.model import Exceeded, WorkerKey
-from agent.watchdog.hang import HangKind
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import HeldReleased, LimitsExceeded, SessionLost, SessionWelcomed
+from drumbeat.agent.core.model import GroupState
+from drumbeat.agent.session import convert
+from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
+from drumbeat.agent.watchdog.hang import HangKind
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import PACE, AgentStory, a_beat, of

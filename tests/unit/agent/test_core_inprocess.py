@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.core import effects as fx
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import (
     DeadlineReached,
     PortReserved,
     SessionLost,
@@ -18,7 +18,7 @@ from agent.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from agent.core.model import (
+from drumbeat.agent.core.model import (
     Beat,
     Exit,
     Failure,
@@ -27,9 +27,9 @@ from agent.core.model import (
     Stop,
     WorkerOrder,
 )
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.hang import Purpose
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.hang import Purpose
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
     CONFIG,

@@ -6,16 +6,16 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import (
     DeadlineReached,
     NoticeAnswered,
     NoticeReceived,
     SignalReceived,
     WorkersStopped,
 )
-from agent.core.model import Standby
-from agent.core.notice import Notice, NoticeKind, NoticeReport
+from drumbeat.agent.core.model import Standby
+from drumbeat.agent.core.notice import Notice, NoticeKind, NoticeReport
 from tests.support.agents import CONFIG, AgentStory, desired, of
 
 CONFIGURED = dataclasses.replace(CONFIG, preemption_signal="SIGUSR1", preemption_grace=40.0)

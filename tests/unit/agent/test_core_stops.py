@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core import effects as fx
-from agent.core.events import (
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import (
     DeadlineReached,
     Event,
     SessionLost,
@@ -16,8 +16,8 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Exit, GroupState, Standby, Stop
-from agent.errors import RunRefused
+from drumbeat.agent.core.model import Exit, GroupState, Standby, Stop
+from drumbeat.agent.errors import RunRefused
 from tests.support.agents import CONFIG, AgentStory, a_beat, an_assignment, desired, of
 
 S = GroupState

@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.core.model import Assignment
-from agent.settings.config import AgentConfig, Program
-from agent.workers.manager import worker_environments
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.manager import worker_environments
 
 ASSIGNMENT = Assignment(
     round_id=0,

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.workers.failures.error_file import (
+from drumbeat.agent.workers.failures.error_file import (
     MESSAGE_BYTES_MAX,
     TRACEBACK_BYTES_MAX,
     read_error_file,
     read_faults,
     with_stacks,
 )
-from agent.workers.supervisor.messages import WorkerError
-from coordinator.limits import Limits
+from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.coordinator.limits import Limits
 from worker_sdk.errors import FILE_BYTES_MAX
 
 RECORD_BYTES_MAX = Limits().failure_record_bytes_max * 0.9

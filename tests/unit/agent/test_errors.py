@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from agent import errors
+from drumbeat.agent import errors
 from drumbeat.violation import Violation
 
 EXAMPLES = [

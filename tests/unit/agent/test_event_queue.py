@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.events import DeadlineReached, Event, WorkersStarted
-from agent.core.model import WorkerStep
-from agent.runtime.driver import EventQueue
-from agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.events import DeadlineReached, Event, WorkersStarted
+from drumbeat.agent.core.model import WorkerStep
+from drumbeat.agent.runtime.driver import EventQueue
+from drumbeat.agent.watchdog.core.model import WorkerKey
 
 
 def a_step(iteration: int, local_rank: int = 0, round_id: int = 0) -> WorkerStep:

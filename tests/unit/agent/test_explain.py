@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.workers.failures.exit_status import (
+from drumbeat.agent.workers.failures.exit_status import (
     EXPLANATION_CHARACTERS_MAX,
     FULL_BYTES,
     FULL_INODES,
@@ -22,7 +22,7 @@ from agent.workers.failures.exit_status import (
     out_of_memory,
     signal_within,
 )
-from agent.workers.memory.growth import LastMemory
+from drumbeat.agent.workers.memory.growth import LastMemory
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 MIB = 1024 * 1024

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agent.core.events import WorkerExited, WorkerStartFailed
-from agent.core.model import Failure
-from agent.workers.failures.records import (
+from drumbeat.agent.core.events import WorkerExited, WorkerStartFailed
+from drumbeat.agent.core.model import Failure
+from drumbeat.agent.workers.failures.records import (
     NEVER_BEGAN,
     ended_by,
     not_started,
 )
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from tests.support.agents import an_assignment
 
 ASSIGNMENT = an_assignment(5, group_rank=2, rank_first=8, role_rank_first=4)

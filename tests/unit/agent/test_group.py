@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.core import effects as fx
-from agent.core.events import SupervisorDied, WorkersStarted, WorkerStartFailed
-from agent.core.model import GroupState
-from agent.core.round_workers import _TRANSITIONS, RoundWorkers
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import SupervisorDied, WorkersStarted, WorkerStartFailed
+from drumbeat.agent.core.model import GroupState
+from drumbeat.agent.core.round_workers import _TRANSITIONS, RoundWorkers
 from tests.support.agents import CONFIG, NOW, an_assignment
 from tests.support.inprocess.values import exits
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.runtime.file_thread import FileThread
-from agent.session import hang_evidence
-from agent.session.hang_evidence import (
+from drumbeat.agent.runtime.file_thread import FileThread
+from drumbeat.agent.session import hang_evidence
+from drumbeat.agent.session.hang_evidence import (
     LINE_CHARACTERS_MAX,
     NOTES_CHARACTERS_MAX,
     STACKS_BYTES_MAX,
     evidence_messages,
     training_thread,
 )
-from agent.watchdog.hang import Evidence, Standing
-from agent.watchdog.stack_taking import Look
+from drumbeat.agent.watchdog.hang import Evidence, Standing
+from drumbeat.agent.watchdog.stack_taking import Look
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     DeadlineReached,
     Event,
     PortReserved,
@@ -18,12 +18,12 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Assignment, Exit, Standby, Stop
-from agent.telemetry.facts import AgentFacts
-from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
-from agent.workers.supervisor.messages import WorkerError
-from coordinator.errors import NotLeader
+from drumbeat.agent.core.model import Assignment, Exit, Standby, Stop
+from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.command.leader_search import Outcome
+from drumbeat.coordinator.errors import NotLeader
 from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 
 TERM, INT = 15, 2

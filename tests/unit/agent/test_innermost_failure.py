@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.events import WorkerExited
-from agent.core.model import Assignment
-from agent.workers.failures.records import ended_by
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core.events import WorkerExited
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.workers.failures.records import ended_by
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 
 ASSIGNMENT = Assignment(
     round_id=0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings.kinds import FILTERS, METRICS_PORT, RANKS
-from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_lines
+from drumbeat.agent.settings.kinds import FILTERS, METRICS_PORT, RANKS
+from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_lines
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.output.lines import exception_in
+from drumbeat.agent.workers.output.lines import exception_in
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    go()\n'
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent.errors import InvalidConfiguration
-from agent.launching.process import ending_signal
-from agent.multiprocessing import DefaultLogsSpecs, Std
-from agent.settings.config import AgentConfig, Program
-from agent.settings.launch_config import LaunchConfig
-from agent.watchdog.core.model import AUTO
+from drumbeat.agent.errors import InvalidConfiguration
+from drumbeat.agent.launching.process import ending_signal
+from drumbeat.agent.multiprocessing import DefaultLogsSpecs, Std
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.launch_config import LaunchConfig
+from drumbeat.agent.watchdog.core.model import AUTO
 from drumbeat.command.settings import settings_of
 
 

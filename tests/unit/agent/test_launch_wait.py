@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from agent.launching.launch import _wait
+from drumbeat.agent.launching.launch import _wait
 from tests.support.waiting import MS
 
 LONG_S = 20_000 * MS

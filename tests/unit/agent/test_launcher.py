@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.core.effects import Finish
-from agent.core.model import Exit
-from agent.runtime.driver import cause_of, tell_launcher
-from agent.runtime.private_directory import PrivateDirectory
-from agent.session.session import desired_from
-from agent.settings.config import AgentConfig, Program
-from agent.workers.failures.error_file import read_error_file
-from agent.workers.output import files
-from agent.workers.output.files import WorkerOutput
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core.effects import Finish
+from drumbeat.agent.core.model import Exit
+from drumbeat.agent.runtime.driver import cause_of, tell_launcher
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.session.session import desired_from
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.failures.error_file import read_error_file
+from drumbeat.agent.workers.output import files
+from drumbeat.agent.workers.output.files import WorkerOutput
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
 from worker_sdk.context import ERROR_FILE, RANK, ROUND, RUN_ID
 

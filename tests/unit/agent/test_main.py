@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 import structlog
 
-from agent import __main__ as entry
-from agent.settings.config import AgentConfig
-from agent.workers.supervisor import launch
+from drumbeat.agent import __main__ as entry
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.workers.supervisor import launch
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,10 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("mode", "chosen"),
-    [(["--standalone"], "standalone"), (["--coordinator", "head"], "agent.runtime.driver")],
+    [
+        (["--standalone"], "drumbeat.standalone"),
+        (["--coordinator", "head"], "drumbeat.agent.runtime.driver"),
+    ],
 )
 def test_the_mode_chooses_the_driver(
     mode: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
@@ -36,7 +39,7 @@ def test_the_mode_chooses_the_driver(
     calls: list[tuple[str, AgentConfig]] = []
     early: list[str] = []
     monkeypatch.setattr(launch, "launch_early", lambda: early.append("supervisor"))
-    for name in ("standalone", "agent.runtime.driver"):
+    for name in ("drumbeat.standalone", "drumbeat.agent.runtime.driver"):
         module = ModuleType(name)
 
         def run(config: AgentConfig, name: str = name) -> int:
@@ -48,16 +51,16 @@ def test_the_mode_chooses_the_driver(
     assert entry.main(["join", *mode, "--no-python", "sh"]) == 7
     ((name, config),) = calls
     assert (early, name) == (["supervisor"], chosen)
-    assert config.is_standalone == (chosen == "standalone")
+    assert config.is_standalone == (chosen == "drumbeat.standalone")
 
 
 def test_an_agent_that_is_alone_loads_nothing_of_the_way_to_others() -> None:
     code = (
-        "import standalone, sys\n"
-        "needless = {'cryptography', 'drumbeat.access.client', 'agent.session.access',"
-        " 'agent.settings.launch_config', 'coordinator.config',"
-        " 'coordinator.shell.services.query_service',"
-        " 'coordinator.shell.services.overviews'}\n"
+        "import drumbeat.standalone, sys\n"
+        "needless = {'cryptography', 'drumbeat.access.client', 'drumbeat.agent.session.access',"
+        " 'drumbeat.agent.settings.launch_config', 'drumbeat.coordinator.config',"
+        " 'drumbeat.coordinator.shell.services.query_service',"
+        " 'drumbeat.coordinator.shell.services.overviews'}\n"
         "assert not needless & set(sys.modules), needless & set(sys.modules)\n"
     )
     root = Path(entry.__file__).parents[1]

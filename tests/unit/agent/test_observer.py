@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.core import events as ev
-from agent.core.model import Pace, Standby
-from agent.errors import RunRefused
-from agent.telemetry import Metric
-from agent.telemetry.observer import flakiness
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.hang import Hang, HangKind, Standing
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import Pace, Standby
+from drumbeat.agent.errors import RunRefused
+from drumbeat.agent.telemetry import Metric
+from drumbeat.agent.telemetry.observer import flakiness
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.hang import Hang, HangKind, Standing
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from tests.support.inprocess.values import (
     a_begin,
     a_complete,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.output.ring import PIECE_BYTES_MAX, Piece, Place, Ring, tail_at, whole_lines
+from drumbeat.agent.workers.output.ring import (
+    PIECE_BYTES_MAX,
+    Piece,
+    Place,
+    Ring,
+    tail_at,
+    whole_lines,
+)
 
 
 def ring(*chunks: bytes, bytes_max: int = 20) -> Ring:

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.errors import LogDirectoryUnusable, ScriptNotFound, UsageError
-from agent.runtime import preflight
-from agent.settings.config import AgentConfig, Program
-from agent.workers.devices.nvml import visible_gpus
-from drumbeat_commands import OwnPackages
+from drumbeat.agent.errors import LogDirectoryUnusable, ScriptNotFound, UsageError
+from drumbeat.agent.runtime import preflight
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.devices.nvml import visible_gpus
 
 NOBODY = 65534
 
@@ -178,15 +177,14 @@ def test_a_module_that_is_there_passes_and_is_not_imported(name: str) -> None:
     assert not {module for module in set(sys.modules) - before if "test" in module}
 
 
-def test_a_module_of_the_users_is_found_where_ours_has_its_packages_name(
+def test_a_package_of_a_user_may_be_called_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers are started without what has our packages found first."""
     (tmp_path / "agent").mkdir()
     for name in ("__init__.py", "trainer_of_test.py"):
         (tmp_path / "agent" / name).touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [OwnPackages, *sys.meta_path])
+    monkeypatch.syspath_prepend(str(tmp_path))
     preflight.check_module("agent.trainer_of_test")
 
 

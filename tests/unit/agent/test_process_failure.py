@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import AgentError, ChildFailedError, ProcessFailure
+from drumbeat.agent.errors import AgentError, ChildFailedError, ProcessFailure
 from worker_sdk.errors import ErrorHandler, record
 
 
@@ -151,13 +151,13 @@ def test_it_is_an_error_of_the_agent_and_survives_a_copy() -> None:
 def test_the_errors_of_the_agent_are_loaded_without_it() -> None:
     code = (
         "import sys, agent.errors; "
-        "assert 'agent.workers.failures.process_failure' not in sys.modules; "
-        "from agent.errors import ChildFailedError; "
+        "assert 'drumbeat.agent.workers.failures.process_failure' not in sys.modules; "
+        "from drumbeat.agent.errors import ChildFailedError; "
         "assert 'google.protobuf' not in sys.modules and 'grpc' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(ImportError):
-        from agent.errors import Nothing  # type: ignore[attr-defined]  # noqa: F401
+        from drumbeat.agent.errors import Nothing  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_record_hands_the_root_cause_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,15 @@ from urllib.parse import quote
 
 import pytest
 
-from agent.core import events as ev
-from agent.core.model import WorkerStep
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.hang import Evidence, Hang, HangKind, Standing
-from agent.workers.failures import redaction
-from agent.workers.failures.redacted_events import redacted
-from agent.workers.failures.redaction import Redactor, is_secret_name
-from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
-from agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.model import WorkerStep
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from drumbeat.agent.workers.failures import redaction
+from drumbeat.agent.workers.failures.redacted_events import redacted
+from drumbeat.agent.workers.failures.redaction import Redactor, is_secret_name
+from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
+from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import Interruption, InterruptionKind
 from worker_sdk.errors import bounded
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.workers.failures.report import HangDiagnosis, HangGroup
-from agent.workers.failures.verdict import read_report
+from drumbeat.agent.workers.failures.report import HangDiagnosis, HangGroup
+from drumbeat.agent.workers.failures.verdict import read_report
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.unit.agent.test_report import BAR, LINE, a_record, rendered
 

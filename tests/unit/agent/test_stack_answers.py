@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from google.protobuf.duration_pb2 import Duration
 
-from agent.session.convert import Identity
-from agent.session.stack_answers import StackAnswers
-from agent.session.transport import Connection
-from agent.watchdog.hang import Evidence
-from agent.watchdog.runner import Watchdog
-from agent.watchdog.stack_taking import Look, StacksTaken
+from drumbeat.agent.session.convert import Identity
+from drumbeat.agent.session.stack_answers import StackAnswers
+from drumbeat.agent.session.transport import Connection
+from drumbeat.agent.watchdog.hang import Evidence
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.watchdog.stack_taking import Look, StacksTaken
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
 

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from agent.core.agent import AgentCore
-from agent.core.events import (
+from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.events import (
     Event,
     SessionWelcomed,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
 )
-from agent.runtime.status import (
+from drumbeat.agent.runtime.status import (
     AgentStatus,
     Leftover,
     WorkerStatus,
@@ -26,7 +26,7 @@ from agent.runtime.status import (
     encoded,
     status_of,
 )
-from agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.facts import AgentFacts
 from tests.support.agents import CONFIG, PACE, PORT, an_assignment, desired
 
 STATUS = AgentStatus(

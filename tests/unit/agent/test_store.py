@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.workers.store import budget, commands, table
-from agent.workers.store.budget import Budget
-from agent.workers.store.commands import MAGIC, Command, CommandError, CommandReader, Op
-from agent.workers.store.table import StoreTable
+from drumbeat.agent.workers.store import budget, commands, table
+from drumbeat.agent.workers.store.budget import Budget
+from drumbeat.agent.workers.store.commands import MAGIC, Command, CommandError, CommandReader, Op
+from drumbeat.agent.workers.store.table import StoreTable
 
 HELLO = struct.pack("<BI", Op.VALIDATE, MAGIC)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from agent.workers.failures.report import PLACES_MAX, FailureReport, Position, describe_positions
+from drumbeat.agent.workers.failures.report import (
+    PLACES_MAX,
+    FailureReport,
+    Position,
+    describe_positions,
+)
 
 
 def at(rank: int, step: int = 41, scope: str = "", age_s: float = 2.0) -> Position:

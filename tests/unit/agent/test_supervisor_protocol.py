@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor.messages import (
     Command,
     KillWorkers,
     SignalWorkers,
@@ -18,7 +18,12 @@ from agent.workers.supervisor.messages import (
     WorkerStartFailed,
     WorkersUnkilled,
 )
-from agent.workers.supervisor.protocol import LINE_BYTES_MAX, Decoder, ProtocolError, encode
+from drumbeat.agent.workers.supervisor.protocol import (
+    LINE_BYTES_MAX,
+    Decoder,
+    ProtocolError,
+    encode,
+)
 
 UNDECODABLE = "\udcff\udcfe"
 START = StartWorkers(

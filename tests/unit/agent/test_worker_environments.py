@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.runtime.preflight import inherited_environment
-from agent.settings.config import AgentConfig, Program
-from agent.workers.manager import (
+from drumbeat.agent.runtime.preflight import inherited_environment
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.manager import (
     OWN_VARIABLES,
     common_environment,
     worker_environments,

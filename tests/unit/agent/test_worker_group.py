@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor.messages import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,
@@ -19,7 +19,7 @@ from agent.workers.supervisor.messages import (
     WorkerStartFailed,
     WorkersUnkilled,
 )
-from agent.workers.supervisor.worker_group import (
+from drumbeat.agent.workers.supervisor.worker_group import (
     HISTORY_MAX,
     KILL_WAIT_S,
     NO_ROUND,
@@ -35,7 +35,7 @@ from agent.workers.supervisor.worker_group import (
 )
 
 if TYPE_CHECKING:
-    from agent.workers.supervisor.worker_group import Effect
+    from drumbeat.agent.workers.supervisor.worker_group import Effect
 
 ROUND = 4
 PIDS = {0: 100, 1: 101}

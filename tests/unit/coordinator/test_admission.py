@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.events import SessionOpened
-from coordinator.core.membership.admission import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.membership.admission import (
     ROUNDS_AHEAD_MAX,
     differences,
     refusal,
     spec_error,
 )
-from coordinator.core.model import (
+from drumbeat.coordinator.core.model import (
     DURATION_MAX_S,
     AgentIdentity,
     Beat,
@@ -24,10 +24,16 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
-from coordinator.core.run.state import RunState
-from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import (
+    Difference,
+    InvalidRequest,
+    LimitReached,
+    RunClosed,
+    SpecMismatch,
+)
 from drumbeat.v1 import common_pb2
 from tests.support.world import a_running_story, a_spec, a_story, an_agent
 

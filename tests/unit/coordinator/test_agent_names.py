@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DrainAsked
-from coordinator.core.membership.admission import numbered
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DrainAsked
+from drumbeat.coordinator.core.membership.admission import numbered
 from tests.support.world import Story, a_story, an_agent
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.access.audit import REFUSALS_HEARD_MAX, Audit, address_of
-from coordinator.errors import Unauthenticated, UnknownRun
+from drumbeat.coordinator.access.audit import REFUSALS_HEARD_MAX, Audit, address_of
+from drumbeat.coordinator.errors import Unauthenticated, UnknownRun
 
 
 class Clock:

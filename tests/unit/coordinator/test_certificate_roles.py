@@ -2,9 +2,10 @@
 
 import pytest
 
-from coordinator import errors
-from coordinator.access.caller import Caller
-from coordinator.access.certificate_roles import (
+from drumbeat.access.token import Role
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.certificate_roles import (
     NAMES_MAX,
     TLS_ROLES,
     RoleRule,
@@ -12,7 +13,6 @@ from coordinator.access.certificate_roles import (
     names_of,
     parse_roles,
 )
-from drumbeat.access.token import Role
 
 RULES = "spiffe://td/ops/*=admin, gpu?.train=join:exp1, *.train=view, CN=*=join"
 

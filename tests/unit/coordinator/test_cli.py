@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator.access.certificate_roles import parse_roles
-from coordinator.command import cli, requests
-from coordinator.command.calls import CALLS
-from coordinator.command.looking.verbs import VERBS
-from coordinator.command.requests import Request, ResetLimits
-from coordinator.command.serving import run
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
 from drumbeat.access.token import Role, Token
+from drumbeat.coordinator.access.certificate_roles import parse_roles
+from drumbeat.coordinator.command import cli, requests
+from drumbeat.coordinator.command.calls import CALLS
+from drumbeat.coordinator.command.looking.verbs import VERBS
+from drumbeat.coordinator.command.requests import Request, ResetLimits
+from drumbeat.coordinator.command.serving import run
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,8 @@ class Server:
     def main(self, *argv: str) -> int:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("coordinator.command.serving.run.run", self.run)
-            patch.setattr("coordinator.command.calls.perform", self.perform)
+            patch.setattr("drumbeat.coordinator.command.serving.run.run", self.run)
+            patch.setattr("drumbeat.coordinator.command.calls.perform", self.perform)
             return cli.main(argv)
 
 
@@ -272,7 +272,7 @@ def test_every_command_finds_address_and_token_as_agents_do(
     monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head:7")
     monkeypatch.setenv("DRUMBEAT_TOKEN_FILE", "/of/operator")
     server = Server()
-    monkeypatch.setattr("coordinator.command.looking.verbs.show", server.asked.append)
+    monkeypatch.setattr("drumbeat.coordinator.command.looking.verbs.show", server.asked.append)
     arguments = ARGUMENTS.get(command, "" if command in ALONE else "r")
     assert server.main(*command.split(), *arguments.split(), "-o", "json") == 0
     (asked,) = server.asked
@@ -354,8 +354,10 @@ def test_a_reset_that_fails_says_why_and_ends_with_its_code(
 
 def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
     code = (
-        "import sys, coordinator.command.serving.alone, coordinator.command.serving.run\n"
-        "extra = {'aiohttp', 'prometheus_client', 'opentelemetry', 'coordinator.shell.http'}\n"
+        "import sys, drumbeat.coordinator.command.serving.alone\n"
+        "import drumbeat.coordinator.command.serving.run\n"
+        "extra = {'aiohttp', 'prometheus_client', 'opentelemetry',"
+        " 'drumbeat.coordinator.shell.http'}\n"
         "assert not extra & set(sys.modules), extra & set(sys.modules)\n"
     )
     done = subprocess.run(

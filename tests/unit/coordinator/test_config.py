@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.access.certificate_roles import parse_roles
-from coordinator.config import CoordinatorConfig, default_state_dir
-from coordinator.journal.etcd.address import parse_etcd_address
-from coordinator.limits import Limits
 from drumbeat.command.settings import settings_of
+from drumbeat.coordinator.access.certificate_roles import parse_roles
+from drumbeat.coordinator.config import CoordinatorConfig, default_state_dir
+from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.limits import Limits
 
 OWN_CERTIFICATE = {"tls_cert": "c", "tls_key": "k"}
 MUTUAL = {**OWN_CERTIFICATE, "tls_client_ca": "ca"}

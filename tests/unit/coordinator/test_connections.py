@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.limits import Limits
-from coordinator.shell.transport.connections import (
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.transport.connections import (
     DESCRIPTORS_RESERVED,
     connections_max,
     server_options,
@@ -58,8 +58,8 @@ def test_the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_told(
     program = (
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))\n"
-        "from coordinator.limits import Limits\n"
-        "from coordinator.shell.transport.connections import prepare_process\n"
+        "from drumbeat.coordinator.limits import Limits\n"
+        "from drumbeat.coordinator.shell.transport.connections import prepare_process\n"
         f"prepare_process(Limits(connections_max={wanted}))\n"
         "print('soft', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
     )

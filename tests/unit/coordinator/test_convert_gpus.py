@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from agent.session.convert import GPU
-from agent.workers.devices.gpus import Gpu
-from coordinator.errors import InvalidRequest
-from coordinator.wire.failure import NAME_CHARACTERS_MAX
-from coordinator.wire.session import GPUS_MAX, gpu_summary, session_opened
+from drumbeat.agent.session.convert import GPU
+from drumbeat.agent.workers.devices.gpus import Gpu
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.wire.failure import NAME_CHARACTERS_MAX
+from drumbeat.coordinator.wire.session import GPUS_MAX, gpu_summary, session_opened
 from drumbeat.v1 import common_pb2, session_pb2
 
 

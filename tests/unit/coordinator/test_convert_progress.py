@@ -8,16 +8,16 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
-from coordinator.core.model import GroupState, Hang, HangKind
-from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, LearnedLimit
-from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
-from coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
-from coordinator.wire.session import read_beat
+from drumbeat.coordinator.core.model import GroupState, Hang, HangKind
+from drumbeat.coordinator.core.progress.adaptive_timeouts import NAMES_MAX, LearnedLimit
+from drumbeat.coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
+from drumbeat.coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
+from drumbeat.coordinator.wire.session import read_beat
 from drumbeat.mapping import refuse
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from coordinator.core.model import Beat, FailureRecord
+    from drumbeat.coordinator.core.model import Beat, FailureRecord
     from drumbeat.violation import InvalidField
 
 FULL = WorkerProgress(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.core.membership.leases import Membership
-from coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict, VerdictCause
-from coordinator.core.phases.phase import RunContext
-from coordinator.core.phases.rendezvous import Wait
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import EndingStarted, RunEnded
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict, VerdictCause
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.phases.rendezvous import Wait
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import EndingStarted, RunEnded
+from drumbeat.coordinator.core.run.state import RunState
 from tests.unit.coordinator.test_run_state import started, state_of
 
 

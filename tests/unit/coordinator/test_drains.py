@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import AgentLeft, DrainAsked, StopAsked
-from coordinator.core.membership.drains import CALLS_KNOWN_MAX, Drains
-from coordinator.core.model import Assignment, Exit, KeptDrain, Release, Standby
-from coordinator.core.policy import Policy
-from coordinator.core.run.state import DRAINED_KNOWN_MAX
-from coordinator.errors import LimitReached
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import AgentLeft, DrainAsked, StopAsked
+from drumbeat.coordinator.core.membership.drains import CALLS_KNOWN_MAX, Drains
+from drumbeat.coordinator.core.model import Assignment, Exit, KeptDrain, Release, Standby
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.state import DRAINED_KNOWN_MAX
+from drumbeat.coordinator.errors import LimitReached
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story, a_spec
 

@@ -6,8 +6,8 @@ import pickle
 import grpc
 import pytest
 
-from coordinator import errors
-from coordinator.errors import CoordinatorError, Difference
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.errors import CoordinatorError, Difference
 from drumbeat.v1 import common_pb2
 from drumbeat.violation import Violation
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from coordinator.errors import JournalOutage
-from coordinator.journal.etcd.model import (
+from drumbeat.coordinator.errors import JournalOutage
+from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
     Get,

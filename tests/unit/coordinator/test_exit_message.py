@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.model import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import (
     Exit,
     FailureReport,
     Hang,
@@ -13,9 +13,9 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from coordinator.core.progress.worker_progress import Standing, WorkerProgress
-from coordinator.wire.failure import EXIT_BYTES_MAX, verdict_message
-from coordinator.wire.session import desired_message
+from drumbeat.coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX, verdict_message
+from drumbeat.coordinator.wire.session import desired_message
 from drumbeat.v1 import session_pb2
 from tests.support.world import a_record, a_story
 

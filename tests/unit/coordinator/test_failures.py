@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.failures.root_cause import (
+from drumbeat.coordinator.core.failures.root_cause import (
     CAUSES_SHOWN_MAX,
     HANG_END_S,
     describe,
@@ -14,15 +14,15 @@ from coordinator.core.failures.root_cause import (
     root_causes,
     unhealed,
 )
-from coordinator.core.failures.verdict import (
+from drumbeat.coordinator.core.failures.verdict import (
     EARLIER_SHOWN_MAX,
     VICTIM_MESSAGE_CHARACTERS_MAX,
     VICTIMS_SHOWN_MAX,
     make_report,
 )
-from coordinator.core.inprocess.records import IterationPhase, IterationState
-from coordinator.core.model import FailureRecord, Hang, HangKind
-from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
+from drumbeat.coordinator.core.inprocess.records import IterationPhase, IterationState
+from drumbeat.coordinator.core.model import FailureRecord, Hang, HangKind
+from drumbeat.coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from tests.support.world import a_record
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.core.events import AgentLeft
-from coordinator.wire.failure import read_record as read
-from coordinator.wire.failure import record_message
-from coordinator.wire.session import session_event, session_opened
+from drumbeat.coordinator.core.events import AgentLeft
+from drumbeat.coordinator.wire.failure import read_record as read
+from drumbeat.coordinator.wire.failure import record_message
+from drumbeat.coordinator.wire.session import session_event, session_opened
 from drumbeat.mapping import refuse
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached
-from coordinator.core.model import Exit
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import MembersForgotten, RunEnded
-from coordinator.core.run.state import Phase
-from coordinator.errors import CoordinatorError, RunClosed, RunMissesAgents, SpecMismatch
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached
+from drumbeat.coordinator.core.model import Exit
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import MembersForgotten, RunEnded
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import CoordinatorError, RunClosed, RunMissesAgents, SpecMismatch
 from tests.support.world import RUN, Story, a_spec, a_story
 
 

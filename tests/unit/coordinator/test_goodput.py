@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.command.looking.screens import goodput_screen, text_of
-from coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
-from coordinator.core.progress.goodput import (
+from drumbeat.coordinator.command.looking.screens import goodput_screen, text_of
+from drumbeat.coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
+from drumbeat.coordinator.core.progress.goodput import (
     HOSTS_MAX,
     SECOND,
     SEGMENTS_MAX,
@@ -22,12 +22,12 @@ from coordinator.core.progress.goodput import (
     Stretch,
     cut,
 )
-from coordinator.core.progress.meter import NOTE_INTERVAL_S
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
-from coordinator.core.run.state import RunState
-from coordinator.wire.documents import goodput_document
-from coordinator.wire.goodput import goodput_message
+from drumbeat.coordinator.core.progress.meter import NOTE_INTERVAL_S
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.wire.documents import goodput_document
+from drumbeat.coordinator.wire.goodput import goodput_message
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core.failures.hang_diagnosis import (
+from drumbeat.coordinator.core.failures.hang_diagnosis import (
     CAUSES_MAX,
     GROUPS_MAX,
     RANKS_CHARACTERS_MAX,
     STACK_CHARACTERS_MAX,
     diagnose,
 )
-from coordinator.core.failures.hang_evidence import SeenRanks
-from coordinator.core.model import HangKind
+from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
+from drumbeat.coordinator.core.model import HangKind
 from tests.support.hangs import (
     ALL_REDUCE,
     BACKWARD,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.events import EvidenceTaken
-from coordinator.core.failures.hang_evidence import SeenRanks
-from coordinator.core.model import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import EvidenceTaken
+from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
+from drumbeat.coordinator.core.model import (
     Exit,
     ExpiredLimit,
     GroupState,
@@ -19,17 +19,17 @@ from coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from coordinator.core.progress.goodput import SECOND, Cause, Stretch
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.run.records import HangJudged, HangOver
-from coordinator.wire.failure import EXIT_BYTES_MAX
-from coordinator.wire.session import desired_message
+from drumbeat.coordinator.core.progress.goodput import SECOND, Cause, Stretch
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
+from drumbeat.coordinator.wire.session import desired_message
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_stack, judged, seen
 from tests.support.world import Story, a_running_story
 
 if TYPE_CHECKING:
-    from coordinator.core.failures.hang_evidence import RankEvidence
-    from coordinator.core.model import HangDiagnosis
+    from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence
+    from drumbeat.coordinator.core.model import HangDiagnosis
 
 
 TIMER = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import effects as fx
-from coordinator.core.effects import Persist
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import HistoryEntry
-from coordinator.journal.changes import Change, Compact
-from coordinator.journal.sqlite import SqliteFile
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.effects import Persist
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import HistoryEntry
+from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.status import kind, status_of
 from tests.support.world import RUN, START, Story, a_running_story, a_spec
 

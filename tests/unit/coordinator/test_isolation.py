@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
-from coordinator.core.model import GroupState
-from coordinator.core.registry.isolation import BREAKS_AGAIN_WITHIN_S
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.records import RunEnded
-from coordinator.core.run.run import Run
-from coordinator.core.run.state import Phase
-from coordinator.errors import RunClosed, Unavailable
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
+from drumbeat.coordinator.core.model import GroupState
+from drumbeat.coordinator.core.registry.isolation import BREAKS_AGAIN_WITHIN_S
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.records import RunEnded
+from drumbeat.coordinator.core.run.run import Run
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import RunClosed, Unavailable
 from tests.support import breaks
 from tests.support.journal import fold, round_trip
 from tests.support.status import status_of
@@ -24,8 +24,8 @@ from tests.support.world import Story, a_spec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.core.run.records import Record
-    from coordinator.core.run.state import RunState
+    from drumbeat.coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.state import RunState
 
 
 class Bug(Exception):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core.effects import Effect, Forget, Persist
-from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.effects import Effect, Forget, Persist
+from drumbeat.coordinator.core.model import Verdict, VerdictCause
+from drumbeat.coordinator.core.run.records import (
     USUAL_BYTES,
     AgentAdmitted,
     FailureRecorded,
@@ -15,8 +15,8 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.journal.changes import Compact
-from coordinator.journal.journal import JournaledRuns
+from drumbeat.coordinator.journal.changes import Compact
+from drumbeat.coordinator.journal.journal import JournaledRuns
 from tests.support.world import a_record, a_spec, an_agent
 
 CREATED = Persist(run_id="r", record=RunCreated(run_id="r", spec=a_spec(1)))
@@ -26,7 +26,7 @@ ADMITTED = Persist(run_id="r", record=AgentAdmitted(agent=an_agent("a")))
 def test_a_snapshot_is_due_after_so_many_records_of_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 3)
+    monkeypatch.setattr("drumbeat.coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 3)
     runs = JournaledRuns()
     large = FailureRecorded(record=replace(a_record(1), size_bytes=USUAL_BYTES))
     heavy = Persist(run_id="r", record=large)

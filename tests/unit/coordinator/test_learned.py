@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.progress.adaptive_timeouts import (
+from drumbeat.coordinator.core.progress.adaptive_timeouts import (
     HEARTBEAT,
     NAMES_MAX,
     LearnedLimit,
@@ -12,7 +12,7 @@ from coordinator.core.progress.adaptive_timeouts import (
     LearningRules,
     Observation,
 )
-from coordinator.core.run.records import LimitsLearned
+from drumbeat.coordinator.core.run.records import LimitsLearned
 from tests.support.world import Story, a_running_story
 
 RULES = LearningRules()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.core.effects import Decided
-from coordinator.core.run.reasons import CoordinatorHistory
+from drumbeat.coordinator.core.effects import Decided
+from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 
 
 def told(*decisions: tuple[str, str]) -> list[str]:

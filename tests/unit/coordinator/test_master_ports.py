@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.events import OutageEnded
-from coordinator.core.run.records import RoundStarted
-from coordinator.core.run.state import Phase
+from drumbeat.coordinator.core.events import OutageEnded
+from drumbeat.coordinator.core.run.records import RoundStarted
+from drumbeat.coordinator.core.run.state import Phase
 from tests.support.world import a_running_story, a_story
 
 MET = "2 of 2 agents are there"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core.events import OutageEnded
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import AgentRemoved, RoundStarted
+from drumbeat.coordinator.core.events import OutageEnded
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import AgentRemoved, RoundStarted
 from tests.support.world import a_story
 
 if TYPE_CHECKING:

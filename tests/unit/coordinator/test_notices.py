@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.phases.notices import ANSWERS_WAIT_S, PROPOSAL_MAX_S, UNANSWERED_MAX
-from coordinator.core.progress.notice import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.phases.notices import ANSWERS_WAIT_S, PROPOSAL_MAX_S, UNANSWERED_MAX
+from drumbeat.coordinator.core.progress.notice import (
     Leaving,
     NoticeEnded,
     NoticeReport,
     StepChosen,
     StepProposed,
 )
-from coordinator.core.run.records import RoundEnd, RoundEnded
+from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
 from tests.support.world import START, Story, a_running_story
 
 GOING = Leaving(reason="got SIGTERM, its host will go away", time_left_s=20.0)

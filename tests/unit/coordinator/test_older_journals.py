@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import RestartAsked
-from coordinator.core.model import Assignment, Exit, GroupState, Standby
-from coordinator.core.policy import Policy
-from coordinator.core.run.state import Phase
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import RestartAsked
+from drumbeat.coordinator.core.model import Assignment, Exit, GroupState, Standby
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.state import Phase
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story, a_story
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.journal.outage import REMIND_FIRST_S, RETRY_FIRST_S, RETRY_MAX_S, Outage
+from drumbeat.coordinator.journal.outage import REMIND_FIRST_S, RETRY_FIRST_S, RETRY_MAX_S, Outage
 
 
 def test_retries_are_soon_at_first_and_never_far_apart() -> None:

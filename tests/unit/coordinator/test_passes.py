@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from coordinator.errors import LimitReached, Unauthenticated
-from coordinator.shell.http import passes
-from coordinator.shell.http.pace import Pace
-from coordinator.shell.http.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 from drumbeat.access.token import Role
+from drumbeat.coordinator.errors import LimitReached, Unauthenticated
+from drumbeat.coordinator.shell.http import passes
+from drumbeat.coordinator.shell.http.pace import Pace
+from drumbeat.coordinator.shell.http.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 CODE = Pass(

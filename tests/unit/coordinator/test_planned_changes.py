@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
-from coordinator.core.model import Release
-from coordinator.core.phases.notices import ANSWERS_WAIT_S
-from coordinator.core.policy import Policy
-from coordinator.core.progress.notice import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
+from drumbeat.coordinator.core.model import Release
+from drumbeat.coordinator.core.phases.notices import ANSWERS_WAIT_S
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.notice import (
     Leaving,
     NoticeEnded,
     NoticeGiven,
@@ -19,9 +19,9 @@ from coordinator.core.progress.notice import (
     NoticeReport,
     PendingNotice,
 )
-from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded, RoundStarted
-from coordinator.core.run.state import Phase
-from coordinator.errors import WrongPhase
+from drumbeat.coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded, RoundStarted
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import WrongPhase
 from tests.support.operator import ask
 from tests.support.world import Story, a_running_story
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from coordinator.core.progress.overview import Overview
-from coordinator.core.progress.worker_progress import (
+from drumbeat.coordinator.core.progress.overview import Overview
+from drumbeat.coordinator.core.progress.worker_progress import (
     STEPS_REPEATED_MAX,
     Whereabouts,
     WorkerProgress,
 )
-from coordinator.wire.run_status import overview_message
+from drumbeat.coordinator.wire.run_status import overview_message
 from tests.support.world import RUN, a_running_story
 
 

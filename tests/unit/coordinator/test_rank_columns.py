@@ -8,11 +8,11 @@ from array import array
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core.model import GroupState
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.shell.http import ranks
-from coordinator.shell.http.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grids
-from coordinator.shell.services.shared_reading import FRESH_LEAST_S, KEPT_S, SHARE
+from drumbeat.coordinator.core.model import GroupState
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.shell.http import ranks
+from drumbeat.coordinator.shell.http.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grids
+from drumbeat.coordinator.shell.services.shared_reading import FRESH_LEAST_S, KEPT_S, SHARE
 from tests.support.world import START, Story, a_running_story, a_story
 
 if TYPE_CHECKING:

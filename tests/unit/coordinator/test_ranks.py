@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.model import AgentIdentity
-from coordinator.core.phases.ranks import assign_seats, first_order, group_order
+from drumbeat.coordinator.core.model import AgentIdentity
+from drumbeat.coordinator.core.phases.ranks import assign_seats, first_order, group_order
 from tests.support.world import an_agent
 
 HOSTS = st.lists(

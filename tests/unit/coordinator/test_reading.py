@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.command.looking.reading import READINGS_MAX, Reader
+from drumbeat.coordinator.command.looking.reading import READINGS_MAX, Reader
 from drumbeat.v1 import query_pb2 as pb
 
 RUN = pb.Run(run_id="run", generation=1)

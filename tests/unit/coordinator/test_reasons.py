@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.core.model import Round
-from coordinator.core.phases.ranks import assign_seats
-from coordinator.core.run import reasons
+from drumbeat.coordinator.core.model import Round
+from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.run import reasons
 from tests.support.world import a_record, an_agent
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.failures.root_cause import insert_most_telling
-from coordinator.core.model import FailureRecord
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.failures.root_cause import insert_most_telling
+from drumbeat.coordinator.core.model import FailureRecord
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import (
     USUAL_BYTES,
     FailureRecorded,
     FailuresCounted,

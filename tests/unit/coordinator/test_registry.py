@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached, Event, SessionOpened
-from coordinator.core.membership.admission import spec_error
-from coordinator.core.model import Pace
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.core.run.state import Phase
-from coordinator.errors import InvalidRequest, LimitReached
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached, Event, SessionOpened
+from drumbeat.coordinator.core.membership.admission import spec_error
+from drumbeat.coordinator.core.model import Pace
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import InvalidRequest, LimitReached
 from tests.support.world import BEAT_S, Story, a_running_story, a_spec, a_story
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from coordinator.core.membership.drains import Drains
-from coordinator.core.policy import Policy
-from coordinator.core.registry.isolation import IsolatedRun, go_on
-from coordinator.core.registry.remembered import ended_bytes, id_and_generation
-from coordinator.core.run.records import HistoryEntry
-from coordinator.core.run.state import Phase, RunState, key_of
+from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on
+from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
+from drumbeat.coordinator.core.run.records import HistoryEntry
+from drumbeat.coordinator.core.run.state import Phase, RunState, key_of
 from tests.support.world import a_running_story, an_agent
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.phases.rendezvous import (
+from drumbeat.coordinator.core.phases.rendezvous import (
     AWAITED_MAX_S,
     GiveUp,
     Rendezvous,

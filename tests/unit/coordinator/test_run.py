@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core import effects as fx
-from coordinator.core.events import BeatReceived, FailureReported, SessionOpened
-from coordinator.core.failures.root_cause import root_causes
-from coordinator.core.model import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import BeatReceived, FailureReported, SessionOpened
+from drumbeat.coordinator.core.failures.root_cause import root_causes
+from drumbeat.coordinator.core.model import (
     Assignment,
     Beat,
     GroupState,
@@ -16,9 +16,9 @@ from coordinator.core.model import (
     Standby,
     Stop,
 )
-from coordinator.core.policy import Policy
-from coordinator.core.progress.goodput import Marks, ProgressNoted
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.goodput import Marks, ProgressNoted
+from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     FailureRecorded,
@@ -29,8 +29,8 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.core.run.state import Phase
-from coordinator.errors import SessionReplaced, StaleSession
+from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.errors import SessionReplaced, StaleSession
 from tests.support.world import RUN, START, a_record, a_running_story, a_story, an_agent
 
 MET = "2 of 2 agents are there"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.core import effects as fx
-from coordinator.core.model import GroupState
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.model import GroupState
 from tests.support.world import a_record, a_running_story, a_story
 
 

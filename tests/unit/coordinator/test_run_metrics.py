@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core.model import GroupState, Hang, HangKind
-from coordinator.core.progress.goodput import NONE, SECOND
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.shell.metrics import declared as the
-from coordinator.shell.metrics.recoveries import Recoveries
-from coordinator.shell.metrics.runs import OTHERS, RunMetrics
+from drumbeat.coordinator.core.model import GroupState, Hang, HangKind
+from drumbeat.coordinator.core.progress.goodput import NONE, SECOND
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.shell.metrics import declared as the
+from drumbeat.coordinator.shell.metrics.recoveries import Recoveries
+from drumbeat.coordinator.shell.metrics.runs import OTHERS, RunMetrics
 from tests.support.world import RUN, Story, a_running_story, a_spec
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.run.records import (
+from drumbeat.coordinator.core.model import Verdict, VerdictCause
+from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
@@ -23,7 +23,7 @@ from coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.core.run.state import (
+from drumbeat.coordinator.core.run.state import (
     HISTORY_REASON_CHARACTERS_MAX,
     MASTERS_SPENT_MAX,
     TRANSITION_HISTORY_MAX,

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from coordinator.errors import PortInUse
-from coordinator.shell.transport.binding import bind_error
+from drumbeat.coordinator.errors import PortInUse
+from drumbeat.coordinator.shell.transport.binding import bind_error
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached
-from coordinator.core.model import GroupState
-from coordinator.core.run.records import AgentRemoved, RoundStarted
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached
+from drumbeat.coordinator.core.model import GroupState
+from drumbeat.coordinator.core.run.records import AgentRemoved, RoundStarted
 from tests.support.world import BEAT_S, Story, a_running_story, a_story
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.failures.stack_frames import (
+from drumbeat.coordinator.core.failures.stack_frames import (
     Activity,
     Frame,
     activity_of,

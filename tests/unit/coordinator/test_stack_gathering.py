@@ -9,21 +9,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core.events import SessionOpened
-from coordinator.core.model import Beat, GroupState
-from coordinator.core.progress.stack_gathering import Answer, Found, StackGathering, asked_of
-from coordinator.errors import LimitReached
-from coordinator.journal.journal import Journal
-from coordinator.limits import Limits
-from coordinator.shell.collecting.stacks import ASKED_AT_ONCE_MAX, EVIDENCE_MAX, StackQuestions
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.query_service import QueryService
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.progress.stack_gathering import (
+    Answer,
+    Found,
+    StackGathering,
+    asked_of,
+)
+from drumbeat.coordinator.errors import LimitReached
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.collecting.stacks import (
+    ASKED_AT_ONCE_MAX,
+    EVIDENCE_MAX,
+    StackQuestions,
+)
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.query_service import QueryService
 from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS
 from tests.support.world import a_running_story, a_spec, an_agent
 
 if TYPE_CHECKING:
-    from coordinator.core import effects as fx
+    from drumbeat.coordinator.core import effects as fx
 
 SEATS = [("a", "gpu0", "h0", 0, 2), ("b", "gpu1", "h1", 2, 2)]
 

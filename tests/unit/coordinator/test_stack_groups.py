@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.command.requests import ShowStacks, settings_of
-from coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
-from coordinator.wire.stack_groups import Worker, document, grouped, text
+from drumbeat.coordinator.command.requests import ShowStacks, settings_of
+from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
+from drumbeat.coordinator.wire.stack_groups import Worker, document, grouped, text
 
 REDUCING = """Thread 0x00007f11 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.membership.admission import spec_error
-from coordinator.core.model import Beat, GroupState, Round
-from coordinator.core.phases.ranks import assign_seats
-from coordinator.core.policy import Policy
-from coordinator.core.progress.stragglers import (
+from drumbeat.coordinator.core.membership.admission import spec_error
+from drumbeat.coordinator.core.model import Beat, GroupState, Round
+from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.progress.stragglers import (
     BEATS_LEAST,
     EVENT_INTERVAL_S,
     EVENTS_BURST,
@@ -24,9 +24,9 @@ from coordinator.core.progress.stragglers import (
     Stragglers,
     spread,
 )
-from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.wire.run_status import events_page
-from coordinator.wire.step_times import stragglers_of
+from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.wire.run_status import events_page
+from drumbeat.coordinator.wire.step_times import stragglers_of
 from drumbeat.v1 import query_pb2
 from tests.support.world import START, Story, a_running_story, a_spec, an_agent
 

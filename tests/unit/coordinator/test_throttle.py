@@ -1,6 +1,6 @@
 """What repeats is told once in a while, with how often it was."""
 
-from coordinator.core.registry.throttle import Throttle
+from drumbeat.coordinator.core.registry.throttle import Throttle
 
 
 def test_a_key_is_told_once_in_its_time_and_then_how_often_it_was() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from coordinator import errors
-from coordinator.access.caller import Caller
-from coordinator.access.token_table import KeptToken, secret_sha256
-from coordinator.access.tokens import Tokens
-from coordinator.core import effects as fx
-from coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
-from coordinator.core.policy import Policy
 from drumbeat.access.token import Role, Token
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
+from drumbeat.coordinator.access.tokens import Tokens
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
+from drumbeat.coordinator.core.policy import Policy
 
 SECRET = "s" * 22
 POLICY = Policy(tokens_max=3, tokens_ended_max=2)

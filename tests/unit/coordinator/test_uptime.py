@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.membership.leases import WINDOW_S, Birth
+from drumbeat.coordinator.core.membership.leases import WINDOW_S, Birth
 
 
 def test_the_quickest_message_counts() -> None:

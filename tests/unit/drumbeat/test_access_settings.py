@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.errors import InvalidConfiguration
-from agent.settings.launch_config import LaunchConfig
 from drumbeat.access.token import Role, Token
+from drumbeat.agent.errors import InvalidConfiguration
+from drumbeat.agent.settings.launch_config import LaunchConfig
 
 SECRET = "s" * 22
 TOKEN = Token(Role.JOIN, "abcdefgh", SECRET)

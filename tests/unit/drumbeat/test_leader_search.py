@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.errors import NotLeader
 from drumbeat.command.leader_search import (
     REDIRECTS_MAX,
     LeaderSearch,
@@ -16,6 +15,7 @@ from drumbeat.command.leader_search import (
     is_silence,
     plain_details,
 )
+from drumbeat.coordinator.errors import NotLeader
 
 NOWHERE, SILENT, BROKEN, REFUSED = (
     Outcome.NO_ANSWER,

@@ -7,10 +7,10 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from coordinator.errors import InvalidRequest
-from coordinator.shell.http.calls import Call
-from coordinator.shell.http.site import RUN, Route
-from coordinator.wire.documents import REQUESTS, Document, request_of
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.shell.http.calls import Call
+from drumbeat.coordinator.shell.http.site import RUN, Route
+from drumbeat.coordinator.wire.documents import REQUESTS, Document, request_of
 from drumbeat.format import one_line
 
 _METHODS = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.core.failures.stack_frames import Frame, frames_of
-from coordinator.errors import InvalidRequest
-from coordinator.shell.http.api.live import Live
-from coordinator.shell.http.calls import Call, event
-from coordinator.shell.http.site import RUN, Route
-from coordinator.wire import stack_groups
-from coordinator.wire.documents import Document, log_documents
-from coordinator.wire.logs import RANKS_MAX
+from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.shell.http.api.live import Live
+from drumbeat.coordinator.shell.http.calls import Call, event
+from drumbeat.coordinator.shell.http.site import RUN, Route
+from drumbeat.coordinator.wire import stack_groups
+from drumbeat.coordinator.wire.documents import Document, log_documents
+from drumbeat.coordinator.wire.logs import RANKS_MAX
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2 as pb
 

@@ -13,23 +13,23 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import structlog
 
-from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError, Unavailable, UnknownRun
-from coordinator.limits import Limits
-from coordinator.shell.http.api.runs import runs_document
-from coordinator.shell.http.calls import SILENCE, SILENCE_MAX_S, Call, event
-from coordinator.shell.http.ranks import Grid, Grids
-from coordinator.shell.http.site import RUN, Route
-from coordinator.shell.services.shared_reading import FRESH_LEAST_S, fresh_s
-from coordinator.shell.services.shares import Shares
-from coordinator.shell.term import Term
-from coordinator.wire.documents import (
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRun
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.http.api.runs import runs_document
+from drumbeat.coordinator.shell.http.calls import SILENCE, SILENCE_MAX_S, Call, event
+from drumbeat.coordinator.shell.http.ranks import Grid, Grids
+from drumbeat.coordinator.shell.http.site import RUN, Route
+from drumbeat.coordinator.shell.services.shared_reading import FRESH_LEAST_S, fresh_s
+from drumbeat.coordinator.shell.services.shares import Shares
+from drumbeat.coordinator.shell.term import Term
+from drumbeat.coordinator.wire.documents import (
     event_document,
     goodput_document,
     overview_document,
     straggler_document,
 )
-from coordinator.wire.run_status import events_page
+from drumbeat.coordinator.wire.run_status import events_page
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.errors import UnknownRun
-from coordinator.shell.cluster.service import version
-from coordinator.shell.http.access import Access
-from coordinator.shell.http.api.live import Live
-from coordinator.shell.http.api.runs import runs_document
-from coordinator.shell.http.calls import JSON, Call
-from coordinator.shell.http.connections import DATA
-from coordinator.shell.http.site import RUN, Route
-from coordinator.wire.control import drain_message
-from coordinator.wire.documents import (
+from drumbeat.coordinator.errors import UnknownRun
+from drumbeat.coordinator.shell.cluster.service import version
+from drumbeat.coordinator.shell.http.access import Access
+from drumbeat.coordinator.shell.http.api.live import Live
+from drumbeat.coordinator.shell.http.api.runs import runs_document
+from drumbeat.coordinator.shell.http.calls import JSON, Call
+from drumbeat.coordinator.shell.http.connections import DATA
+from drumbeat.coordinator.shell.http.site import RUN, Route
+from drumbeat.coordinator.wire.control import drain_message
+from drumbeat.coordinator.wire.documents import (
     Document,
     agents_document,
     drain_document,
@@ -26,8 +26,8 @@ from coordinator.wire.documents import (
     step_times_document,
     verdict_document,
 )
-from coordinator.wire.run_status import agents_from
-from coordinator.wire.step_times import RANKS_MAX
+from drumbeat.coordinator.wire.run_status import agents_from
+from drumbeat.coordinator.wire.step_times import RANKS_MAX
 from drumbeat.v1 import query_pb2 as pb
 
 _QUERY = "QueryService"

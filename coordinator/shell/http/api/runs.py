@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from coordinator.shell.term import Term
-from coordinator.wire.documents import Document, goodput_document, run_document
+from drumbeat.coordinator.shell.term import Term
+from drumbeat.coordinator.wire.documents import Document, goodput_document, run_document
 from drumbeat.v1 import query_pb2 as pb
 
 # Runs whose goodput is looked at between two turns of the others: some ms.

@@ -8,17 +8,17 @@ from datetime import datetime
 from aiohttp import hdrs, web
 from cryptography import x509
 
-from coordinator.access.server_identity import ServerIdentity, Shown
-from coordinator.errors import Forbidden
-from coordinator.limits import Limits
-from coordinator.shell.cluster.service import version
-from coordinator.shell.driver import Driver
-from coordinator.shell.http.access import Coordinator
-from coordinator.shell.http.calls import Call
-from coordinator.shell.http.connections import DATA
-from coordinator.shell.http.site import Route
-from coordinator.shell.metrics.exposition import Exposition, Standing
 from drumbeat.command.metrics import is_openmetrics
+from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
+from drumbeat.coordinator.errors import Forbidden
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.cluster.service import version
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.http.access import Coordinator
+from drumbeat.coordinator.shell.http.calls import Call
+from drumbeat.coordinator.shell.http.connections import DATA
+from drumbeat.coordinator.shell.http.site import Route
+from drumbeat.coordinator.shell.metrics.exposition import Exposition, Standing
 
 # More than that is compressed by a thread.
 COMPRESSED_HERE_BYTES_MAX = 16 * 1024

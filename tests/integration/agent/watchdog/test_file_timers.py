@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from agent.errors import TimerFileUnusable
-from agent.watchdog import file_timers
-from agent.watchdog.core.model import (
+from drumbeat.agent.errors import TimerFileUnusable
+from drumbeat.agent.watchdog import file_timers
+from drumbeat.agent.watchdog.core.model import (
     Refusal,
     TimerAcquired,
     TimerReleased,
     TooManyTimers,
     WorkerKey,
 )
-from agent.watchdog.file_timers import FileTimers, requested_path
+from drumbeat.agent.watchdog.file_timers import FileTimers, requested_path
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from structlog.testing import capture_logs
 
-from agent.watchdog import listener as listener_module
-from agent.watchdog.listener import Listener
+from drumbeat.agent.watchdog import listener as listener_module
+from drumbeat.agent.watchdog.listener import Listener
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.watchdog.service import Calls
+    from drumbeat.agent.watchdog.service import Calls
 
 PAUSE_S = 20 * MS
 

@@ -15,18 +15,18 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from agent.runtime.private_directory import PrivateDirectory
-from agent.watchdog import stack_taking
-from agent.watchdog.core.model import (
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.watchdog import stack_taking
+from drumbeat.agent.watchdog.core.model import (
     HeartbeatReceived,
     TimerAcquired,
     WatchdogPolicy,
     WorkerIsGone,
     WorkerKey,
 )
-from agent.watchdog.hang import Evidence, Standing
-from agent.watchdog.runner import Watchdog
-from agent.watchdog.stack_taking import BUSY, with_state
+from drumbeat.agent.watchdog.hang import Evidence, Standing
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.watchdog.stack_taking import BUSY, with_state
 from tests.support.waiting import MS, wait_until
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 

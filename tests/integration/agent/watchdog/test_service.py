@@ -13,11 +13,11 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from agent.core.events import LimitsExceeded, NoticeAnswered
-from agent.core.model import WorkerOrder, WorkerStep
-from agent.runtime.private_directory import PrivateDirectory
-from agent.watchdog.core.model import Report, Signal, WatchdogPolicy, WorkerKey
-from agent.watchdog.runner import Watchdog
+from drumbeat.agent.core.events import LimitsExceeded, NoticeAnswered
+from drumbeat.agent.core.model import WorkerOrder, WorkerStep
+from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.watchdog.core.model import Report, Signal, WatchdogPolicy, WorkerKey
+from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.inprocess import IterationComplete, IterationInterrupt
 from drumbeat.mapping import duration
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
@@ -401,9 +401,9 @@ async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
 async def test_grpc_is_not_started_before_a_call() -> None:
     code = (
         "import asyncio, sys\n"
-        "from agent.runtime.private_directory import PrivateDirectory\n"
-        "from agent.watchdog.runner import Watchdog\n"
-        "from agent.watchdog.core.model import WatchdogPolicy\n"
+        "from drumbeat.agent.runtime.private_directory import PrivateDirectory\n"
+        "from drumbeat.agent.watchdog.runner import Watchdog\n"
+        "from drumbeat.agent.watchdog.core.model import WatchdogPolicy\n"
         "async def main():\n"
         "    directory = PrivateDirectory()\n"
         "    ignore = lambda *_: None\n"
@@ -412,7 +412,7 @@ async def test_grpc_is_not_started_before_a_call() -> None:
         "    await watchdog.close()\n"
         "    directory.close()\n"
         "asyncio.run(main())\n"
-        "import standalone.embedded, agent.runtime.driver\n"
+        "import drumbeat.standalone, drumbeat.agent.runtime.driver\n"
         "print('grpc' in sys.modules)\n"
     )
     process = await asyncio.create_subprocess_exec(

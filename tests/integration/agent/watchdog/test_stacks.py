@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.watchdog.board_reader import Board
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.hang import Evidence
-from agent.watchdog.stacks import STACKS_BYTES_MAX, StackSource, take_evidence
+from drumbeat.agent.watchdog.board_reader import Board
+from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog.hang import Evidence
+from drumbeat.agent.watchdog.stacks import STACKS_BYTES_MAX, StackSource, take_evidence
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until
 from worker_sdk import context

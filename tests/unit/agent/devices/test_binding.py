@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.settings.kinds import NumaMode
-from agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list
-from agent.workers.devices.host import read_topology
+from drumbeat.agent.settings.kinds import NumaMode
+from drumbeat.agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list
+from drumbeat.agent.workers.devices.host import read_topology
 from tests.support.sysfs import a_machine
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from agent.workers.devices.host import HostDevices, find_devices
-from agent.workers.devices.nvml import TOLERANCE_BYTES, read_gpus
+from drumbeat.agent.workers.devices.host import HostDevices, find_devices
+from drumbeat.agent.workers.devices.nvml import TOLERANCE_BYTES, read_gpus
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 LONG_S = 60.0
@@ -31,7 +31,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 @pytest.fixture(autouse=True)
 def _no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """They are daemons, which the general check lets pass."""
-    monkeypatch.setattr("agent.workers.devices.nvml.LOOK_AGAIN_S", 0.005)
+    monkeypatch.setattr("drumbeat.agent.workers.devices.nvml.LOOK_AGAIN_S", 0.005)
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("gpu-"):
@@ -96,7 +96,7 @@ async def test_a_gpu_that_does_not_answer_is_left_out(nvml: FakeNvml) -> None:
 async def test_a_driver_that_hangs_is_left_alone(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.workers.devices.host.DRIVER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("drumbeat.agent.workers.devices.host.DRIVER_TIMEOUT_S", SOON_S)
     waiter = waiter_of(nvml)
     nvml.gate = threading.Event()
     try:
@@ -135,8 +135,8 @@ async def test_without_gpus_or_when_told_so_nothing_is_waited_for() -> None:
 async def test_a_driver_that_hangs_at_the_start_counts_as_none(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.workers.devices.host.DRIVER_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr("agent.workers.devices.host.DRIVER_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr("drumbeat.agent.workers.devices.host.DRIVER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("drumbeat.agent.workers.devices.host.DRIVER_TOLD_AFTER_S", 0.0)
     nvml.gate = threading.Event()
     try:
         with structlog.testing.capture_logs() as said:

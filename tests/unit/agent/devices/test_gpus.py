@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.workers.devices.gpus import Gpu
-from agent.workers.devices.nvml import count_gpus, load_nvml, read_gpus
+from drumbeat.agent.workers.devices.gpus import Gpu
+from drumbeat.agent.workers.devices.nvml import count_gpus, load_nvml, read_gpus
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 

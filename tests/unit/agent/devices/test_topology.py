@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.workers.devices.binding import Cpu
-from agent.workers.devices.host import read_gpu_node, read_topology
+from drumbeat.agent.workers.devices.binding import Cpu
+from drumbeat.agent.workers.devices.host import read_gpu_node, read_topology
 from tests.support.sysfs import FakeSysfs, a_machine
 
 ALL = frozenset(range(32))

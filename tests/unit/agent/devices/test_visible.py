@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.workers.devices.gpus import Gpu, device_of, visible
+from drumbeat.agent.workers.devices.gpus import Gpu, device_of, visible
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 GPUS = tuple(

@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from agent.core.inprocess.worker import shortened
-from agent.core.model import Abort, Failure, GroupState, InprocessReport, WorkerOrder, WorkerStep
-from agent.session import convert
-from agent.session.convert import beat_message, failure_message
-from agent.session.session import directive_from
-from agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.inprocess.worker import shortened
+from drumbeat.agent.core.model import (
+    Abort,
+    Failure,
+    GroupState,
+    InprocessReport,
+    WorkerOrder,
+    WorkerStep,
+)
+from drumbeat.agent.session import convert
+from drumbeat.agent.session.convert import beat_message, failure_message
+from drumbeat.agent.session.session import directive_from
+from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,

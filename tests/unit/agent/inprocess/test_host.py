@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core.events import WorkerStep
-from agent.core.inprocess.iterations import HostIterations
-from agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
-from agent.core.model import InprocessReport
-from agent.watchdog.hang import Purpose
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.events import WorkerStep
+from drumbeat.agent.core.inprocess.iterations import HostIterations
+from drumbeat.agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
+from drumbeat.agent.core.model import InprocessReport
+from drumbeat.agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
 from tests.support.agents import CONFIG
 from tests.support.inprocess.values import (

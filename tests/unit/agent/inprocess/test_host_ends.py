@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.core import effects as fx
-from agent.core.inprocess.iterations import WONDER_S
-from agent.core.model import InprocessReport
-from agent.watchdog.hang import Evidence, Purpose
+from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core.inprocess.iterations import WONDER_S
+from drumbeat.agent.core.model import InprocessReport
+from drumbeat.agent.watchdog.hang import Evidence, Purpose
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     SPEC,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from agent.workers.output.lines import LineCutter, matching, prefixed
+from drumbeat.agent.workers.output.lines import LineCutter, matching, prefixed
 
 
 def feed(*chunks: bytes, line_bytes_max: int = 1000) -> list[bytes]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
+from drumbeat.agent.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
 
 
 def envs(count: int, **common: str) -> dict[int, dict[str, str]]:

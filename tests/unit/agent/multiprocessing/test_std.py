@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.multiprocessing import Std, to_map
+from drumbeat.agent.multiprocessing import Std, to_map
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.errors import UnknownEventHandler
-from agent.telemetry import handlers
-from agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler, make_handler
+from drumbeat.agent.errors import UnknownEventHandler
+from drumbeat.agent.telemetry import handlers
+from drumbeat.agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler, make_handler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[drumbeat.event_handlers]\n"
-        "mine = agent.telemetry.handlers:ConsoleHandler\n"
+        "mine = drumbeat.agent.telemetry.handlers:ConsoleHandler\n"
         "missing = no_such_module:Handler\n"
         "console = no_such_module:Handler\n"
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.telemetry import Event, EventSource, Metric
-from agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler
+from drumbeat.agent.telemetry import Event, EventSource, Metric
+from drumbeat.agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler
 
 if TYPE_CHECKING:
     from pathlib import Path

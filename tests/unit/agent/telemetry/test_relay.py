@@ -6,8 +6,8 @@ import threading
 
 from structlog.testing import capture_logs
 
-from agent.telemetry import Event, EventHandler, EventSource, Metric
-from agent.telemetry.handlers import DROPPED, Relay
+from drumbeat.agent.telemetry import Event, EventHandler, EventSource, Metric
+from drumbeat.agent.telemetry.handlers import DROPPED, Relay
 
 EVENT = Event(name="e", source=EventSource.AGENT)
 LONG_S = 20.0

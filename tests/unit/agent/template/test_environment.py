@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.template.differences.environment import after_imports, too_late
+from drumbeat.agent.workers.template.differences.environment import after_imports, too_late
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from agent.workers.template.differences import import_tree
-from agent.workers.template.differences.import_tree import ImportTree
+from drumbeat.agent.workers.template.differences import import_tree
+from drumbeat.agent.workers.template.differences.import_tree import ImportTree
 
 Imports: TypeAlias = "dict[str, Imports]"
 

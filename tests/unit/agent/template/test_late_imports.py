@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from agent.workers.template import late_imports
+from drumbeat.agent.workers.template import late_imports
 
 
 def noted(*lines: str) -> mmap.mmap:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from agent.workers.template.process_groups import keep_first_group
+from drumbeat.agent.workers.template.process_groups import keep_first_group
 
 NAME = "torch.distributed.distributed_c10d"
 

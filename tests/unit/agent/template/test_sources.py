@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.workers.template.differences import sources
-from agent.workers.template.differences.sources import Sources
+from drumbeat.agent.workers.template.differences import sources
+from drumbeat.agent.workers.template.differences.sources import Sources
 
 
 def noted(*paths: Path) -> Sources:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.workers.supervisor import template_keeper as tk
-from agent.workers.supervisor.messages import (
+from drumbeat.agent.workers.supervisor import template_keeper as tk
+from drumbeat.agent.workers.supervisor.messages import (
     KillWorkers,
     Preload,
     SignalWorkers,
@@ -19,7 +19,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from agent.workers.supervisor.template_keeper import Carry, TemplateKeeper, Warmth
+from drumbeat.agent.workers.supervisor.template_keeper import Carry, TemplateKeeper, Warmth
 
 PRELOAD = Preload(argv=("python", "x.py"), env={}, modules=("torch",), timeout_s=10.0)
 LAUNCH = tk.Launch(preload=PRELOAD)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog.blame import BLAMED_WITHIN_S, Blame
-from agent.watchdog.core.model import Report, Signal
-from agent.watchdog.hang import Hang, HangKind, Standing
+from drumbeat.agent.watchdog.blame import BLAMED_WITHIN_S, Blame
+from drumbeat.agent.watchdog.core.model import Report, Signal
+from drumbeat.agent.watchdog.hang import Hang, HangKind, Standing
 from tests.support.watching import NOW, WORKER
 
 SIGUSR1, SIGUSR2, SIGTERM, SIGKILL = 10, 12, 15, 9

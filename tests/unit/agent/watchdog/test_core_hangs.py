@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.watchdog.core import model as fx
-from agent.watchdog.core.model import (
+from drumbeat.agent.watchdog.core import model as fx
+from drumbeat.agent.watchdog.core.model import (
     AUTO,
     BoardRead,
     EvidenceTaken,
@@ -17,8 +17,8 @@ from agent.watchdog.core.model import (
     TimerReleased,
     WorkerGone,
 )
-from agent.watchdog.core.watchdog import EVIDENCE_LATE_S
-from agent.watchdog.hang import Evidence, HangKind
+from drumbeat.agent.watchdog.core.watchdog import EVIDENCE_LATE_S
+from drumbeat.agent.watchdog.hang import Evidence, HangKind
 from tests.support.watching import NOW, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.watchdog.core import model as fx
-from agent.watchdog.core.model import (
+from drumbeat.agent.watchdog.core import model as fx
+from drumbeat.agent.watchdog.core.model import (
     AUTO,
     REPORT,
     HeldReleased,
@@ -17,12 +17,12 @@ from agent.watchdog.core.model import (
     WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.core.worker import EXIT_REPORT_S, START_FACTOR, START_LIMIT_MIN_S
-from agent.watchdog.hang import Evidence, HangKind
+from drumbeat.agent.watchdog.core.worker import EXIT_REPORT_S, START_FACTOR, START_LIMIT_MIN_S
+from drumbeat.agent.watchdog.hang import Evidence, HangKind
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 if TYPE_CHECKING:
-    from agent.watchdog.core.model import Limit, Snapshot
+    from drumbeat.agent.watchdog.core.model import Limit, Snapshot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9
 HELD_S = 5.0  # of the default policy

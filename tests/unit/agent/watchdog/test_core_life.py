@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.watchdog.core.model import AUTO, HeartbeatReceived, LimitsLearned, WorkerStarted
-from agent.watchdog.hang import HangKind
+from drumbeat.agent.watchdog.core.model import AUTO, HeartbeatReceived, LimitsLearned, WorkerStarted
+from drumbeat.agent.watchdog.hang import HangKind
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 HEARTBEAT = HeartbeatReceived(worker=WORKER)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.watchdog.core import model as fx
-from agent.watchdog.core.model import (
+from drumbeat.agent.watchdog.core import model as fx
+from drumbeat.agent.watchdog.core.model import (
     AUTO,
     DeadlineReached,
     HeartbeatReceived,
@@ -15,8 +15,8 @@ from agent.watchdog.core.model import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.core.worker import merged
-from agent.watchdog.hang import Standing
+from drumbeat.agent.watchdog.core.worker import merged
+from drumbeat.agent.watchdog.hang import Standing
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGTERM, SIGKILL = 15, 9

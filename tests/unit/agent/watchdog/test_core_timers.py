@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog.core import model as fx
-from agent.watchdog.core.model import (
+from drumbeat.agent.watchdog.core import model as fx
+from drumbeat.agent.watchdog.core.model import (
     AUTO,
     BoardRead,
     EvidenceTaken,
@@ -17,7 +17,7 @@ from agent.watchdog.core.model import (
     WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.hang import Evidence, HangKind, Purpose
+from drumbeat.agent.watchdog.hang import Evidence, HangKind, Purpose
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.journal.etcd.address import (
+from drumbeat.command.settings import HostPort
+from drumbeat.coordinator.journal.etcd.address import (
     ENDPOINTS_MAX,
     ETCD_ADDRESS,
     EtcdAddress,
@@ -12,7 +13,6 @@ from coordinator.journal.etcd.address import (
     parse_etcd_address,
     with_files,
 )
-from drumbeat.command.settings import HostPort
 
 NO_FILES = dict.fromkeys(
     ("journal_password_file", "journal_ca", "journal_cert", "journal_key"), None

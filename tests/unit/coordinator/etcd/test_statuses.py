@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.journal.etcd.statuses import Meaning, failure
+from drumbeat.coordinator.journal.etcd.statuses import Meaning, failure
 
 
 @pytest.mark.parametrize(

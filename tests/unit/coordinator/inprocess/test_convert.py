@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
-from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
-from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
-from coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
-from coordinator.limits import Limits
-from coordinator.wire.failure import failure_reported, verdict_message
-from coordinator.wire.inprocess import (
+from drumbeat.coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
+from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
+from drumbeat.coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
+from drumbeat.coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.wire.failure import failure_reported, verdict_message
+from drumbeat.coordinator.wire.inprocess import (
     GROUP_BYTES_MAX,
     GROUP_CHARACTERS_MAX,
     ID_MAX,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS
+from drumbeat.coordinator.core.inprocess.records import (
     InprocessReport,
     InprocessSpec,
     IterationBegan,
@@ -15,7 +15,7 @@ from coordinator.core.inprocess.records import (
     IterationPhase,
     IterationState,
 )
-from coordinator.core.phases.rendezvous import GiveUp
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp
 from drumbeat.inprocess import InprocessDirective, IterationComplete
 from tests.support.inprocess.round import (
     COMPLETED,

@@ -6,14 +6,14 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS
+from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationInterrupted,
 )
-from coordinator.core.inprocess.roster import Roster
-from coordinator.core.phases.ranks import assign_seats
-from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.coordinator.core.inprocess.roster import Roster
+from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.phases.rendezvous import GiveUp, Wait
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.round import (
     COMPLETED,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
+from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
+from drumbeat.coordinator.core.inprocess.records import (
     InprocessSpec,
     IterationBegan,
     IterationInterrupted,
 )
-from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
+from drumbeat.coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from drumbeat.inprocess import InprocessDirective, IterationInterrupt
 from tests.support.inprocess.round import (
     COMPLETED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.inprocess.rank_rules import (
+from drumbeat.coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     Ranking,

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.inprocess.records import (
     BEGAN,
     COMPLETED,
     INTERRUPTED,
     InprocessSpec,
     IterationBegan,
 )
-from coordinator.core.model import GroupState, Standby
-from coordinator.core.policy import Policy
-from coordinator.core.run.records import RoundEnd, RoundEnded
-from coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.model import GroupState, Standby
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import effects as fx
-from coordinator.core.inprocess.records import (
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationPhase,
 )
-from coordinator.core.inprocess.restarts import InProcessRestarts
-from coordinator.core.model import Assignment, GroupState, Standby, Stop
-from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
-from coordinator.core.run.state import Phase
+from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
+from drumbeat.coordinator.core.model import Assignment, GroupState, Standby, Stop
+from drumbeat.coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
+from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.inprocess import IterationBegin, IterationInterrupt
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.status import RunStatus, status_of

@@ -1,5 +1,7 @@
 """Shell. An agent and its coordinator in one process, without a server or a port between them.
 
+The only module that imports both.
+
 Messages are the same as over gRPC, handed over in memory. Nothing is journaled:
 the coordinator can't outlive the agent it decides for.
 """
@@ -11,8 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
-from agent.runtime.driver import drive
-from agent.session.transport import (
+from drumbeat.agent.runtime.driver import drive
+from drumbeat.agent.session.transport import (
     Failures,
     Logs,
     Reports,
@@ -21,14 +23,14 @@ from agent.session.transport import (
     TakeReceipt,
     TransportError,
 )
-from agent.settings.config import AgentConfig
-from coordinator.core.policy import Policy
-from coordinator.core.registry.registry import Registry
-from coordinator.errors import CoordinatorError
-from coordinator.journal.journal import Journal
-from coordinator.limits import Limits
-from coordinator.shell.driver import Driver
-from coordinator.shell.services.sessions import Sessions
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.services.sessions import Sessions
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 Q = TypeVar("Q")
@@ -86,7 +88,7 @@ class EmbeddedConnection:
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""
         # Loaded here: asked for only of a failure whose report did not fit into the agent's end.
-        from coordinator.shell.services.query_service import QueryService  # noqa: PLC0415
+        from drumbeat.coordinator.shell.services.query_service import QueryService  # noqa: PLC0415
 
         try:
             return (await QueryService(self._coordinator).GetReport(request)).verdict
