@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drumbeat.agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
-from drumbeat.coordinator.command import requests
+from drumbeat.coordinator.api import requests
 from drumbeat.coordinator.command.archiving.requests import JournalRequest
 from drumbeat.coordinator.command.cli import SETTINGS as SERVE_SETTINGS
 

@@ -12,16 +12,16 @@ import click
 from msgspec import Struct
 
 from drumbeat.access import arguments
-from drumbeat.agent.errors import AgentError, InvalidConfiguration, UsageError
-from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.agent.settings.kinds import NNODES
-from drumbeat.agent.settings.run_ids import make_up_run_id
-from drumbeat.agent.settings.torchrun_options import (
+from drumbeat.agent.compat.torchrun_options import (
     TORCHRUN_ONLY,
     translate,
     unsupported,
     with_variables,
 )
+from drumbeat.agent.errors import AgentError, InvalidConfiguration, UsageError
+from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.kinds import NNODES
+from drumbeat.agent.settings.run_ids import make_up_run_id
 from drumbeat.command import loading, options
 from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
 from worker_sdk import context

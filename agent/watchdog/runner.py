@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
+from drumbeat.agent.compat.file_timers import PIPE_BYTES, FileTimers, requested_path
 from drumbeat.agent.core.events import LimitsExceeded, NoticeAnswered
 from drumbeat.agent.core.model import WorkerOrder, WorkerStep
 from drumbeat.agent.core.notice import Notice
@@ -26,7 +27,6 @@ from drumbeat.agent.watchdog.core import model as msg
 from drumbeat.agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
 from drumbeat.agent.watchdog.core.worker import Worker, merged
-from drumbeat.agent.watchdog.file_timers import PIPE_BYTES, FileTimers, requested_path
 from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage

@@ -18,12 +18,12 @@ from bench.harness import Question
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.observe.metrics.exposition import Exposition, Standing
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.metrics.exposition import Exposition, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,12 +15,12 @@ from drumbeat.command.loading import load_grpc_quietly
 
 load_grpc_quietly()
 
+from drumbeat.coordinator.api.documents import event_document  # noqa: E402
+from drumbeat.coordinator.api.requests import ShowEvents, WatchRun  # noqa: E402
 from drumbeat.coordinator.command.looking import screens  # noqa: E402
 from drumbeat.coordinator.command.looking.following import Patience, follow  # noqa: E402
 from drumbeat.coordinator.command.looking.live import looks  # noqa: E402
 from drumbeat.coordinator.command.looking.reading import Reader, calls_of  # noqa: E402
-from drumbeat.coordinator.command.requests import ShowEvents, WatchRun  # noqa: E402
-from drumbeat.coordinator.wire.documents import event_document  # noqa: E402
 
 
 def watch(asked: dict[str, Any], seen: threading.Semaphore) -> None:

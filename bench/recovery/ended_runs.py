@@ -20,7 +20,6 @@ from drumbeat.coordinator.command.archiving.cluster import Cluster
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import Verdict, VerdictCause
-from drumbeat.coordinator.core.progress.goodput import Marks, ProgressNoted
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CallFailed
@@ -29,6 +28,7 @@ from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.observe.goodput import Marks, ProgressNoted
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.etcd import EtcdCluster
 from tests.support.stories import lead

@@ -30,7 +30,7 @@ from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:

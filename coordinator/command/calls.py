@@ -16,8 +16,8 @@ import grpc
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.coordinator.access.calls import error_detail
-from drumbeat.coordinator.command.looking.reading import Reader, calls_of
-from drumbeat.coordinator.command.requests import (
+from drumbeat.coordinator.api.documents import coordinator_document, drain_document, request_of
+from drumbeat.coordinator.api.requests import (
     CheckpointRun,
     CreateToken,
     DrainAgent,
@@ -37,8 +37,8 @@ from drumbeat.coordinator.command.requests import (
     StopRun,
     UndrainAgent,
 )
+from drumbeat.coordinator.command.looking.reading import Reader, calls_of
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.coordinator.wire.documents import coordinator_document, drain_document, request_of
 from drumbeat.format import are, count, listed, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc

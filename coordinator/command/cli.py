@@ -12,11 +12,11 @@ import click
 from drumbeat.command import options
 from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
+from drumbeat.coordinator.api.declaration import EXIT_CODES
+from drumbeat.coordinator.api.requests import Looking, Request
 from drumbeat.coordinator.command import operators
 from drumbeat.coordinator.command.archiving.commands import journal
 from drumbeat.coordinator.command.archiving.requests import JournalRequest
-from drumbeat.coordinator.command.declaration import EXIT_CODES
-from drumbeat.coordinator.command.requests import Looking, Request
 from drumbeat.coordinator.config import CoordinatorConfig, default_state_dir
 from drumbeat.coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 
@@ -107,7 +107,7 @@ def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
         return _ask(asked)
     loading.load_structlog_alone()
     from drumbeat.command.logs import configure_logs  # noqa: PLC0415
-    from drumbeat.coordinator.command.serving.run import run  # noqa: PLC0415
+    from drumbeat.coordinator.serving.run import run  # noqa: PLC0415
 
     gc.freeze()  # what is loaded stays to the end: no collection looks at it again
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drumbeat.access import arguments
-from drumbeat.coordinator.command import requests
+from drumbeat.coordinator.api import requests
 
 if TYPE_CHECKING:
     import click

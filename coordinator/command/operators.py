@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from drumbeat.command import options
-from drumbeat.coordinator.command import requests
-from drumbeat.coordinator.command.declaration import command, epilog
+from drumbeat.coordinator.api import requests
+from drumbeat.coordinator.api.declaration import command, epilog
 
 
 def add_to(root: options.SectionedGroup) -> None:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from drumbeat.coordinator.core.inprocess.records import InprocessReport
-from drumbeat.coordinator.core.progress.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.progress.notice import Leaving, NoticeReport
-from drumbeat.coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
+from drumbeat.coordinator.core.run.notice import Leaving, NoticeReport
+from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 
 # Far beyond any run or host, and well within what messages and clocks can hold.

@@ -28,7 +28,6 @@ from drumbeat.coordinator.core.events import (
     TokenRevoked,
 )
 from drumbeat.coordinator.core.model import KeptDrain
-from drumbeat.coordinator.core.progress import stragglers
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
@@ -37,6 +36,7 @@ from drumbeat.coordinator.errors import CoordinatorError, JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.outage import Outage
 from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.observe import stragglers
 from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
 from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions

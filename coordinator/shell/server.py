@@ -26,6 +26,10 @@ from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.access.certificate_roles import caller_of_names, names_of
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.api.query_service import Links
+from drumbeat.coordinator.cluster.address import advertised
+from drumbeat.coordinator.cluster.service import Alone, Cluster, ClusterService
+from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.model import Pace
 from drumbeat.coordinator.core.policy import Policy
@@ -33,17 +37,13 @@ from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
 from drumbeat.coordinator.journal.journal import Journal
-from drumbeat.coordinator.shell.cluster.address import advertised
-from drumbeat.coordinator.shell.cluster.service import Alone, Cluster, ClusterService
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.services.query_service import Links
-from drumbeat.coordinator.shell.term import Term
 from drumbeat.coordinator.shell.transport.binding import bound
 from drumbeat.coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 
 if TYPE_CHECKING:
-    from drumbeat.coordinator.shell.tracing.exporter import Tracing
+    from drumbeat.coordinator.observe.tracing.exporter import Tracing
 
 log = structlog.get_logger()
 
@@ -334,7 +334,7 @@ def _tracing(config: CoordinatorConfig) -> Tracing | None:
     if config.otlp_endpoint is None:
         return None
     # Its packages are missing where nothing is to be told.
-    from drumbeat.coordinator.shell.tracing.exporter import Tracing  # noqa: PLC0415
+    from drumbeat.coordinator.observe.tracing.exporter import Tracing  # noqa: PLC0415
 
     return Tracing(config.otlp_endpoint)
 

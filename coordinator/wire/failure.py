@@ -7,14 +7,14 @@ from itertools import chain
 
 from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.events import FailureReported
-from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
-from drumbeat.coordinator.core.progress.worker_progress import (
+from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit, Observation
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.observe.worker_progress import (
     SCOPE_BYTES_MAX,
     Standing,
     WorkerProgress,
 )
-from drumbeat.coordinator.errors import InvalidRequest
-from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.wire.inprocess import interruption_of
 from drumbeat.format import one_line
 from drumbeat.mapping import (

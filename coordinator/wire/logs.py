@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.collecting.log_reading import Brought, LogsAsked
 from drumbeat.coordinator.core.model import AgentIdentity
-from drumbeat.coordinator.core.progress.log_reading import Brought, LogsAsked
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.mapping import MessageMapping

@@ -18,16 +18,16 @@ from drumbeat.coordinator.core.model import (
     Standby,
     WorkerMemory,
 )
-from drumbeat.coordinator.core.progress.behind import Laggard, Peers, laggards, peers_of
-from drumbeat.coordinator.core.progress.goodput import SECOND
-from drumbeat.coordinator.core.progress.overview import Glimpse, Growing, Overview
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.remembered import id_and_generation
 from drumbeat.coordinator.core.run.records import HistoryEntry
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.observe.behind import Laggard, Peers, laggards, peers_of
+from drumbeat.coordinator.observe.goodput import SECOND
+from drumbeat.coordinator.observe.overview import Glimpse, Growing, Overview
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import (
     PROGRESS,
     hang_message,

@@ -18,14 +18,14 @@ from drumbeat.coordinator import errors
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
-from drumbeat.coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
-from drumbeat.coordinator.core.progress.notice import (
+from drumbeat.coordinator.core.run.adaptive_timeouts import NAMES_MAX, Observation
+from drumbeat.coordinator.core.run.notice import (
     Leaving,
     NoticeKind,
     NoticeReport,
     PendingNotice,
 )
-from drumbeat.coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
+from drumbeat.coordinator.observe.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire import failure as failures
 from drumbeat.coordinator.wire import inprocess, logs, stacks
 from drumbeat.format import one_line

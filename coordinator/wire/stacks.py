@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.progress.stack_gathering import Answer, Found
+from drumbeat.coordinator.core.collecting.stack_gathering import Answer, Found
 from drumbeat.coordinator.wire.failure import PROGRESS
 from drumbeat.format import one_line, printable
 from drumbeat.mapping import MessageMapping

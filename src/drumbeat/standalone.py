@@ -30,7 +30,7 @@ from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 Q = TypeVar("Q")
@@ -88,7 +88,7 @@ class EmbeddedConnection:
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""
         # Loaded here: asked for only of a failure whose report did not fit into the agent's end.
-        from drumbeat.coordinator.shell.services.query_service import QueryService  # noqa: PLC0415
+        from drumbeat.coordinator.api.query_service import QueryService  # noqa: PLC0415
 
         try:
             return (await QueryService(self._coordinator).GetReport(request)).verdict

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
-from drumbeat.coordinator.shell.http.ranks import Grids
+from drumbeat.coordinator.observe.ranks import Grids
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from tests.support.browser import needs_chromium
 from tests.support.stage import TRAINING
 from tests.support.world import Story, a_story

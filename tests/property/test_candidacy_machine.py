@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from drumbeat.coordinator.cluster import model as do
+from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster.candidacy import Candidacy, Standing
+from drumbeat.coordinator.cluster.model import Call, Member
 from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.leadership import model as do
-from drumbeat.coordinator.leadership import requests
-from drumbeat.coordinator.leadership.candidacy import Candidacy, Standing
-from drumbeat.coordinator.leadership.model import Call, Member
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, EtcdState, Refused
 from tests.support.orders import orders
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drumbeat.coordinator.core.progress.goodput import (
+from drumbeat.coordinator.observe.goodput import (
     Cause,
     Found,
     Ledger,

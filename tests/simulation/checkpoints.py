@@ -19,7 +19,7 @@ from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import CheckpointAsked
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.notice import NoticeEnded, NoticeReport
+from drumbeat.coordinator.core.run.notice import NoticeEnded, NoticeReport
 from drumbeat.coordinator.core.run.state import Phase
 from tests.simulation.clock import Clock
 from tests.support.operator import ask

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.core.model import Beat
-from drumbeat.coordinator.core.progress.goodput import MEASURED, Cause, Ledger, Part
-from drumbeat.coordinator.core.progress.meter import Meter
+from drumbeat.coordinator.observe.goodput import MEASURED, Cause, Ledger, Part
+from drumbeat.coordinator.observe.meter import Meter
 from tests.simulation.clock import readable
 from tests.simulation.cluster import Cluster
 from tests.simulation.failover.world import FailoverCluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from drumbeat.coordinator.leadership.election import Election
-from drumbeat.coordinator.leadership.model import Leader, Member
+from drumbeat.coordinator.cluster.election import Election
+from drumbeat.coordinator.cluster.model import Leader, Member
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ import grpc
 
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import parse_token
+from drumbeat.coordinator.cluster.membership import Membership
+from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.leadership.model import Member
-from drumbeat.coordinator.leadership.shared_authority import SharedAuthority
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.cluster.membership import Membership
-from drumbeat.coordinator.shell.http.page import Page
 from drumbeat.coordinator.shell.server import Server
+from drumbeat.coordinator.web.page import Page
 from drumbeat.v1 import query_pb2
 from tests.support.channels import with_token
 from tests.support.waiting import wait_until

@@ -106,7 +106,11 @@ def leave_something(path: str) -> None:
 
 def run_nested() -> str:
     """Run workers of one's own, and be told of a signal while waiting for them."""
-    from drumbeat.agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+    from drumbeat.agent.multiprocessing import (
+        DefaultLogsSpecs,
+        SignalException,
+        start_processes,
+    )
 
     context = start_processes("inner", "sleep", {0: (600,)}, {0: {}}, DefaultLogsSpecs(os.devnull))
     try:

@@ -7,7 +7,7 @@ from typing import Any
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
 from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis, HangKind, WorkerRanks
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 
 TORCH = "/opt/lib/python3.12/site-packages/torch"
 STILL_S = 30.0  # how long the round stands still

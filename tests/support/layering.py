@@ -79,7 +79,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "coordinator/access/join_token.py": "whether standard output is a log",
-    "coordinator/shell/tracing/exporter.py": "how many spans may wait, by OpenTelemetry's variable",
+    "coordinator/observe/tracing/exporter.py": "how many spans may wait",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",
@@ -99,9 +99,9 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/workers/template/process.py": "what workers have in common",
     "agent/workers/template/worker.py": "what a worker has for itself",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
-    "agent/multiprocessing/context.py": "what workers inherit",
-    "agent/multiprocessing/multiprocess_context.py": "what workers inherit, and are as forks",
-    "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",
+    "agent/compat/multiprocessing/context.py": "what workers inherit",
+    "agent/compat/multiprocessing/multiprocess_context.py": "what workers inherit",
+    "agent/compat/multiprocessing/signals.py": "which signals a launcher handles",
 }
 
 # Dataclasses among the values of cores, each for a field that a Struct can't have; ADR 33.

@@ -28,8 +28,8 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.http.page import Page
 from drumbeat.coordinator.shell.server import serving
+from drumbeat.coordinator.web.page import Page
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client

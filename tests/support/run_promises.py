@@ -13,9 +13,8 @@ from drumbeat.coordinator.core.inprocess.records import (
 )
 from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
-from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit, LearningRules
-from drumbeat.coordinator.core.progress.notice import NoticeEnded, NoticeGiven, PendingNotice
-from drumbeat.coordinator.core.progress.stragglers import NAMED_MAX, StragglerFound, StragglerOver
+from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit, LearningRules
+from drumbeat.coordinator.core.run.notice import NoticeEnded, NoticeGiven, PendingNotice
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -29,6 +28,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.stragglers import NAMED_MAX, StragglerFound, StragglerOver
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 from tests.support.journal import json_round_trip
 

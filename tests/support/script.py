@@ -28,8 +28,8 @@ from drumbeat.coordinator.core.events import DrainAsked, ForgetAsked, RestartAsk
 from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from drumbeat.coordinator.core.inprocess.records import InprocessSpec
 from drumbeat.coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
-from drumbeat.coordinator.core.progress.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.inprocess import (
     InprocessDirective,
     InterruptionKind,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drumbeat.coordinator.core.model import RunSpec, Verdict
-    from drumbeat.coordinator.core.progress.worker_progress import Standing
+    from drumbeat.coordinator.observe.worker_progress import Standing
 
 SPEC_FIELDS = {
     "restarts": ("restarts_max", int),

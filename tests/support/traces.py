@@ -8,12 +8,12 @@ import msgspec
 
 from drumbeat.coordinator.core.run.records import Record, RoundStarted, RunCreated, RunEnded
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.shell.tracing.spans import spans_of
+from drumbeat.coordinator.observe.tracing.spans import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from drumbeat.coordinator.shell.tracing.model import Span
+    from drumbeat.coordinator.observe.tracing.model import Span
 
 
 def told(journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False) -> list[Span]:

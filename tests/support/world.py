@@ -33,9 +33,9 @@ from drumbeat.coordinator.core.model import (
     WorkerRanks,
 )
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from drumbeat.agent.telemetry.metrics import declared as of_agent
-from drumbeat.coordinator.shell.metrics import declared as of_coordinator
+from drumbeat.coordinator.observe.metrics import declared as of_coordinator
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/alerts.yml"

@@ -8,7 +8,7 @@ import pytest
 
 from drumbeat.agent.telemetry.metrics import declared as of_agent
 from drumbeat.command.metrics import Metric
-from drumbeat.coordinator.shell.metrics import declared as of_coordinator
+from drumbeat.coordinator.observe.metrics import declared as of_coordinator
 from tests.support.layering import ROOT
 
 METRICS = {*of_coordinator.METRICS, *of_agent.METRICS}

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from drumbeat.coordinator.access.authority import Issuer
+from drumbeat.coordinator.cluster import requests as leadership
+from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.command.archiving.requests import Findings
 from drumbeat.coordinator.errors import CallFailed, CommandFailed
 from drumbeat.coordinator.journal.archive import Archive, is_live
@@ -20,8 +22,6 @@ from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.etcd.layout import Head
 from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
 from drumbeat.coordinator.journal.stored import Loaded, archive_of, load
-from drumbeat.coordinator.leadership import requests as leadership
-from drumbeat.coordinator.leadership.model import Member
 
 # How long coordinators wait if an import is cut short; while it goes on the lease is kept.
 LEASE_TTL_S = 15.0

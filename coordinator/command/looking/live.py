@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
+from drumbeat.coordinator.api.documents import overview_document, status_document
 from drumbeat.coordinator.command.looking.following import Patience
 from drumbeat.coordinator.command.looking.reading import Reader, calls_of
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.coordinator.wire.documents import overview_document, status_document
 from drumbeat.mapping import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drumbeat.coordinator.command.requests import ShowStatus, WatchRun
-    from drumbeat.coordinator.wire.documents import Document
+    from drumbeat.coordinator.api.documents import Document
+    from drumbeat.coordinator.api.requests import ShowStatus, WatchRun
     from drumbeat.v1 import query_pb2 as pb
 
 # Between two looks, whatever happens.

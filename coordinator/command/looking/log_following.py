@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import grpc
 
+from drumbeat.coordinator.api.documents import log_documents
 from drumbeat.coordinator.command.calls import failure_of
 from drumbeat.coordinator.command.looking import logs
 from drumbeat.coordinator.command.looking.following import Patience
 from drumbeat.coordinator.command.looking.reading import Reader, calls_of, watch_logs
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.coordinator.wire.documents import log_documents
 from drumbeat.format import one_line
 from drumbeat.v1 import query_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drumbeat.coordinator.command.requests import ShowLogs
+    from drumbeat.coordinator.api.requests import ShowLogs
 
 
 def show_logs(asked: ShowLogs, write: Callable[[str], None]) -> None:

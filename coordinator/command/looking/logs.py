@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from drumbeat.coordinator.wire.documents import STREAMS, lines_of
+from drumbeat.coordinator.api.documents import STREAMS, lines_of
 from drumbeat.format import count, one_line, printable
 
 ROUNDS_RESUMED = 2  # agents keep no more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.access.calls import CoordinatorCalls
-from drumbeat.coordinator.wire.documents import request_of
+from drumbeat.coordinator.api.documents import request_of
 from drumbeat.coordinator.wire.stack_groups import Worker, workers_of
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1 import query_pb2_grpc
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import grpc
 
     from drumbeat.access.client import Metadata
-    from drumbeat.coordinator.command.requests import Request
+    from drumbeat.coordinator.api.requests import Request
 
 # Of one call. A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from drumbeat.coordinator.wire.documents import Document
+    from drumbeat.coordinator.api.documents import Document
 
 # So that the lines of events that come later are below those before.
 _EVENT_WIDTHS = (5, 14, 5, 21, 2, 6)

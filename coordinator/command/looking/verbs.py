@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from drumbeat.access.redaction import without_tokens
-from drumbeat.coordinator.command.calls import failure_of
-from drumbeat.coordinator.command.looking.explanation import explanation
-from drumbeat.coordinator.command.looking.following import Patience, follow
-from drumbeat.coordinator.command.looking.live import look, looks
-from drumbeat.coordinator.command.looking.log_following import show_logs
-from drumbeat.coordinator.command.looking.reading import Reader, calls_of, read_stacks
-from drumbeat.coordinator.command.requests import (
+from drumbeat.coordinator.api.documents import (
+    event_document,
+    goodput_document,
+    overview_document,
+    run_document,
+    set_aside_document,
+    status_document,
+    verdict_document,
+)
+from drumbeat.coordinator.api.requests import (
     ExplainRun,
     Looking,
     ShowEvents,
@@ -27,16 +30,13 @@ from drumbeat.coordinator.command.requests import (
     ShowStatus,
     WatchRun,
 )
+from drumbeat.coordinator.command.calls import failure_of
+from drumbeat.coordinator.command.looking.explanation import explanation
+from drumbeat.coordinator.command.looking.following import Patience, follow
+from drumbeat.coordinator.command.looking.live import look, looks
+from drumbeat.coordinator.command.looking.log_following import show_logs
+from drumbeat.coordinator.command.looking.reading import Reader, calls_of, read_stacks
 from drumbeat.coordinator.wire import stack_groups as stacks
-from drumbeat.coordinator.wire.documents import (
-    event_document,
-    goodput_document,
-    overview_document,
-    run_document,
-    set_aside_document,
-    status_document,
-    verdict_document,
-)
 from drumbeat.format import count, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from drumbeat.access.client import Metadata
-    from drumbeat.coordinator.wire.documents import Document
+    from drumbeat.coordinator.api.documents import Document
 
 
 def show(asked: Looking) -> None:

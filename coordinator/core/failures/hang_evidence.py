@@ -20,7 +20,7 @@ from drumbeat.coordinator.core.failures.stack_frames import (
     telling_frames,
 )
 from drumbeat.coordinator.core.model import WorkerRanks
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 
 UNKNOWN = math.inf  # the age of a heartbeat that was never told
 

@@ -12,10 +12,10 @@ from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import BeatReceived
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, GroupState
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.meter import Meter
-from drumbeat.coordinator.core.progress.step_times import StepTimes
-from drumbeat.coordinator.core.progress.stragglers import Straggler
-from drumbeat.coordinator.core.progress.worker_progress import Whereabouts
+from drumbeat.coordinator.observe.meter import Meter
+from drumbeat.coordinator.observe.step_times import StepTimes
+from drumbeat.coordinator.observe.stragglers import Straggler
+from drumbeat.coordinator.observe.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat

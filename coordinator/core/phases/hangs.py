@@ -15,8 +15,8 @@ from drumbeat.coordinator.core.model import (
     WorkerRanks,
 )
 from drumbeat.coordinator.core.phases.phase import RunContext
-from drumbeat.coordinator.core.progress.goodput import Cause, Found, nanoseconds
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.coordinator.observe.goodput import Cause, Found, nanoseconds
 from drumbeat.durations import format_duration
 
 # After so long an undecided hang is judged again, when another limit expires.

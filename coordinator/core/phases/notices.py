@@ -11,7 +11,8 @@ from drumbeat.coordinator.core.effects import TellNotice
 from drumbeat.coordinator.core.inprocess.records import IterationPhase
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
-from drumbeat.coordinator.core.progress.notice import (
+from drumbeat.coordinator.core.run import reasons
+from drumbeat.coordinator.core.run.notice import (
     Leaving,
     NoticeEnded,
     NoticeGiven,
@@ -21,7 +22,6 @@ from drumbeat.coordinator.core.progress.notice import (
     StepChosen,
     StepProposed,
 )
-from drumbeat.coordinator.core.run import reasons
 from drumbeat.format import count
 
 # The longest wait for a host's word: where its workers are, or that they will stop at a step. No

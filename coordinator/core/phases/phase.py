@@ -14,9 +14,8 @@ from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, make_ver
 from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.adaptive_timeouts import Learning
-from drumbeat.coordinator.core.progress.goodput import MEASURED, Found, Stretch
-from drumbeat.coordinator.core.progress.notice import NoticeKind
+from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
+from drumbeat.coordinator.core.run.notice import NoticeKind
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     Record,
@@ -25,6 +24,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.goodput import MEASURED, Found, Stretch
 from drumbeat.format import count
 
 Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded

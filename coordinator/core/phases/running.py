@@ -20,17 +20,17 @@ from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.rendezvous import Wait, last_call_deadline
-from drumbeat.coordinator.core.progress.goodput import Cause, Found, nanoseconds
-from drumbeat.coordinator.core.progress.notice import NoticeKind
-from drumbeat.coordinator.core.progress.step_times import StepTimes
-from drumbeat.coordinator.core.progress.worker_progress import Standing, Standings, most_telling
 from drumbeat.coordinator.core.run import reasons
+from drumbeat.coordinator.core.run.notice import NoticeKind
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     GroupSucceeded,
     RoundEnd,
     RoundEnded,
 )
+from drumbeat.coordinator.observe.goodput import Cause, Found, nanoseconds
+from drumbeat.coordinator.observe.step_times import StepTimes
+from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
 from drumbeat.format import are
 
 _PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)

@@ -8,8 +8,8 @@ from itertools import islice
 from drumbeat.coordinator.core.effects import Decided
 from drumbeat.coordinator.core.failures.root_cause import describe
 from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, Round
-from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings, furthest_behind
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings, furthest_behind
 from drumbeat.format import count
 
 NAMES_SHOWN_MAX = 10

@@ -17,11 +17,11 @@ from drumbeat.coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from drumbeat.coordinator.core.progress.goodput import ProgressNoted
-from drumbeat.coordinator.core.progress.notice import NoticeRecord
-from drumbeat.coordinator.core.progress.stragglers import StragglerRecord
-from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
+from drumbeat.coordinator.core.run.notice import NoticeRecord
+from drumbeat.coordinator.observe.goodput import ProgressNoted
+from drumbeat.coordinator.observe.stragglers import StragglerRecord
+from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 
 CALLER_CHARACTERS_MAX = 256
 

@@ -19,9 +19,9 @@ from drumbeat.coordinator.core.phases.gathering import Gathering
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.running import Running
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.adaptive_timeouts import differ
-from drumbeat.coordinator.core.progress.notice import NoticeKind
 from drumbeat.coordinator.core.run import records as rec
+from drumbeat.coordinator.core.run.adaptive_timeouts import differ
+from drumbeat.coordinator.core.run.notice import NoticeKind
 from drumbeat.coordinator.core.run.reasons import hosts
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.run.steering import (

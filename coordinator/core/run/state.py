@@ -23,14 +23,14 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
 )
 from drumbeat.coordinator.core.phases.ranks import assign_seats
-from drumbeat.coordinator.core.progress import notice as notices
-from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from drumbeat.coordinator.core.progress.goodput import Cause, Ledger, ProgressNoted, Stretch
-from drumbeat.coordinator.core.progress.stragglers import FOUND, OVER, Straggler, StragglerRecord
-from drumbeat.coordinator.core.progress.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.core.run import notice as notices
 from drumbeat.coordinator.core.run import records as rec
+from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
 from drumbeat.coordinator.core.run.times import RoundTimes
+from drumbeat.coordinator.observe.goodput import Cause, Ledger, ProgressNoted, Stretch
+from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
+from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.coordinator.core.progress.goodput import (
+from drumbeat.coordinator.observe.goodput import (
     SECOND,
     Ledger,
     Marks,

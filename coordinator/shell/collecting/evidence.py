@@ -9,10 +9,10 @@ from contextlib import aclosing
 import structlog
 
 from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.collecting.stack_gathering import Answer
 from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
 from drumbeat.coordinator.core.model import Round, WorkerRanks
-from drumbeat.coordinator.core.progress.stack_gathering import Answer
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions, asked_of_round

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.collecting.log_reading import Brought, LogReading, LogsAsked
+from drumbeat.coordinator.core.collecting.stack_gathering import Asked
 from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.progress.log_reading import Brought, LogReading, LogsAsked
-from drumbeat.coordinator.core.progress.stack_gathering import Asked
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
 

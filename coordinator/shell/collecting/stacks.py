@@ -11,15 +11,15 @@ from itertools import islice
 from msgspec import Struct
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.model import Round
-from drumbeat.coordinator.core.progress.stack_gathering import (
+from drumbeat.coordinator.core.collecting.stack_gathering import (
     Answer,
     Asked,
     Found,
     StackGathering,
     asked_of,
 )
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import LimitReached
 

@@ -30,8 +30,8 @@ from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.agent.workers.output.kept import KeptOutput
+from drumbeat.coordinator.api.requests import ResetLimits
 from drumbeat.coordinator.command.calls import perform
-from drumbeat.coordinator.command.requests import ResetLimits
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2

@@ -16,6 +16,8 @@ from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
+from drumbeat.coordinator.api.control_service import ControlService
+from drumbeat.coordinator.api.query_service import QueryService
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import Beat, GroupState
@@ -24,8 +26,6 @@ from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver, Outbox
-from drumbeat.coordinator.shell.services.control_service import ControlService
-from drumbeat.coordinator.shell.services.query_service import QueryService
 from drumbeat.coordinator.wire.session import directive_message
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2 as pb

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from drumbeat.coordinator.command import calls, cli, requests
+from drumbeat.coordinator.api import requests
+from drumbeat.coordinator.command import calls, cli
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.integration.coordinator.test_operators import KEYS, answering
 from tests.support.wire import Client, FakeAgent, coordinator

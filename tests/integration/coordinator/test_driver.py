@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from drumbeat.coordinator.api.query_service import QueryService
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
     BeatReceived,
@@ -26,7 +27,6 @@ from drumbeat.coordinator.core.model import (
     WorkerRanks,
 )
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.goodput import ProgressNoted
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
@@ -42,9 +42,9 @@ from drumbeat.coordinator.journal.changes import Change, Compact
 from drumbeat.coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.observe.goodput import ProgressNoted
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.services.query_service import QueryService
-from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.errors import NotLeader
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.leadership.shared_authority import SharedAuthority
 from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.proxy import Proxy

@@ -34,9 +34,7 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
     WorkerRanks,
 )
-from drumbeat.coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from drumbeat.coordinator.core.progress.goodput import Cause, Found, Marks, ProgressNoted
-from drumbeat.coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
+from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -63,6 +61,8 @@ from drumbeat.coordinator.journal.changes import Change, Compact
 from drumbeat.coordinator.journal.etcd.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from drumbeat.coordinator.journal.stored import RELEASE
+from drumbeat.coordinator.observe.goodput import Cause, Found, Marks, ProgressNoted
+from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.rules import active_max, group_sizes
 

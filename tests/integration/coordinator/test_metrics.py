@@ -13,9 +13,9 @@ from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
-from drumbeat.coordinator.shell.metrics import declared as the
-from drumbeat.coordinator.shell.metrics.exposition import Exposition, Standing
-from drumbeat.coordinator.shell.metrics.loop_lag import LoopLag
+from drumbeat.coordinator.observe.metrics import declared as the
+from drumbeat.coordinator.observe.metrics.exposition import Exposition, Standing
+from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until

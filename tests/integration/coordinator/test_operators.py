@@ -14,9 +14,10 @@ import pytest
 
 from drumbeat.access.token import Role, parse_token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.command import calls, cli, requests
+from drumbeat.coordinator.api import requests
+from drumbeat.coordinator.cluster.service import version
+from drumbeat.coordinator.command import calls, cli
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.shell.cluster.service import version
 from drumbeat.coordinator.wire.session import error_detail
 from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc

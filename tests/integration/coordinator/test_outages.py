@@ -33,7 +33,7 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell import driver as driver_module
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.server import crash_if_failed
-from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support import breaks, wire

@@ -13,8 +13,8 @@ import pytest
 from drumbeat.access.certificates import trust_anchors
 from drumbeat.access.token import Role, parse_token
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.http.access import link
-from drumbeat.coordinator.shell.http.api import live
+from drumbeat.coordinator.web.access import link
+from drumbeat.coordinator.web.api import live
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel

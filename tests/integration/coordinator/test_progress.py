@@ -10,9 +10,9 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from drumbeat.coordinator.api.requests import ResetLimits
 from drumbeat.coordinator.command import cli as entry
 from drumbeat.coordinator.command.calls import perform
-from drumbeat.coordinator.command.requests import ResetLimits
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.v1 import control_pb2, failure_pb2, session_pb2
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, Refused, coordinator

@@ -20,7 +20,7 @@ from drumbeat.coordinator.errors import LimitReached, Unavailable
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.services.sessions import Sessions
+from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until

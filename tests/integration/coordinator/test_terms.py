@@ -24,7 +24,7 @@ from tests.support.wire import DEADLINE_S, Refused, spec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from drumbeat.coordinator.shell.term import Term
+    from drumbeat.coordinator.cluster.term import Term
     from tests.support.coordinators import Coordinator
     from tests.support.wire import FakeAgent
 
@@ -257,7 +257,7 @@ async def test_a_write_that_is_refused_ends_the_term_and_not_the_process(
 async def test_a_call_is_held_no_longer_than_a_dead_leader_is_replaced(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drumbeat.coordinator.shell.cluster.follower.HOLD_BEYOND_S", 0.1)
+    monkeypatch.setattr("drumbeat.coordinator.cluster.follower.HOLD_BEYOND_S", 0.1)
     first, second = pair
     agent = again(await first.client.agent().join(), second, lost_term=first.term)
     loop = asyncio.get_running_loop()
@@ -294,7 +294,7 @@ async def test_calls_that_are_held_are_limited_and_end_with_their_clients(
 async def test_without_a_majority_none_leads_and_the_one_that_did_says_why(
     pair: Pair, model: EtcdModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drumbeat.coordinator.shell.cluster.follower.HOLD_BEYOND_S", 0.0)
+    monkeypatch.setattr("drumbeat.coordinator.cluster.follower.HOLD_BEYOND_S", 0.0)
     first, second = pair
     agent = await first.client.agent().join()
     term = first.term

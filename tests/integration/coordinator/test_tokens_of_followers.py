@@ -10,13 +10,13 @@ import pytest
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
+from drumbeat.coordinator.cluster.election import Election
+from drumbeat.coordinator.cluster.follower import Follower
+from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.errors import NotLeader, RevokedToken, Unauthenticated
 from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.etcd.layout import seal
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
-from drumbeat.coordinator.leadership.election import Election
-from drumbeat.coordinator.leadership.model import Member
-from drumbeat.coordinator.shell.cluster.follower import Follower
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.waiting import MS, wait_until
 

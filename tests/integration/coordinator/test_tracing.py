@@ -21,8 +21,8 @@ from drumbeat.coordinator.core.run.records import RunCreated
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import TracesUnusable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.shell.tracing import exporter
-from drumbeat.coordinator.shell.tracing.exporter import Tracing
+from drumbeat.coordinator.observe.tracing import exporter
+from drumbeat.coordinator.observe.tracing.exporter import Tracing
 from tests.support.otlp import DEADLINE_S, Collector, collecting
 from tests.support.waiting import MS, wait_until
 from tests.support.world import Story, a_running_story

@@ -15,7 +15,8 @@ import pytest
 
 from drumbeat.access.settings import AccessSettings
 from drumbeat.coordinator.access import calls
-from drumbeat.coordinator.command import cli, requests
+from drumbeat.coordinator.api import requests
+from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.looking import following, live
 from drumbeat.coordinator.command.looking.following import Patience
 from drumbeat.coordinator.config import CoordinatorConfig

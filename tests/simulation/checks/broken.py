@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.core.inprocess.records import InprocessReport, IterationState
     from drumbeat.coordinator.core.model import FailureRecord, Seat
     from drumbeat.coordinator.core.phases.phase import Transition
-    from drumbeat.coordinator.core.progress.notice import PendingNotice
+    from drumbeat.coordinator.core.run.notice import PendingNotice
     from drumbeat.coordinator.core.run.records import Record
     from drumbeat.inprocess import InprocessDirective, InprocessSeat
 

@@ -19,9 +19,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.coordinator.core.model import Assignment as CoordinatorAssignment
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
 from drumbeat.coordinator.core.model import Release, Verdict
-from drumbeat.coordinator.core.progress.goodput import SEGMENTS_MAX, Ledger, Part
-from drumbeat.coordinator.core.progress.notice import NoticeGiven
-from drumbeat.coordinator.core.progress.stragglers import StragglerRecord
+from drumbeat.coordinator.core.run.notice import NoticeGiven
 from drumbeat.coordinator.core.run.records import (
     AgentRemoved,
     CallKind,
@@ -37,6 +35,8 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.goodput import SEGMENTS_MAX, Ledger, Part
+from drumbeat.coordinator.observe.stragglers import StragglerRecord
 from tests.simulation.checks.iterations import IterationChecker
 from tests.simulation.machines.training import is_slow
 

@@ -1,4 +1,4 @@
-"""A candidacy in virtual time, as ``drumbeat.coordinator.leadership.election`` runs it."""
+"""A candidacy in virtual time, as ``drumbeat.coordinator.cluster.election`` runs it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from drumbeat.coordinator.cluster import model as do
+from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster.candidacy import Candidacy
+from drumbeat.coordinator.cluster.model import Call, Leader, Member
 from drumbeat.coordinator.errors import CommandFailed, NotLeader
-from drumbeat.coordinator.leadership import model as do
-from drumbeat.coordinator.leadership import requests
-from drumbeat.coordinator.leadership.candidacy import Candidacy
-from drumbeat.coordinator.leadership.model import Call, Leader, Member
 from tests.simulation.failover.etcd import KEYS, Watch, drive
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from drumbeat.coordinator.cluster import model as do
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.errors import CommandFailed, JournalOutage, LostLeadership, NotLeader
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, Host
-from drumbeat.coordinator.leadership import model as do
 from tests.simulation.clock import Actor
 from tests.simulation.failover.candidate import Candidate
 from tests.simulation.failover.etcd import KEYS, EtcdClient, drive
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
+    from drumbeat.coordinator.cluster.model import Leader
     from drumbeat.coordinator.core.events import SessionOpened
     from drumbeat.coordinator.journal.etcd.model import Outcome, Transaction
-    from drumbeat.coordinator.leadership.model import Leader
     from tests.simulation.clock import Clock
     from tests.simulation.failover.heads import Heads
     from tests.simulation.machines.network import Link

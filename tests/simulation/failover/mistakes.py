@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.command.leader_search import LeaderSearch
+from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster.candidacy import Candidacy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.etcd import journal
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import IsCreated
-from drumbeat.coordinator.leadership import requests
-from drumbeat.coordinator.leadership.candidacy import Candidacy
 from tests.simulation.checks.broken import has_no_patience_with_itself, speaks_before_it_writes
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from drumbeat.coordinator.cluster.model import Member
     from drumbeat.coordinator.core.effects import Effect
     from drumbeat.coordinator.journal.etcd.layout import Head
     from drumbeat.coordinator.journal.etcd.model import Transaction
-    from drumbeat.coordinator.leadership.model import Member
 
 
 def _holds_anyway(*_: object) -> IsCreated:

@@ -10,9 +10,9 @@ from drumbeat.coordinator.core.failures.root_cause import root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.phase import RunContext
-from drumbeat.coordinator.core.progress.goodput import Found, ProgressNoted, Stretch
-from drumbeat.coordinator.core.progress.meter import Meter
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
+from drumbeat.coordinator.observe.goodput import Found, ProgressNoted, Stretch
+from drumbeat.coordinator.observe.meter import Meter
 from tests.simulation.clock import START
 from tests.simulation.goodput.training import UPTIME_S
 

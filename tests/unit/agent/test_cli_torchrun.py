@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+from drumbeat.agent.compat.torchrun_options import D_STATE_TIMEOUT
 from drumbeat.agent.settings import cli
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.settings.torchrun_options import D_STATE_TIMEOUT
 from drumbeat.command.options import CommandOption
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from drumbeat.coordinator.core.progress.behind import (
+from drumbeat.coordinator.observe import ranks as columns
+from drumbeat.coordinator.observe.behind import (
     GROUPS_NAMED_MAX,
     LONGEST_STEPS,
     STAY_LEAST_S,
@@ -19,16 +20,15 @@ from drumbeat.coordinator.core.progress.behind import (
     Peers,
     named,
 )
-from drumbeat.coordinator.core.progress.worker_progress import (
+from drumbeat.coordinator.observe.overviews import Overviews
+from drumbeat.coordinator.observe.ranks import Grids
+from drumbeat.coordinator.observe.worker_progress import (
     FIRST_MOVES,
     LATELY_S,
     Standing,
     Whereabouts,
     WorkerProgress,
 )
-from drumbeat.coordinator.shell.http import ranks as columns
-from drumbeat.coordinator.shell.http.ranks import Grids
-from drumbeat.coordinator.shell.services.overviews import Overviews
 from tests.support.world import Story, a_running_story, a_story
 
 STEP_S = 0.1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from drumbeat.coordinator.cluster import model as do
+from drumbeat.coordinator.cluster.candidacy import RETRY_FIRST_S, Candidacy, Standing
+from drumbeat.coordinator.cluster.model import Call, Leader, Member
 from drumbeat.coordinator.journal.etcd.model import Lease
-from drumbeat.coordinator.leadership import model as do
-from drumbeat.coordinator.leadership.candidacy import RETRY_FIRST_S, Candidacy, Standing
-from drumbeat.coordinator.leadership.model import Call, Leader, Member
 
 OURS = Member("ours", "a:29400", "1.0")
 OTHER = Member("other", "b:29400", "1.0")

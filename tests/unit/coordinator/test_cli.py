@@ -11,13 +11,14 @@ import structlog
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator.access.certificate_roles import parse_roles
-from drumbeat.coordinator.command import cli, requests
+from drumbeat.coordinator.api import requests
+from drumbeat.coordinator.api.requests import Request, ResetLimits
+from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.calls import CALLS
 from drumbeat.coordinator.command.looking.verbs import VERBS
-from drumbeat.coordinator.command.requests import Request, ResetLimits
-from drumbeat.coordinator.command.serving import run
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
+from drumbeat.coordinator.serving import run
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ class Server:
     def main(self, *argv: str) -> int:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("drumbeat.coordinator.command.serving.run.run", self.run)
+            patch.setattr("drumbeat.coordinator.serving.run.run", self.run)
             patch.setattr("drumbeat.coordinator.command.calls.perform", self.perform)
             return cli.main(argv)
 
@@ -354,10 +355,10 @@ def test_a_reset_that_fails_says_why_and_ends_with_its_code(
 
 def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
     code = (
-        "import sys, drumbeat.coordinator.command.serving.alone\n"
-        "import drumbeat.coordinator.command.serving.run\n"
+        "import sys, drumbeat.coordinator.serving.alone\n"
+        "import drumbeat.coordinator.serving.run\n"
         "extra = {'aiohttp', 'prometheus_client', 'opentelemetry',"
-        " 'drumbeat.coordinator.shell.http'}\n"
+        " 'drumbeat.coordinator.web'}\n"
         "assert not extra & set(sys.modules), extra & set(sys.modules)\n"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from drumbeat.coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX, verdict_message
 from drumbeat.coordinator.wire.session import desired_message
 from drumbeat.v1 import session_pb2

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from drumbeat.coordinator.api.documents import status_document, verdict_document
 from drumbeat.coordinator.command.looking.explanation import explanation
-from drumbeat.coordinator.wire.documents import status_document, verdict_document
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2
 from drumbeat.v1 import query_pb2 as pb

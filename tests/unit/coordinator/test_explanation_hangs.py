@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.coordinator.wire.documents import hang_document, verdict_document
+from drumbeat.coordinator.api.documents import hang_document, verdict_document
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2
 from drumbeat.v1 import query_pb2 as pb

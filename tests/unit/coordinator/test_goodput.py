@@ -7,9 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from drumbeat.coordinator.api.documents import goodput_document
 from drumbeat.coordinator.command.looking.screens import goodput_screen, text_of
 from drumbeat.coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
-from drumbeat.coordinator.core.progress.goodput import (
+from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.observe.goodput import (
     HOSTS_MAX,
     SECOND,
     SEGMENTS_MAX,
@@ -22,12 +25,9 @@ from drumbeat.coordinator.core.progress.goodput import (
     Stretch,
     cut,
 )
-from drumbeat.coordinator.core.progress.meter import NOTE_INTERVAL_S
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
-from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
-from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.wire.documents import goodput_document
-from drumbeat.coordinator.wire.goodput import goodput_message
+from drumbeat.coordinator.observe.goodput_messages import goodput_message
+from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec

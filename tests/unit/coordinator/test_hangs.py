@@ -19,9 +19,9 @@ from drumbeat.coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
-from drumbeat.coordinator.core.progress.goodput import SECOND, Cause, Stretch
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.coordinator.observe.goodput import SECOND, Cause, Stretch
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
 from drumbeat.coordinator.wire.session import desired_message
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_stack, judged, seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.coordinator.core.progress.adaptive_timeouts import (
+from drumbeat.coordinator.core.run.adaptive_timeouts import (
     HEARTBEAT,
     NAMES_MAX,
     LearnedLimit,

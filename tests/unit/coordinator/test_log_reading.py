@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from drumbeat.coordinator.core.progress import log_reading
-from drumbeat.coordinator.core.progress.log_reading import Brought, LogReading, LogsAsked
-from drumbeat.coordinator.core.progress.stack_gathering import Asked
+from drumbeat.coordinator.core.collecting import log_reading
+from drumbeat.coordinator.core.collecting.log_reading import Brought, LogReading, LogsAsked
+from drumbeat.coordinator.core.collecting.stack_gathering import Asked
 
 
 class Cursor(NamedTuple):

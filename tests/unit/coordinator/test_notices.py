@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.phases.notices import ANSWERS_WAIT_S, PROPOSAL_MAX_S, UNANSWERED_MAX
-from drumbeat.coordinator.core.progress.notice import (
+from drumbeat.coordinator.core.run.notice import (
     Leaving,
     NoticeEnded,
     NoticeReport,

@@ -7,15 +7,15 @@ import math
 import random
 
 from drumbeat.coordinator.core.model import HostMemory, WorkerMemory
-from drumbeat.coordinator.core.progress.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
-from drumbeat.coordinator.core.progress.worker_progress import (
+from drumbeat.coordinator.observe.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
+from drumbeat.coordinator.observe.overviews import ANSWER_S, Overviews
+from drumbeat.coordinator.observe.shared_reading import FRESH_LEAST_S, SHARE
+from drumbeat.coordinator.observe.worker_progress import (
     BEHIND_SHOWN_MAX,
     Standing,
     WorkerProgress,
     furthest_behind,
 )
-from drumbeat.coordinator.shell.services.overviews import ANSWER_S, Overviews
-from drumbeat.coordinator.shell.services.shared_reading import FRESH_LEAST_S, SHARE
 from drumbeat.coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2

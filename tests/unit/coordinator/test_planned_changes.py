@@ -11,7 +11,7 @@ from drumbeat.coordinator.core.events import CheckpointAsked, DrainAsked, Restar
 from drumbeat.coordinator.core.model import Release
 from drumbeat.coordinator.core.phases.notices import ANSWERS_WAIT_S
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.notice import (
+from drumbeat.coordinator.core.run.notice import (
     Leaving,
     NoticeEnded,
     NoticeGiven,

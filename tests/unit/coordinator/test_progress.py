@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drumbeat.coordinator.core.progress.overview import Overview
-from drumbeat.coordinator.core.progress.worker_progress import (
+from drumbeat.coordinator.observe.overview import Overview
+from drumbeat.coordinator.observe.worker_progress import (
     STEPS_REPEATED_MAX,
     Whereabouts,
     WorkerProgress,

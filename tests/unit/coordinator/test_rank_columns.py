@@ -9,10 +9,10 @@ from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.core.model import GroupState
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
-from drumbeat.coordinator.shell.http import ranks
-from drumbeat.coordinator.shell.http.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grids
-from drumbeat.coordinator.shell.services.shared_reading import FRESH_LEAST_S, KEPT_S, SHARE
+from drumbeat.coordinator.observe import ranks
+from drumbeat.coordinator.observe.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grids
+from drumbeat.coordinator.observe.shared_reading import FRESH_LEAST_S, KEPT_S, SHARE
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from tests.support.world import START, Story, a_running_story, a_story
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.coordinator.shell.services import shared_reading
-from drumbeat.coordinator.shell.services.shared_reading import (
+from drumbeat.coordinator.observe import shared_reading
+from drumbeat.coordinator.observe.shared_reading import (
     FRESH_LEAST_S,
     KEPT_S,
     PASSES_MAX,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from drumbeat.coordinator.api.documents import log_documents
 from drumbeat.coordinator.command.looking import logs
-from drumbeat.coordinator.wire.documents import log_documents
 from drumbeat.v1 import query_pb2, session_pb2
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.model import Beat, GroupState
-from drumbeat.coordinator.core.progress.stack_gathering import (
+from drumbeat.coordinator.api.query_service import QueryService
+from drumbeat.coordinator.core.collecting.stack_gathering import (
     Answer,
     Found,
     StackGathering,
     asked_of,
 )
+from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.core.model import Beat, GroupState
 from drumbeat.coordinator.errors import LimitReached
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
@@ -26,7 +27,6 @@ from drumbeat.coordinator.shell.collecting.stacks import (
     StackQuestions,
 )
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.services.query_service import QueryService
 from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS
 from tests.support.world import a_running_story, a_spec, an_agent

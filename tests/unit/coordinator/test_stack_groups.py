@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.coordinator.command.requests import ShowStacks, settings_of
+from drumbeat.coordinator.api.requests import ShowStacks, settings_of
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
 from drumbeat.coordinator.wire.stack_groups import Worker, document, grouped, text
 

@@ -8,13 +8,13 @@ import pytest
 
 from drumbeat.coordinator.core.model import Hang, HangKind
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.worker_progress import (
+from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
+from drumbeat.coordinator.observe.worker_progress import (
     BEHIND_SHOWN_MAX,
     Standing,
     WorkerProgress,
     furthest_behind,
 )
-from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
 from tests.support.world import Story, a_running_story
 
 

@@ -7,15 +7,19 @@ import math
 import pytest
 
 from drumbeat.coordinator.core.model import Beat, GroupState
-from drumbeat.coordinator.core.progress.step_times import (
+from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
+from drumbeat.coordinator.observe.step_time_messages import (
+    RANKS_CHOSEN,
+    RANKS_MAX,
+    step_times_message,
+)
+from drumbeat.coordinator.observe.step_times import (
     COLUMNS_LEAST,
     COLUMNS_MAX,
     INTERVAL_MAX_S,
     StepTimes,
 )
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
-from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
-from drumbeat.coordinator.wire.step_times import RANKS_CHOSEN, RANKS_MAX, step_times_message
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.v1 import query_pb2
 from tests.support.world import START, Story, a_running_story, a_spec
 from tests.unit.coordinator.test_stragglers import RULE, Ranks, a_round

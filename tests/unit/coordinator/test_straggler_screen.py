@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from drumbeat.coordinator.api.documents import overview_document
 from drumbeat.coordinator.command.looking.screens import status_screen, text_of
-from drumbeat.coordinator.wire.documents import overview_document
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2 as pb
 

@@ -12,7 +12,8 @@ from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.model import Beat, GroupState, Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.progress.stragglers import (
+from drumbeat.coordinator.observe.step_time_messages import stragglers_of
+from drumbeat.coordinator.observe.stragglers import (
     BEATS_LEAST,
     EVENT_INTERVAL_S,
     EVENTS_BURST,
@@ -24,9 +25,8 @@ from drumbeat.coordinator.core.progress.stragglers import (
     Stragglers,
     spread,
 )
-from drumbeat.coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import events_page
-from drumbeat.coordinator.wire.step_times import stragglers_of
 from drumbeat.v1 import query_pb2
 from tests.support.world import START, Story, a_running_story, a_spec, an_agent
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from drumbeat.agent.compat import file_timers
+from drumbeat.agent.compat.file_timers import FileTimers, requested_path
 from drumbeat.agent.errors import TimerFileUnusable
-from drumbeat.agent.watchdog import file_timers
 from drumbeat.agent.watchdog.core.model import (
     Refusal,
     TimerAcquired,
@@ -27,7 +28,6 @@ from drumbeat.agent.watchdog.core.model import (
     TooManyTimers,
     WorkerKey,
 )
-from drumbeat.agent.watchdog.file_timers import FileTimers, requested_path
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:

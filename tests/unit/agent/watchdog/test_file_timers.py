@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from drumbeat.agent.watchdog.file_timers import LINE_BYTES_MAX, FileTimerRequest, parse
+from drumbeat.agent.compat.file_timers import LINE_BYTES_MAX, FileTimerRequest, parse
 
 
 def line(**changes: object) -> bytes:

@@ -1,0 +1,1 @@
+"""What looks like torch: its options, its multiprocessing interface, its file timers."""

@@ -1,0 +1,259 @@
+"""Shell. The query service, without gRPC: an embedded coordinator has none.
+
+Readers are answered from what is journaled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from drumbeat.access.token import Role
+from drumbeat.coordinator.access.caller import TRUSTED, Caller, incarnation_of
+from drumbeat.coordinator.api.shares import Shares
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.errors import (
+    Forbidden,
+    InvalidRequest,
+    LimitReached,
+    NoPage,
+    Unavailable,
+    UnknownRun,
+)
+from drumbeat.coordinator.observe.goodput_messages import goodput_message
+from drumbeat.coordinator.observe.overviews import Overviews
+from drumbeat.coordinator.observe.step_time_messages import step_times_message
+from drumbeat.coordinator.shell.collecting.logs import LogReader
+from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.wire.control import page_role
+from drumbeat.coordinator.wire.failure import verdict_message
+from drumbeat.coordinator.wire.logs import brought_message, logs_asked
+from drumbeat.coordinator.wire.run_status import (
+    agents_page,
+    events_page,
+    run_message,
+    runs_page,
+    set_aside_message,
+)
+from drumbeat.coordinator.wire.stacks import answer_message
+from drumbeat.mapping import duration
+from drumbeat.tasks import until_one_ends
+from drumbeat.v1 import query_pb2
+
+# A reader of stacks that takes longer than this is left: what it has not taken waits here.
+STACKS_READ_WITHIN_S = 30
+# Of one reader of output: what a message costs beside its bytes, and pauses not worth one.
+LOG_MESSAGE_BYTES_LEAST = 4096
+LOG_PAUSE_S = 0.01
+
+
+class Links(Protocol):
+    """Makes links to the page of this coordinator."""
+
+    async def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+        """Return one, and for how long it is good. Raises ``CoordinatorError``."""
+        ...
+
+
+class QueryService:
+    """All methods about one run raise ``UnknownRun``. Who may call is decided before."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        caller_of: Callable[[object], Caller] = lambda _: TRUSTED,
+        links: Links | None = None,
+    ) -> None:
+        self._driver, self._caller_of = driver, caller_of
+        self._overviews = Overviews(driver.now)
+        self._links = links
+        limits = driver.limits
+        self._watches, self._log_readers = Shares("watches", limits), Shares("log_readers", limits)
+        self._stack_questions = Shares("stack_questions", limits)
+
+    async def GetRun(
+        self, request: query_pb2.GetRunRequest, context: object = None
+    ) -> query_pb2.GetRunResponse:
+        """Return one run."""
+        state, run = self._find(request.run_id, request.generation)
+        view = request.view or query_pb2.VIEW_FULL
+        return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
+
+    async def ListRuns(
+        self, request: query_pb2.ListRunsRequest, context: object = None
+    ) -> query_pb2.ListRunsResponse:
+        """Return a page of all runs. Raises ``InvalidRequest``."""
+        cores, states = self._driver.registry.runs, self._driver.journal.runs.states.values()
+        runs = ((state, cores.get(state.key)) for state in states)
+        page = runs_page(request, runs, now=self._driver.now())
+        for key, reason in self._driver.journal.set_aside.items():
+            page.set_aside.append(set_aside_message(key, reason))
+        return page
+
+    async def ListAgents(
+        self, request: query_pb2.ListAgentsRequest, context: object = None
+    ) -> query_pb2.ListAgentsResponse:
+        """Return a page of a run's agents. Raises ``InvalidRequest``."""
+        state, run = self._find(request.run_id, request.generation)
+        return agents_page(request, state, run, now=self._driver.now())
+
+    async def ListEvents(
+        self, request: query_pb2.ListEventsRequest, context: object = None
+    ) -> query_pb2.ListEventsResponse:
+        """Return a page of what was decided on a run."""
+        state, _ = self._find(request.run_id, request.generation)
+        return events_page(request, state, now=self._driver.now())
+
+    async def GetReport(
+        self, request: query_pb2.GetReportRequest, context: object = None
+    ) -> query_pb2.GetReportResponse:
+        """Return how a run ended. Raises ``Forbidden`` for callers of another run."""
+        caller = self._caller_of(context)
+        caller.check_run(request.run_id)
+        state, _ = self._find(request.run_id, request.generation)
+        is_of_run = bool(caller.run_id) or incarnation_of(request.incarnation_key) in state.members
+        if caller.role is Role.JOIN and not is_of_run:
+            raise Forbidden(caller.name, "it does not prove that an agent of the run asks")
+        if state.verdict is None:
+            raise UnknownRun(request.run_id, "that has ended")
+        return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
+
+    async def WatchEvents(
+        self, request: query_pb2.WatchEventsRequest, context: object = None
+    ) -> AsyncIterator[query_pb2.WatchEventsResponse]:
+        """Yield what is decided on a run. Raises ``InvalidRequest`` or ``LimitReached``.
+
+        A reader takes what there is when it is ready for more, so none is waited for.
+        """
+        state, _ = self._find(request.run_id, request.generation)
+        runs, key, after = self._driver.journal.runs, state.key, request.after_sequence
+        if after > state.events_count:
+            allowed = f"0 to {state.events_count}, the latest event of this run"
+            raise InvalidRequest("after_sequence", str(after), allowed)
+        with (
+            self._watches.held(self._caller_of(context)),
+            runs.watches.open(key, most=self._driver.limits.watches_max) as watch,
+        ):
+            while (found := runs.states.get(key)) is not None:
+                if found.events_count > after:
+                    asked = query_pb2.ListEventsRequest(after_sequence=after)
+                    page = events_page(asked, found, now=self._driver.now())
+                    sequences = [event.sequence for event in page.events]
+                    missed = (sequences[-1] if sequences else found.events_count) - after
+                    after += missed
+                    if sequences:
+                        missed -= len(sequences)
+                        yield query_pb2.WatchEventsResponse(events=page.events, missed=missed)
+                elif found.verdict is not None:
+                    return
+                else:
+                    await watch.news()
+
+    async def GetStacks(self, request: query_pb2.GetStacksRequest, context: Any) -> None:
+        """Write the stacks of a run's workers. Raises ``LimitReached`` or ``Forbidden`` too."""
+        may_signal, caller = request.may_signal, self._caller_of(context)
+        if may_signal and caller.role is not Role.ADMIN:
+            raise Forbidden(caller.name, "a signal to workers needs the role admin")
+        state, _ = self._find(request.run_id, 0)
+        if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
+            raise UnknownRun(request.run_id, "that has workers at present")
+        current, ask = state.round, self._driver.stacks.ask
+        with self._stack_questions.held(caller):
+            asked = await asked_of_round(state, current, request.ranks)
+            answering = ask(request.run_id, current.round_id, asked, may_signal=may_signal)
+            try:
+                async with asyncio.timeout(STACKS_READ_WITHIN_S), aclosing(answering) as answers:
+                    async for answer in answers:
+                        await context.write(answer_message(answer))
+            except TimeoutError:
+                raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
+
+    async def GetOverview(
+        self, request: query_pb2.GetOverviewRequest, context: object = None
+    ) -> query_pb2.GetOverviewResponse:
+        """Return a run at a glance."""
+        state, run = self._find(request.run_id, request.generation)
+        return await self._overviews.get(state, run, is_repeated=request.is_repeated)
+
+    async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
+        """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
+        state, _ = self._find(request.run_id, request.generation)
+        if state.round is None and not request.follow:
+            raise UnknownRun(request.run_id, "that has had workers")
+        asked = logs_asked(request, state)
+        current, runs = state.round, self._driver.journal.runs
+        is_over = state.verdict is not None
+        agents = (
+            {}
+            if current is None or is_over
+            else await asked_of_round(state, current, request.ranks)
+        )
+        with (
+            self._log_readers.held(self._caller_of(context)),
+            runs.watches.open(state.key, most=self._driver.limits.watches_max) as watch,
+            self._driver.logs.open(asked, agents) as reader,
+        ):
+            reader.reading.begin({each.incarnation: each.cursors for each in request.cursors})
+
+            async def end_with_run() -> None:
+                while (found := runs.states.get(state.key)) is not None and found.verdict is None:
+                    await watch.news()
+                await reader.end()
+                await asyncio.get_running_loop().create_future()
+
+            await until_one_ends(self._write_logs(reader, state.key, context), end_with_run())
+
+    async def GetGoodput(
+        self, request: query_pb2.GetGoodputRequest, context: object = None
+    ) -> query_pb2.GetGoodputResponse:
+        """Return what the time of a run went into."""
+        state, run = self._find(request.run_id, request.generation)
+        with_segments = request.with_segments
+        return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
+
+    async def GetPageLink(
+        self, request: query_pb2.GetPageLinkRequest, context: object = None
+    ) -> query_pb2.GetPageLinkResponse:
+        """Return a link to the page. Raises ``NoPage``, ``Forbidden`` or ``InvalidRequest``."""
+        caller = self._caller_of(context)
+        role = page_role(request.role, caller)
+        if request.run_id:
+            self._find(request.run_id, 0)
+        if self._links is None:
+            raise NoPage
+        url, valid_s = await self._links.link(caller, role, request.run_id)
+        left = None if valid_s is None else duration(valid_s)
+        return query_pb2.GetPageLinkResponse(url=url, time_left=left)
+
+    async def GetStepTimes(
+        self, request: query_pb2.GetStepTimesRequest, context: object = None
+    ) -> query_pb2.GetStepTimesResponse:
+        """Return how long steps took of late. Raises ``InvalidRequest`` too."""
+        state, run = self._find(request.run_id, request.generation)
+        return step_times_message(request, state, run, now=self._driver.now())
+
+    async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
+        """Write what comes, no faster than is allowed."""
+        since, clock = reader.reading.asked.since_round, asyncio.get_running_loop().time
+        due, rate = clock(), self._driver.limits.log_bytes_per_s_max
+        await context.write(query_pb2.WatchLogsResponse(since_round=since))
+        while (brought := await reader.take()) is not None:
+            state = self._driver.journal.runs.states.get(key)
+            member = None if state is None else state.members.get(brought.incarnation)
+            message = brought_message(brought, member, since)
+            await context.write(message)
+            due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
+            if (delay_s := due - clock()) > LOG_PAUSE_S:
+                await asyncio.sleep(delay_s)
+
+    def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
+        state = self._driver.journal.runs.find(run_id, generation)
+        if not generation and (reason := self._driver.registry.why_set_aside(run_id)):
+            raise Unavailable(reason)
+        if state is None:
+            raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
+        return state, self._driver.registry.runs.get(state.key)

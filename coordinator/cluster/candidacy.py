@@ -1,0 +1,378 @@
+"""Pure. One coordinator's candidacy: when it campaigns, leads, and does so no more.
+
+Leadership is a key in etcd that is bound to a lease. Etcd alone decides who has it, and refuses
+what others write; this machine decides what a coordinator may believe of itself. It knows its
+lease until the time that etcd granted is over, counted from when it last asked for that with
+success, and believes nothing beyond. Answers may be lost, late and double: the leader is what the
+greatest revision said, and a leadership that was given up is not taken up again. Whatever ends
+one, but a hand-over, ends the lease with it: what was still under way then comes too late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from enum import Enum
+from typing import assert_never
+
+from drumbeat.coordinator.cluster import model as do
+from drumbeat.coordinator.cluster.model import Call, Leader, Member
+from drumbeat.coordinator.journal.etcd.model import Lease
+
+# After a call that failed the next of its kind waits this long, twice as long after each that
+# follows; the most is short against any lease.
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 0.5
+# A lease is kept alive so many times in its duration.
+KEEPS_PER_LEASE = 3
+
+
+class Standing(Enum):
+    """What a candidacy waits for."""
+
+    OUTSIDE = "outside"
+    """A lease: without one it is no member."""
+    FOLLOWING = "following"
+    """That no other one leads."""
+    LEADING = "leading"
+    """That leadership is lost, or is to be given away."""
+    RESIGNING = "resigning"
+    """The answer to giving it away. It writes nothing, and has not stopped leading."""
+    HANDING_OVER = "handing over"
+    """That another one leads; then, or when none does in time, it has stopped leading."""
+
+
+class Candidacy:
+    """The candidacy of one process. Durations are seconds, ``now`` is its monotonic clock."""
+
+    def __init__(self, member: Member, *, ttl_s: float) -> None:
+        self.member = member
+        self.standing = Standing.OUTSIDE
+        self.term = 0  # that it leads, or leaves; 0: none
+        self.members: tuple[Member, ...] = ()
+        self._asked_ttl_s = ttl_s
+        self._lease: Lease | None = None
+        self._lease_until = -math.inf  # it lives until then for sure
+        self._enrolled_at: int | None = None  # the revision since when it is a member
+        self._leader: Leader | None = None  # as etcd said last, this one or another
+        self._leaders_seen = 0  # by this process
+        self.revision = 0  # when it said so
+        self._is_stale = False  # etcd has not said anything for as long as a lease
+        self._given_up = 0  # the latest term that this one led, and will not again
+        self._leave_by = math.inf  # end of a hand-over
+        self._under_way: dict[Call, int] = {}  # with the leases that they are about
+        self._not_before: dict[Call, float] = {}
+        self._retry_s: dict[Call, float] = {}
+        self._trouble: dict[Call, str] = {}  # why a call failed, until one of its kind does not
+        self._why_not = "it has just begun to ask"
+        self._wish = ""  # why it is to step down
+        self._told: tuple[Leader | None, str] = (None, self._why_not)
+        self._effects: list[do.Effect] = []
+
+    @property
+    def ttl_s(self) -> float:
+        """How long a lease lasts: as granted, or as asked for while there is none."""
+        return self._asked_ttl_s if self._lease is None else self._lease.ttl_s
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads and can be asked, as far as is known."""
+        leader = self._leader
+        if leader is None or not leader.address or self._is_stale:
+            return None
+        if leader.member.member_id == self.member.member_id:
+            return leader if self.standing is Standing.LEADING else None
+        # One of an earlier process here answers no more: a client that asks there asks this one.
+        return None if leader.address == self.member.address else leader
+
+    @property
+    def reason(self) -> str:
+        """Why none leads, as far as is known; empty: one does."""
+        if self.leader is not None:
+            return ""
+        if self._trouble:
+            return f"etcd does not do what it is asked for: {next(iter(self._trouble.values()))}"
+        if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
+            return f"{self.member.address} gave leadership away, and none has taken it yet"
+        is_known = self._leader is not None and not self._is_stale
+        if is_known and self._leader is not None and self._leader.member != self.member:
+            where = self._leader.address or "at an unknown address"
+            return f"the one that led before, {where}, has a lease that is not over yet"
+        return self._why_not
+
+    @property
+    def is_successor(self) -> bool:
+        """Whether the one that leads follows another leadership that this process saw."""
+        return self._leaders_seen > 1
+
+    def is_leading(self, *, now: float) -> bool:
+        """Return whether this one leads, as far as it can know."""
+        return self.standing is Standing.LEADING and now < self._lease_until
+
+    def handle(self, event: do.Event, *, now: float) -> list[do.Effect]:
+        """Take one event in."""
+        if self._lease is not None and now >= self._lease_until:
+            self._is_stale = True  # unless this event says otherwise
+        self._take(event, now)
+        self._check_lease(now)
+        self._review(now)
+        self._ask(now)
+        if (told := (self.leader, self.reason)) != self._told:
+            self._told = told
+            self._effects.append(do.Tell(*told))
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Return when ``DeadlineReached`` is due."""
+        due = [at for at, call, *_ in self._wanted() if call not in self._under_way]
+        if self._lease is not None:
+            due.append(self._lease_until)
+        at = min([*due, self._leave_by])
+        return at if at < math.inf else None
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events."""
+        assert (self.standing is Standing.OUTSIDE) == (self._lease is None), "a lease for a member"
+        has_term = self.standing in (Standing.LEADING, Standing.RESIGNING)
+        assert has_term == (self.term > 0), "a term while it leads"
+        assert self.term == 0 or self.term > self._given_up, "no term is led twice"
+        leaves = self.standing in (Standing.RESIGNING, Standing.HANDING_OVER)
+        assert leaves == (self._leave_by < math.inf), "a hand-over ends"
+        if has_term:
+            assert self._leader is not None, "it knows itself"
+            assert self._leader.term == self.term, "it leads what etcd says"
+
+    # What happens.
+
+    def _take(self, event: do.Event, now: float) -> None:
+        match event:
+            case do.LeaseKept():
+                self._on_kept(event)
+            case do.ClusterSeen():
+                self._on_seen(event)
+            case do.LeaseGranted():
+                self._on_granted(event)
+            case do.Answered():
+                self._on_answered(event, now)
+            case do.Revoked():
+                self._answered(Call.REVOKE, event.lease_id)
+                if self._leader is not None and self._leader.lease_id == event.lease_id:
+                    self._see(None, self.revision)
+            case do.CallFailed():
+                self._on_failed(event, now)
+            case do.WriteRefused():
+                if event.term == self.term:
+                    self._stop(None, "etcd refused a write: another one may lead by now")
+            case do.StepDownAsked():
+                self._on_step_down(event, now)
+            case do.DeadlineReached():
+                pass
+            case _:
+                assert_never(event)
+
+    def _on_granted(self, event: do.LeaseGranted) -> None:
+        self._answered(Call.GRANT, 0)
+        if self._lease is not None:  # it is told again
+            return
+        self._lease = event.lease
+        self.standing = Standing.FOLLOWING
+        self._keep(event.asked_at, event.lease.ttl_s)
+
+    def _on_answered(self, event: do.Answered, now: float) -> None:
+        is_current = self._under_way.get(event.call) == event.lease_id
+        if is_current and event.call is Call.ENROL:
+            self._enrolled_at = event.revision
+        self._answered(event.call, event.lease_id)
+        self._see(event.leader, event.revision)
+        if event.call is Call.CAMPAIGN and self._leader is None:  # that one is gone already
+            self._not_before[Call.CAMPAIGN] = now + RETRY_FIRST_S
+
+    def _on_seen(self, event: do.ClusterSeen) -> None:
+        self.members = event.members
+        is_missing = self.member not in event.members
+        if self._enrolled_at is not None and event.revision >= self._enrolled_at and is_missing:
+            # An earlier enrolment arrived later, and was undone with its lease.
+            self._enrolled_at = None
+        self._see(event.leader, event.revision)
+
+    def _on_kept(self, event: do.LeaseKept) -> None:
+        if self._lease is None or event.lease_id != self._lease.lease_id:
+            return
+        self._answered(Call.KEEP_ALIVE, event.lease_id)
+        if event.ttl_s > 0.0:
+            self._keep(event.asked_at, event.ttl_s)
+            self._is_stale = False
+        else:
+            self._end_lease("its lease had ended in etcd", is_revoked=False)
+
+    def _keep(self, asked_at: float, ttl_s: float) -> None:
+        self._lease_until = max(self._lease_until, asked_at + ttl_s)
+        self._not_before[Call.KEEP_ALIVE] = asked_at + ttl_s / KEEPS_PER_LEASE
+
+    def _on_failed(self, event: do.CallFailed, now: float) -> None:
+        if self._under_way.get(event.call) != event.lease_id:
+            return  # of a lease that was given up
+        del self._under_way[event.call]
+        delay_s = self._retry_s.get(event.call, RETRY_FIRST_S)
+        self._retry_s[event.call] = min(2 * delay_s, RETRY_MAX_S)
+        self._not_before[event.call] = now + delay_s
+        if event.call is not Call.REVOKE:  # that is not needed for anything
+            self._trouble.setdefault(event.call, event.reason)
+        if event.call in (Call.ENROL, Call.CAMPAIGN, Call.RESIGN):
+            self._not_before[Call.KEEP_ALIVE] = now  # perhaps because the lease has ended
+
+    def _answered(self, call: Call, lease_id: int) -> None:
+        if self._under_way.get(call) == lease_id:
+            del self._under_way[call]
+            self._retry_s.pop(call, None)
+            self._not_before.pop(call, None)
+            self._trouble.pop(call, None)
+
+    def _see(self, leader: Leader | None, revision: int) -> None:
+        """Take in who led at a revision, unless more is known."""
+        if revision < self.revision:
+            return
+        if leader is not None:
+            self._trouble.pop(Call.CAMPAIGN, None)
+        elif self._leader is not None:
+            self._why_not = f"{self._leader.address} has stopped leading"
+        self._leaders_seen += leader not in (None, self._leader)
+        self._leader, self.revision, self._is_stale = leader, revision, False
+
+    def _on_step_down(self, event: do.StepDownAsked, now: float) -> None:
+        others = [each for each in self.members if each.member_id != self.member.member_id]
+        if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
+            return  # asked for again
+        if self.standing is not Standing.LEADING or now >= self._lease_until:
+            self._effects.append(do.RefuseStepDown("it does not lead"))
+        elif not others:
+            self._effects.append(do.RefuseStepDown("there is no other one that could"))
+        elif trouble := self._trouble.get(Call.KEEP_ALIVE):
+            self._effects.append(do.RefuseStepDown(f"etcd does not answer now: {trouble}"))
+        else:
+            self.standing, self._wish = Standing.RESIGNING, event.reason
+            self._leave_by = now + self.ttl_s
+
+    # What follows.
+
+    def _check_lease(self, now: float) -> None:
+        if self._lease is not None and now >= self._lease_until:
+            why = self._trouble.get(Call.KEEP_ALIVE, "this process stood still")
+            lasted = f"its lease of {self.ttl_s:g} s in etcd could not be kept alive"
+            leader = self.leader
+            other = leader if leader is not None and leader.member != self.member else None
+            self._end_lease(f"{lasted}: {why}", is_revoked=True, leader=other)
+
+    def _review(self, now: float) -> None:
+        """Do what follows from who leads."""
+        leader = self._leader
+        is_ours = leader is not None and self._is_ours(leader)
+        match self.standing:
+            case Standing.LEADING | Standing.RESIGNING if (
+                leader is None or not is_ours or leader.term != self.term
+            ):
+                self._lost(leader, now)
+            case Standing.RESIGNING if now >= self._leave_by:
+                self._stop(None, "the hand-over was not answered in time")
+            case Standing.FOLLOWING if leader is not None and is_ours:
+                self._lead(leader)
+            case Standing.FOLLOWING if leader is not None and self._has_lease(leader):
+                self._stop(None, "it had not given its leadership away, as it seemed")
+            case Standing.HANDING_OVER:
+                self._hand_over(leader, now)
+
+    def _is_ours(self, leader: Leader) -> bool:
+        return self._has_lease(leader) and leader.term > self._given_up
+
+    def _has_lease(self, leader: Leader) -> bool:
+        return self._lease is not None and leader.lease_id == self._lease.lease_id
+
+    def _lead(self, leader: Leader) -> None:
+        self.standing, self.term = Standing.LEADING, leader.term
+        self._effects.append(do.Lead(leader.term, "it won the campaign"))
+
+    def _lost(self, leader: Leader | None, now: float) -> None:
+        """Take in that etcd says that this one does not lead any more."""
+        if self.standing is Standing.RESIGNING:
+            self._given_up, self.term = self.term, 0
+            self.standing = Standing.HANDING_OVER
+            self._hand_over(leader, now)
+        elif leader is None or self._has_lease(leader):  # by a campaign that arrived once more
+            self._stop(None, "its leadership had ended in etcd")
+        else:
+            self._stop(self.leader, f"{leader.address} leads, in term {leader.term}")
+
+    def _hand_over(self, leader: Leader | None, now: float) -> None:
+        if leader is not None and self._is_ours(leader):
+            # An earlier campaign, which seemed to be lost, has arrived: that is given back too.
+            self.standing, self.term = Standing.RESIGNING, leader.term
+        elif self.leader is not None:
+            self._leave(self.leader, f"{self.leader.address} took it")
+        elif now >= self._leave_by:
+            self._leave(None, "none took it in time")
+
+    def _leave(self, leader: Leader | None, outcome: str) -> None:
+        self.standing, self._leave_by = Standing.FOLLOWING, math.inf
+        reason = f"it gave leadership away ({self._wish}), and {outcome}"
+        self._why_not = reason
+        self._effects.append(do.StopLeading(leader, reason))
+
+    def _stop(self, leader: Leader | None, reason: str) -> None:
+        """Lead no more, by no will of its own."""
+        self._end_lease(reason, is_revoked=True, leader=leader)
+
+    def _end_lease(self, reason: str, *, is_revoked: bool, leader: Leader | None = None) -> None:
+        """Begin anew: end the lease, and what this one leads by it."""
+        assert self._lease is not None, "it had one"
+        if self.standing is not Standing.FOLLOWING:
+            self._effects.append(do.StopLeading(leader, reason))
+        if is_revoked and Call.REVOKE not in self._under_way:
+            self._start(Call.REVOKE, do.Revoke(self._lease.lease_id), self._lease.lease_id)
+        self._given_up = max(self._given_up, self.term)
+        self.standing, self.term, self._leave_by = Standing.OUTSIDE, 0, math.inf
+        self._lease, self._lease_until, self._enrolled_at = None, -math.inf, None
+        self._why_not = reason
+        for call in (Call.KEEP_ALIVE, Call.ENROL, Call.CAMPAIGN, Call.RESIGN):
+            self._under_way.pop(call, None)
+            self._not_before.pop(call, None)
+            self._retry_s.pop(call, None)
+            self._trouble.pop(call, None)
+
+    # What is asked of etcd.
+
+    def _ask(self, now: float) -> None:
+        for at, call, effect, lease_id in list(self._wanted()):
+            if call not in self._under_way and now >= at:
+                self._start(call, effect, lease_id)
+
+    def _start(self, call: Call, effect: do.Effect, lease_id: int) -> None:
+        self._under_way[call] = lease_id
+        self._effects.append(effect)
+
+    def _wanted(self) -> Iterator[tuple[float, Call, do.Effect, int]]:
+        """Yield what is to be asked, from when on, about which lease."""
+        for call, effect, lease_id in self._wishes():
+            yield self._not_before.get(call, -math.inf), call, effect, lease_id
+
+    def _wishes(self) -> Iterator[tuple[Call, do.Effect, int]]:
+        lease_id = 0 if self._lease is None else self._lease.lease_id
+        if self._lease is None:
+            yield Call.GRANT, do.Grant(self._asked_ttl_s), 0
+        else:
+            yield Call.KEEP_ALIVE, do.KeepAlive(lease_id), lease_id
+            if self._enrolled_at is None:
+                yield Call.ENROL, do.Enrol(lease_id), lease_id
+        if self.standing is Standing.FOLLOWING and self._leader is None and self.revision:
+            yield Call.CAMPAIGN, do.Campaign(lease_id), lease_id
+        if self.standing is Standing.RESIGNING:
+            yield Call.RESIGN, do.Resign(lease_id, self.term), lease_id
+        if (left := self._left_behind()) is not None:
+            yield Call.REVOKE, do.Revoke(left), left
+
+    def _left_behind(self) -> int | None:
+        """Return the lease by which this process still seems to lead, though it gave that up."""
+        leader = self._leader
+        if leader is None or leader.member != self.member:
+            return None
+        return None if self._has_lease(leader) else leader.lease_id

@@ -1,0 +1,129 @@
+"""Shell. What a coordinator answers while it does not lead: who does, once one does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from typing import Any
+
+import structlog
+
+from drumbeat.access.token import Token
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
+from drumbeat.coordinator.cluster.election import Election
+from drumbeat.coordinator.cluster.following import following
+from drumbeat.coordinator.errors import CoordinatorError, NotLeader
+from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import Etcd, KeyValue
+from drumbeat.coordinator.shell.transport.methods import Calls, Context
+from drumbeat.mapping import LOST_TERM_KEY
+
+log = structlog.get_logger()
+
+# Beyond the time within which a leader that died is replaced.
+HOLD_BEYOND_S = 1.0
+
+
+class Follower:
+    """Holds calls while no leader is known, and tells callers where it is.
+
+    ``has_term`` says whether this coordinator serves calls itself by now. A call that is held
+    counts among those of its caller, as any other.
+    """
+
+    def __init__(
+        self, etcd: Etcd, keys: Keys, election: Election, has_term: Callable[[], bool]
+    ) -> None:
+        self._etcd, self._keys, self._election = etcd, keys, election
+        self._has_term = has_term
+        self._settled = asyncio.Event()  # set unless this one leads and its term has yet to begin
+        self._settled.set()
+        self._held = Calls()
+        self._tokens: TokenTable | None = None  # None: they are not known yet
+
+    def begins(self) -> None:
+        """Let calls wait for the term that this coordinator is about to serve."""
+        self._settled.clear()
+
+    def settled(self) -> None:
+        """Let those calls go on: the term has begun, or will not."""
+        self._settled.set()
+
+    def end(self, error: CoordinatorError) -> None:
+        """Let no call wait any more."""
+        self._held.end(error)
+
+    def verify(self, token: Token) -> Caller:
+        """Return who calls with a token, as far as is known here. Raises ``Unauthenticated``."""
+        if self._tokens is None:
+            raise self._refusal("its tokens are not known yet")
+        # When it expires is for the leader to say: this one does not know its clock.
+        return self._tokens.verify(token, now=float("-inf"))
+
+    def kept_token(self, token_id: str) -> KeptToken | None:
+        """Return what is known here of a token. Raises ``NotLeader`` if none is known yet."""
+        if self._tokens is None:
+            raise self._refusal("its tokens are not known yet")
+        return self._tokens.tokens.get(token_id)
+
+    async def wait_for_term(self, context: Context) -> None:
+        """Return if this coordinator serves calls by now; else raise ``NotLeader``.
+
+        That takes no longer than a leader that died is replaced, and waits for nothing if a
+        leader is known that the caller has not lost.
+        """
+        lost = _lost_term(context)
+        within_s = self._election.ttl_s + HOLD_BEYOND_S
+        with self._held.held(), suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self._has_term():
+                    leader = await self._election.wait_for_leader(lost, within_s)
+                    if leader is None:
+                        break
+                    if leader.member != self._election.member:
+                        raise self._refusal()
+                    await self._settled.wait()
+                else:
+                    return
+        raise self._refusal()
+
+    async def follow_tokens(self, revoked: Callable[[str], object]) -> None:
+        """Keep up with the tokens of the journal; ``revoked`` is told of each that is revoked."""
+        async with aclosing(following(self._etcd, *self._keys.tokens, is_quiet=True)) as readings:
+            async for pairs, _ in readings:
+                before, table = self._tokens, TokenTable()
+                for pair in pairs.values():
+                    if (token := _token(self._keys, pair)) is not None:
+                        table.put(token.token_id, token)
+                self._tokens = table
+                for token_id in table.tokens:
+                    is_new = before is None or not before.is_revoked(token_id)
+                    if is_new and table.is_revoked(token_id):
+                        revoked(token_id)
+
+    def _refusal(self, reason: str = "") -> NotLeader:
+        leader = self._election.leader
+        is_other = leader is not None and leader.member != self._election.member
+        address = leader.address if leader is not None and is_other else ""
+        return NotLeader(address, reason or self._election.reason or "one is about to lead")
+
+
+def _token(keys: Keys, pair: KeyValue) -> KeptToken | None:
+    """Return a token, or nothing if it lets no caller in because it cannot be read."""
+    try:
+        sealed = layout.unseal(pair.value).check(keys.name(pair.key))
+        token: KeptToken | None = layout.opened(sealed, KeptToken)
+    except layout.Unreadable as error:
+        log.warning("a token in etcd cannot be read", key=pair.key, reason=str(error))
+        token = None
+    return token
+
+
+def _lost_term(context: Any) -> int:
+    """Return the term that a caller has lost, 0 if it says none that can be read."""
+    value = dict(context.invocation_metadata() or ()).get(LOST_TERM_KEY, "")
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value[:20]) if is_number else 0

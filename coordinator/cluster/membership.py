@@ -1,0 +1,220 @@
+"""Shell. One coordinator's part in a cluster: a term whenever it leads, and following between."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+import structlog
+
+from drumbeat.coordinator.cluster.election import Election
+from drumbeat.coordinator.cluster.follower import Follower
+from drumbeat.coordinator.cluster.model import Leader, Member
+from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
+from drumbeat.coordinator.cluster.term import Term
+from drumbeat.coordinator.errors import (
+    CannotStepDown,
+    CoordinatorError,
+    JournalOutage,
+    LostLeadership,
+    NotLeader,
+)
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import Etcd
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.outage import Outage
+from drumbeat.coordinator.shell.server import Server, crash_if_failed
+
+log = structlog.get_logger()
+
+# Agents whose connections broke come back within less, if they can, and are given up after 0.5 s.
+DESERTED_S = 0.25
+
+
+class Membership:
+    """A ``Cluster``. ``journal_of`` a term is what is written in it."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keys: Keys,
+        member: Member,
+        server: Server,
+        *,
+        ttl_s: float,
+        journal_of: Callable[[int], Journal],
+    ) -> None:
+        self.member = member
+        # What is done as each term has begun; it ends with the term, if it has not by then.
+        self.on_term: Callable[[Term], Coroutine[Any, Any, None]] | None = None
+        self._server, self._journal_of = server, journal_of
+        self._election = Election(
+            etcd, keys, member, ttl_s=ttl_s, on_lead=self._lead, on_stop=self._stop
+        )
+        self.follower = Follower(etcd, keys, self._election, lambda: server.term is not None)
+        self._authority: SharedAuthority | None = None
+        self._beginning: asyncio.Task[None] | None = None
+        self._first_work: asyncio.Task[None] | None = None
+        self._tasks = set[asyncio.Task[Any]]()
+        self._deserted: asyncio.TimerHandle | None = None  # until agents are believed to be away
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All that are there, ordered by address."""
+        return self._election.members or (self.member,)
+
+    @property
+    def leader(self) -> Leader | None:
+        """Which of them leads, as far as is known."""
+        return self._election.leader
+
+    @property
+    def reason(self) -> str:
+        """Why none leads, or is about to decide; empty: one does."""
+        if self._beginning is not None and self._election.is_leading:
+            return "the one that leads reads the journal"
+        return self._election.reason
+
+    def note_terms(self, seen: Callable[[int], object]) -> None:
+        """Have each term told in which a coordinator leads."""
+        self._election.on_term = seen
+
+    def share(self, authority: SharedAuthority) -> None:
+        """Keep up with the authority of the cluster; call it before ``start``."""
+
+        def replaced(keys: list[str]) -> None:
+            self._start(asyncio.to_thread(self._server.authorities_changed, keys), "authority")
+
+        authority.on_replaced = replaced
+        authority.term = lambda: 0 if self._server.term is None else self._server.term.number
+        self._authority = authority
+
+    def start(self) -> None:
+        """Take part from now on."""
+        if self._authority is not None:
+            self._start(self._authority.follow(), "authority")
+        self._start(self.follower.follow_tokens(self._server.revoked), "tokens")
+        self._start(self._election.run(), "election")
+
+    async def wait_for_members(self, known: Collection[Member]) -> None:
+        """Return once one is there that is not among those known."""
+        await self._election.wait_for_members(known)
+
+    async def step_down(self, reason: str) -> Leader:
+        """Have another one lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""
+        if (term := self._server.term) is None:
+            leader = self.leader
+            is_other = leader is not None and leader.member != self.member
+            raise NotLeader(leader.address if leader and is_other else "", self.reason)
+        if len(self.members) < 2:  # without a pause for what is decided
+            raise CannotStepDown("there is no other one that could")
+        try:
+            async with term.driver.paused(self._election.ttl_s):
+                return await self._election.step_down(reason)
+        except TimeoutError:
+            raise CannotStepDown(term.driver.outage or "the journal does not answer") from None
+
+    def _look_for_agents(self) -> None:
+        """Have another one lead if no agent can reach this one; they would all be given up here."""
+        if self._server.term is not None and self._server.term.driver.registry.is_deserted:
+            if self._deserted is None:
+                loop = asyncio.get_running_loop()
+                self._deserted = loop.call_later(DESERTED_S, self._is_deserted)
+        else:
+            self._forget_desertion()
+
+    def _forget_desertion(self) -> None:
+        if self._deserted is not None:
+            self._deserted.cancel()
+            self._deserted = None
+
+    def _is_deserted(self) -> None:
+        self._deserted = None
+        if len(self.members) > 1:
+            self._start(self._give_way(), "hand-over")
+
+    async def _give_way(self) -> None:
+        try:
+            await self.step_down("all agents have lost it at once")
+        except CoordinatorError as error:
+            log.warning("leadership", message="all agents are lost", reason=str(error))
+
+    async def leave(self) -> None:
+        """Take part no more, and let others lead at once. Call it when nothing is served."""
+        self._forget_desertion()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if (term := self._server.follow(NotLeader("", "it stops"))) is not None:
+            await term.ended()
+        await self._election.close()
+
+    def _lead(self, term: int) -> None:
+        self.follower.begins()
+        self._beginning = self._start(self._begin(term), "term")
+
+    def _stop(self, error: NotLeader) -> None:
+        for task in (self._beginning, self._first_work):
+            if task is not None:
+                task.cancel()
+        self._beginning = self._first_work = None
+        self._forget_desertion()
+        if (term := self._server.follow(error)) is not None:
+            self._start(_end(term), "end of a term")
+            self._start(self._server.tell_health(), "health")
+        self.follower.settled()
+
+    async def _begin(self, number: int) -> None:
+        """Go on from the journal, as soon as etcd answers."""
+        outage: Outage | None = None
+        while True:
+            try:
+                journal, is_successor = self._journal_of(number), self._election.is_successor
+                term = await self._server.restored(journal, is_successor=is_successor)
+                break
+            except LostLeadership:
+                self._election.refused(number)
+                return
+            except JournalOutage as error:
+                outage = outage or Outage(now=time.monotonic())
+                _note(outage, error)
+            await asyncio.sleep(outage.next_retry_s())
+        self._beginning = None
+        self._server.lead(term, lambda owner: self._ended(number, owner))
+        self.follower.settled()
+        term.driver.on_turn = self._look_for_agents
+        if self.on_term is not None:
+            self._first_work = self._start(self.on_term(term), "first work of a term")
+        await self._server.tell_health()
+
+    def _ended(self, number: int, owner: asyncio.Task[None]) -> None:
+        """Take in that a term ended by itself."""
+        if not owner.cancelled() and isinstance(owner.exception(), LostLeadership):
+            self._election.refused(number)
+        else:
+            crash_if_failed(owner)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(crash_if_failed)
+        return task
+
+
+async def _end(term: Term) -> None:
+    """Wait for the end of a term, and free its runs before another one reads them again."""
+    await term.ended()
+    await term.services.calls.ended()
+    del term
+    gc.collect()  # they refer to each other
+
+
+def _note(outage: Outage, error: JournalOutage) -> None:
+    if outage.failed(str(error), now=time.monotonic()):
+        told = "nothing is decided until the journal can be read"
+        log.error(told, reason=str(error), advice=error.hint)

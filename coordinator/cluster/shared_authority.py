@@ -1,0 +1,139 @@
+"""Shell. The certificate authority that all coordinators of a cluster have, in etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from drumbeat.access.files import PEM_BYTES_MAX
+from drumbeat.coordinator import errors
+from drumbeat.coordinator.access.authority import Issuer, OwnAuthority, read_issuer
+from drumbeat.coordinator.access.server_identity import time_of_day
+from drumbeat.coordinator.cluster.following import following
+from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.model import (
+    Etcd,
+    Get,
+    IsCreated,
+    IsModified,
+    KeyValue,
+    Put,
+    Transaction,
+)
+
+log = structlog.get_logger()
+
+# How long the replacement waits for etcd, be it slow.
+REPLACE_TIMEOUT_S = 10.0
+
+
+class SharedAuthority(OwnAuthority):
+    """The authority in etcd. Made with ``open``; kept up with those of others by ``follow``.
+
+    ``rotate`` and ``retire`` must not be called on the loop that opened it: they wait for it.
+    """
+
+    def __init__(
+        self, etcd: Etcd, keys: Keys, kept: tuple[Issuer, int], clock: Callable[[], datetime]
+    ) -> None:
+        super().__init__(kept[0], clock)
+        self._etcd, self._where, self._kept = etcd, keys, kept
+        self._loop = asyncio.get_running_loop()
+        # The term in which this coordinator leads, 0 if it does not: who does may replace it.
+        self.term: Callable[[], int] = lambda: 0
+        # Called on the loop with the keys that are served from now on, be it twice.
+        self.on_replaced: Callable[[list[str]], object] = lambda _keys: None
+
+    @classmethod
+    async def open(
+        cls,
+        etcd: Etcd,
+        keys: Keys,
+        directory: Path,
+        clock: Callable[[], datetime] = time_of_day,
+    ) -> SharedAuthority:
+        """Read the authority. The first coordinator brings its own, or makes one.
+
+        Its own is that of its state directory, from when it kept its journal there. Raises
+        ``CommandFailed``.
+        """
+        reading = await etcd.read(keys.authority, "")
+        found = next(iter(reading.found), None)
+        if found is None:
+            issuer = read_issuer(directory) or Issuer.new(now=clock())
+            put, get = Put(keys.authority, issuer.content()), Get(keys.authority)
+            absent = IsCreated(keys.authority, 0)
+            outcome = await etcd.commit(Transaction((absent,), (put,), (get,)))
+            if outcome.is_done:
+                log.info("certificate authority made", key=keys.authority)
+                return cls(etcd, keys, (issuer, outcome.revision), clock)
+            found = outcome.found[0][0]
+        try:
+            return cls(etcd, keys, (_parsed(found), found.mod_revision), clock)
+        except ValueError as error:
+            text = f"the certificate authority in etcd, {keys.authority}: {error}"
+            raise errors.AuthorityUnusable(text, _HINT) from error
+
+    async def follow(self) -> None:
+        """Serve what is in etcd, until cancelled; what cannot be used changes nothing."""
+        async with aclosing(
+            following(self._etcd, self._where.authority, "", is_quiet=True)
+        ) as seen:
+            async for pairs, _ in seen:
+                try:
+                    self._take(pairs.get(self._where.authority))
+                except ValueError as error:
+                    text = f"the certificate authority in etcd, {self._where.authority}: {error}"
+                    self._complain(errors.AuthorityUnusable(text, _HINT))
+
+    def _take(self, found: KeyValue | None) -> None:
+        if found is None:
+            raise ValueError("it is gone")
+        issuer, revision = self._kept
+        if found.mod_revision <= revision:
+            return
+        if found.value != issuer.content():
+            issuer = _parsed(found)
+            self._serve(issuer)
+        self._kept = issuer, found.mod_revision
+        self.on_replaced(issuer.keys())
+
+    def _replace(self, before: Issuer, issuer: Issuer) -> None:
+        put = asyncio.run_coroutine_threadsafe(self._put(before, issuer.content()), self._loop)
+        put.result()
+
+    async def _put(self, before: Issuer, content: bytes) -> None:
+        (kept, revision), key, term = self._kept, self._where.authority, self.term()
+        if not term:
+            raise errors.NotLeader("", "who does replaces the authority")
+        if kept.content() != before.content():
+            raise errors.Unavailable(_REPLACED)
+        conditions = (IsCreated(self._where.leader, term), IsModified(key, revision))
+        transaction = Transaction(conditions, (Put(key, content), Get(key)))
+        try:
+            async with asyncio.timeout(REPLACE_TIMEOUT_S):
+                outcome = await self._etcd.commit(transaction)
+        except (errors.JournalOutage, TimeoutError) as error:
+            raise errors.Unavailable(_UNKNOWN) from error
+        if not outcome.is_done:
+            raise errors.Unavailable(_REPLACED)
+        self._take(outcome.found[0][0])
+
+
+_REPLACED = "it does not lead any more, or the authority was just replaced; see what is served"
+_UNKNOWN = "etcd did not answer; what is served tells whether the authority was replaced"
+_HINT = (
+    "bring it back as it was; if it is lost, delete the key while no coordinator runs: then there "
+    "is another authority, and machines join with new tokens"
+)
+
+
+def _parsed(found: KeyValue) -> Issuer:
+    if len(found.value) > PEM_BYTES_MAX:
+        raise ValueError(f"it has more than {PEM_BYTES_MAX} bytes")
+    return Issuer.parse(found.value)

@@ -1,0 +1,97 @@
+"""Shell. One term: the time in which a coordinator leads, with all that is served in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.api.control_service import ControlService
+from drumbeat.coordinator.api.query_service import Links, QueryService
+from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.sessions import Sessions
+from drumbeat.coordinator.shell.transport.interceptor import caller_of
+from drumbeat.coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, Context, Services
+
+
+class Term:
+    """A driver that is restored, and what can be asked of it."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        identity: ServerIdentity | None,
+        audit: Audit,
+        links: Links | None = None,
+    ) -> None:
+        self.driver, self.number = driver, driver.journal.term
+        self.control = ControlService(driver, identity, audit, caller_of)
+        self.queries = QueryService(driver, caller_of, links)
+        self.services = Services(self._served(), driver.limits)
+        self._owner: asyncio.Task[None] | None = None
+        if identity is not None and len(identity.keys) > 1:
+            driver.announce(identity.keys)
+
+    def run(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
+        """Begin to decide; ``on_end`` is told if that ends by itself."""
+        self._owner = asyncio.create_task(self.driver.run(), name="driver")
+        self._owner.add_done_callback(on_end)
+
+    def stop(self, error: CoordinatorError) -> None:
+        """Decide and tell nothing any more, and end all calls with an error.
+
+        What is being written may be durable all the same; no one is told of it.
+        """
+        self.driver.stop(error)
+        self.services.calls.end(error)
+        if self._owner is not None:
+            self._owner.cancel()
+
+    async def ended(self) -> None:
+        """Wait until nothing is decided any more, and the journal is given back."""
+        assert self._owner is not None, "it ran"
+        self._owner.cancel()
+        await asyncio.wait({self._owner})  # what it raised was told by ``run``
+
+    def _served(self) -> dict[ServiceDescriptor, object]:
+        sessions = Sessions(self.driver)
+
+        async def report_stacks(request: Any, context: Context) -> Any:
+            return await sessions.report_stacks(request, caller_of(context))
+
+        agents = SimpleNamespace(
+            OpenSession=_stream(sessions.open),
+            ReportFailures=_stream(sessions.report),
+            ReportStacks=report_stacks,
+            ReportLogs=_stream(sessions.report_logs),
+        )
+        return {AGENT: agents, QUERY: self.queries, CONTROL: self.control}
+
+
+def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def handle(_: object, context: Context) -> None:
+        await hold(_Requests(context), context.write, caller_of(context))
+
+    return handle
+
+
+class _Requests:
+    """What a caller says. An object and not a generator: one that is left is no task's to close."""
+
+    def __init__(self, context: Context) -> None:
+        self._read = context.read
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> Any:
+        if (message := await self._read()) is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return message

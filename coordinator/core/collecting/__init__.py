@@ -1,0 +1,1 @@
+"""What the core asks agents for, and gathers: stacks and output."""

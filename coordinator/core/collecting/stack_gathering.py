@@ -1,0 +1,106 @@
+"""Pure. One question for the stacks of a round's workers: who is asked, and who has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+
+ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # of one question; stacks that come then are left out
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """One agent of the round; ``ranks`` of its workers that are asked for, by local rank."""
+
+    incarnation: str
+    name: str
+    host: str
+    ranks: Mapping[int, int]
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What is known of one worker: its stacks, or why there are none."""
+
+    local_rank: int
+    rank: int = 0
+    pid: int = 0
+    stacks: str = ""
+    problem: str = ""
+    # Only in evidence of a hang.
+    progress: WorkerProgress | None = None
+    source_line: str = ""
+    is_stopped: bool = False
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What one agent has said, or what is said in its place."""
+
+    agent: Asked
+    workers: tuple[Found, ...]
+    is_reached: bool = True  # it answered, or is connected and can't
+
+
+@dataclass(slots=True)
+class StackGathering:
+    """Each agent is answered for once. ``waiting`` are those that have not answered yet."""
+
+    waiting: dict[str, Asked]
+    bytes_max: int = ANSWERS_BYTES_MAX
+    counts_once: bool = False  # equal stacks, of which one text is kept
+    _taken: int = field(default=0, init=False)
+    _counted: set[str] = field(default_factory=set, init=False)
+
+    def answered(self, incarnation: str, found: Iterable[Found]) -> Answer | None:
+        """Take an agent's answer in; ``None`` if it is not waited for.
+
+        Of each worker asked for there is one entry in what is returned, and none of any other.
+        """
+        if (agent := self.waiting.pop(incarnation, None)) is None:
+            return None
+        told = {each.local_rank: each for each in found}
+        none = "its agent said nothing of it"
+        workers = [
+            self._with_room(replace(told.get(at, Found(local_rank=at, problem=none)), rank=rank))
+            for at, rank in agent.ranks.items()
+        ]
+        return Answer(agent=agent, workers=tuple(workers))
+
+    def given_up(self, incarnation: str, why: str, *, is_reached: bool = False) -> Answer | None:
+        """Say why there are no stacks of an agent's workers; ``None`` if it has answered."""
+        agent = self.waiting.get(incarnation)
+        ranks = agent.ranks if agent is not None else ()
+        none = [Found(local_rank=at, problem=why) for at in ranks]
+        answer = self.answered(incarnation, none)
+        return None if answer is None else replace(answer, is_reached=is_reached)
+
+    def _with_room(self, found: Found) -> Found:
+        if self.counts_once and found.stacks in self._counted:
+            return found
+        size = len(found.stacks.encode())
+        if self._taken + size > self.bytes_max:
+            why = f"its stacks were left out: those of the others have {self.bytes_max} bytes"
+            return replace(found, stacks="", problem=why)
+        self._taken += size
+        if self.counts_once:
+            self._counted.add(found.stacks)
+        return found
+
+
+def asked_of(
+    seats: Iterable[tuple[str, str, str, int, int]], ranks: Collection[int]
+) -> dict[str, Asked]:
+    """Return whom to ask for the workers of these ranks, or of all ranks if there are none here.
+
+    A seat is an incarnation, name, host, the rank of its worker 0, and its number of workers.
+    """
+    wanted = frozenset(ranks)
+    found: dict[str, Asked] = {}
+    for incarnation, name, host, first, size in seats:
+        own = {i: first + i for i in range(size) if not wanted or first + i in wanted}
+        if own:
+            found[incarnation] = Asked(incarnation=incarnation, name=name, host=host, ranks=own)
+    return found

@@ -1,0 +1,142 @@
+"""Shell. What ``/metrics`` answers: needs prometheus_client, of the extra ``page``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from drumbeat.command.exposition import Library
+from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, written
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.observe.metrics import declared as the
+from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
+from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
+from drumbeat.coordinator.observe.metrics.runs import RunMetrics
+from drumbeat.coordinator.observe.shared_reading import SharedReading
+from drumbeat.coordinator.shell.driver import Driver
+
+# Runs looked at between two turns of the others: less than 1 ms.
+RUNS_PER_TURN = 8
+# What scrapes may take of the event loop's time together; one answer serves all until then.
+SHARE, FRESH_LEAST_S = 0.05, 0.5
+
+
+class Standing(NamedTuple):
+    """What a coordinator knows of itself, whether it leads or not."""
+
+    term: int = 0
+    members: int = 1
+    certificate_ends: datetime | None = None
+
+
+class Rendered(NamedTuple):
+    """An answer to a scrape."""
+
+    body: bytes
+    content_type: str
+
+
+class Exposition:
+    """Metrics of one coordinator, from its start to its end.
+
+    ``driver`` returns that of the term in which it leads, ``None`` if it does not; ``version`` is
+    its release.
+    """
+
+    def __init__(
+        self,
+        driver: Callable[[], Driver | None],
+        standing: Callable[[], Standing],
+        *,
+        version: str,
+        runs_max: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver, self._standing = driver, standing
+        self._version, self._runs_max = version, runs_max
+        self._library = Library(the.METRICS)
+        for cause in the.DETECTED:
+            self._library.expect(the.DETECTION, cause.lower())
+        for labels in the.REFORMED:
+            self._library.expect(the.REFORMING, *labels)
+        self._lag = LoopLag(lambda lag_s: self._library.observe(the.LOOP_LAG, lag_s))
+        self._recoveries, self._runs = Recoveries(), RunMetrics()
+        self._readings = {
+            is_open: SharedReading[Rendered](clock, SHARE, FRESH_LEAST_S)
+            for is_open in (False, True)
+        }
+
+    def start(self) -> None:
+        """Begin to look at the event loop."""
+        self._lag.start()
+
+    def stop(self) -> None:
+        """End what ``start`` began."""
+        self._lag.stop()
+
+    def follow(self, driver: Driver) -> None:
+        """Count what a term journals. What recovered in an earlier one went on elsewhere."""
+        self._recoveries = Recoveries()
+        driver.on_written = self._written
+
+    def _written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
+        """Take in what a driver has made durable, in one write that took so long."""
+        self._library.observe(the.JOURNAL_WRITES, took_s)
+        for effect in effects:
+            if isinstance(effect, fx.Persist):
+                self._library.observe_all(self._recoveries.saw(effect.run_id, effect.record))
+            elif isinstance(effect, fx.Forget):
+                self._recoveries.forget(effect.run_id)
+
+    async def render(self, *, is_open: bool = False) -> Rendered:
+        """Return all metrics as text, or as OpenMetrics, made after this call or lately."""
+        return await self._readings[is_open].get(lambda _: self._make(is_open=is_open))
+
+    def _make(self, *, is_open: bool) -> Generator[None, None, Rendered]:
+        parts = []
+        for piece in self._pieces(is_open=is_open):
+            parts.append(piece)
+            yield  # the others have their turn
+        return Rendered("".join(parts).encode(), OPENMETRICS if is_open else TEXT)
+
+    def _pieces(self, *, is_open: bool) -> Iterator[str]:
+        """Yield the text piece by piece, each some milliseconds of work; some are empty."""
+        driver, standing = self._driver(), self._standing()
+        for metric, value in self._of_coordinator(driver, standing):
+            labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)
+            yield written(metric, ((each, value) for each in labels), is_open=is_open)
+        if driver is not None:
+            yield from self._of_runs(driver, is_open=is_open)
+        yield from self._library.pieces(is_open=is_open)
+        yield END if is_open else ""
+
+    def _of_coordinator(
+        self, driver: Driver | None, standing: Standing
+    ) -> Iterator[tuple[Metric, float]]:
+        yield BUILD, 1.0
+        yield the.LEADING, float(driver is not None)
+        yield the.TERM, float(standing.term)
+        yield the.MEMBERS, float(standing.members)
+        if standing.certificate_ends is not None:
+            yield the.CERTIFICATE, standing.certificate_ends.timestamp()
+        if driver is None:
+            return
+        yield the.SESSIONS, float(driver.sessions_count)
+        yield the.QUEUED, float(driver.queued.events)
+        yield the.QUEUED_FAILURES, float(driver.queued.failures)
+        yield the.DRAINS, float(len(driver.drains))
+        yield the.JOURNAL_WRITABLE, float(not driver.outage)
+        yield the.JOURNAL_OUTAGE, round(driver.outage_s, 3)
+
+    def _of_runs(self, driver: Driver, *, is_open: bool) -> Iterator[str]:
+        now, states = driver.now(), driver.journal.runs.states
+        epoch_s, core = time.time() - now, driver.registry.runs
+        look = self._runs.look(states.values(), named_max=self._runs_max)
+        for index, state in enumerate(look.states):
+            look.take(state, core.get(state.key), now=now, epoch_s=epoch_s)
+            if index % RUNS_PER_TURN == RUNS_PER_TURN - 1:
+                yield ""
+        for metric in (the.RUNS, *the.OF_RUNS):
+            yield written(metric, look.rows(metric), is_open=is_open)

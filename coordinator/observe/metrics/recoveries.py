@@ -1,0 +1,71 @@
+"""Pure. How long it took to know of failures and to go on after them, from what is journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from drumbeat.command.metrics import Sample
+from drumbeat.coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
+from drumbeat.coordinator.core.run.records import (
+    EndingStarted,
+    Record,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+)
+from drumbeat.coordinator.observe.goodput import SECOND, ProgressNoted, nanoseconds
+from drumbeat.coordinator.observe.metrics.declared import DETECTED, DETECTION, REFORMING
+
+
+class _Reforming(NamedTuple):
+    """A run that has ended a round at an instant, in nanoseconds, and goes on with another."""
+
+    since: int
+    is_seated: bool = False  # the next round has begun
+    is_running: bool = False  # that was told
+
+
+class Recoveries:
+    """Follows the records of all runs. What a coordinator began to recover before is not told."""
+
+    def __init__(self) -> None:
+        self._reforming: dict[str, _Reforming] = {}
+        self._interrupted: dict[str, float] = {}
+
+    def forget(self, key: str) -> None:
+        """Forget a run."""
+        self._reforming.pop(key, None)
+        self._interrupted.pop(key, None)
+
+    def saw(self, key: str, record: Record) -> Iterator[Sample]:
+        """Take in what became durable of a run, and yield what took how long."""
+        match record:
+            case ProgressNoted():
+                yield from self._noted(key, record)
+            case RoundEnded():
+                self.forget(key)
+                self._reforming[key] = _Reforming(nanoseconds(record.at_s))
+            case RoundStarted() if (reforming := self._reforming.get(key)) is not None:
+                self._reforming[key] = reforming._replace(is_seated=True)
+            case EndingStarted() | RunEnded():
+                self.forget(key)
+            case IterationInterrupted():
+                self._interrupted[key] = record.at_s
+            case IterationBegan() if (since := self._interrupted.pop(key, None)) is not None:
+                yield REFORMING, ("in_process", "running"), max(0.0, record.at_s - since)
+
+    def _noted(self, key: str, noted: ProgressNoted) -> Iterator[Sample]:
+        found, marks = noted.found, noted.marks
+        if found is not None and found.since is not None and found.cause in DETECTED:
+            took = nanoseconds(noted.at_s) - found.since
+            yield DETECTION, (found.cause.lower(),), max(0, took) / SECOND
+        reforming = self._reforming.get(key)
+        if reforming is None or not reforming.is_seated:
+            return
+        if marks.running is not None and not reforming.is_running:
+            self._reforming[key] = reforming._replace(is_running=True)
+            yield REFORMING, ("round", "running"), max(0, marks.running - reforming.since) / SECOND
+        if marks.began is not None:
+            del self._reforming[key]
+            yield REFORMING, ("round", "progress"), max(0, marks.began - reforming.since) / SECOND

@@ -1,0 +1,188 @@
+"""Pure. What metrics say of runs, from one look at them to the next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from drumbeat.command.metrics import Metric, Sample
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.goodput import (
+    MEASURED,
+    NONE,
+    SECOND,
+    Ledger,
+    Stretch,
+    nanoseconds,
+)
+from drumbeat.coordinator.observe.metrics import declared as the
+
+# What stands for the id of all runs that have no label of their own; no run has this one.
+OTHERS = "(others)"
+
+# Of workers that tell no heartbeats: how much later than it happened a failure may be known.
+_UNHEARD = 15 * SECOND
+
+_Counted = dict[tuple[str, tuple[str, ...]], float]
+
+
+def settled_until(ledger: Ledger, now_s: float) -> int:
+    """Return until when the account of a run cannot turn out to be another one.
+
+    What follows the last progress may yet be found to be a hang, and what is not journaled is
+    forgotten by a coordinator that restarts: a counter that had it would go back.
+    """
+    marks, now = ledger.marks, max(nanoseconds(now_s), ledger.seen)
+    if ledger.stretch not in MEASURED:
+        return now
+    if marks is None:
+        return ledger.until
+    if ledger.stretch is Stretch.GATHERING or marks.running is marks.progress is None:
+        return now
+    settled = marks.progress
+    if settled is None:
+        settled = max(marks.running or 0, ledger.seen - _UNHEARD)
+    return max(ledger.until, settled)
+
+
+def values(
+    state: RunState, run: IsolatedRun | None, *, now: float, epoch_s: float
+) -> Iterator[Sample]:
+    """Yield what is told of a run at ``now``; ``now + epoch_s`` is since 1970."""
+    ledger, marks = state.goodput, None
+    if run is not None and run.members.meter.number == ledger.number:
+        marks = run.members.meter.marks()
+    for phase in Phase:
+        yield the.PHASE, (phase.lower(),), float(state.phase is phase)
+    current = state.round
+    is_running = current is not None and state.phase is Phase.RUNNING
+    yield the.WORKERS, (), float(current.world_size if current and is_running else 0)
+    yield the.ROUNDS, (), 0.0 if current is None else current.round_id + 1.0
+    yield the.FAILED, (), float(ledger.failures)
+    yield the.RECORDS, (), float(state.failures_count)
+    restarts = {cause.lower(): count for cause, count in ledger.restarts.items()}
+    for cause in the.RESTART_CAUSES:
+        yield the.RESTARTS, (cause,), float(restarts.get(cause, 0))
+    yield from _times(ledger, now)
+    if (ratio := ledger.as_of(now, marks).ratio) is not None:
+        yield the.RATIO, (), round(ratio, 6)
+    step = marks.step if marks is not None else None
+    if (
+        highest := max((s for s in (ledger.reached, step) if s is not None), default=None)
+    ) is not None:
+        yield the.STEP, (), float(highest)
+    if state.phase is Phase.ENDED:
+        return
+    yield (
+        the.STRAGGLERS,
+        (),
+        float(len(state.stragglers if run is None else run.members.stragglers)),
+    )
+    hang = state.current_hang
+    yield the.HANGING, (), 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
+    yield the.AGENTS_MIN, (), float(state.spec.agents_min)
+    yield the.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
+    if marks is not None and marks.progress is not None:
+        yield the.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
+    if run is not None:
+        members = run.members
+        counts = (members.present_count, len(members.suspects), len(members.missed))
+        for presence, count in zip(the.PRESENCES, (*counts, len(run.outside())), strict=True):
+            yield the.AGENTS, (presence,), float(count)
+
+
+def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
+    """Yield what the time went into, as far as that is settled."""
+    settled = ledger.up_to(settled_until(ledger, now))
+    told = {part.lower(): time for part, time in settled.parts.items()}
+    for part in the.PARTS:
+        time = told.get(part, NONE)
+        yield the.TIME, (part,), time.run / SECOND
+        yield the.HOST_TIME, (part,), time.hosts / SECOND
+    causes = {cause.lower(): time.run for cause, time in settled.causes.items()}
+    for cause in the.CAUSES:
+        yield the.LOST, (cause,), causes.get(cause, 0) / SECOND
+
+
+def named(states: Iterable[RunState], most: int) -> list[RunState]:
+    """Choose the runs that have a label of their own: of each id the latest, alive before ended.
+
+    One that is alive keeps it whatever begins later; of those that have ended the latest do.
+    """
+    latest = {state.run_id: state for state in states}  # in order of creation
+    alive = [state for state in latest.values() if state.phase is not Phase.ENDED]
+    ended = [state for state in latest.values() if state.phase is Phase.ENDED]
+    ended.sort(key=lambda state: state.ended_at or 0.0, reverse=True)
+    return [*alive, *ended][:most]
+
+
+class RunMetrics:
+    """Keeps what counters were, so that none goes back.
+
+    The others are told together, and of them what they have spent while they were among the
+    others: their counters go on when a run leaves them or is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._counted: dict[str, _Counted] = {}
+        self._others: _Counted = {}
+
+    def look(self, states: Iterable[RunState], *, named_max: int) -> Look:
+        """Begin to look at all runs that there are."""
+        every = list(states)
+        chosen = {state.key for state in named(every, named_max)}
+        for key in self._counted.keys() - {state.key for state in every}:
+            del self._counted[key]
+        return Look(every, chosen, self._counted, self._others)
+
+
+class Look:
+    """One look at runs, one after the other."""
+
+    def __init__(
+        self,
+        states: list[RunState],
+        named: set[str],
+        counted: dict[str, _Counted],
+        others: _Counted,
+    ) -> None:
+        # Others that have ended spend nothing any more.
+        self.states = [
+            state
+            for state in states
+            if state.key in named or state.phase is not Phase.ENDED or state.key in counted
+        ]
+        self._phases = Counter(state.phase.lower() for state in states)
+        self._named, self._counted, self._others = named, counted, others
+        self._rows: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        self._sums: _Counted = {}
+
+    def take(self, state: RunState, run: IsolatedRun | None, *, now: float, epoch_s: float) -> None:
+        """Look at one run."""
+        before, is_named = self._counted.get(state.key, {}), state.key in self._named
+        counted: _Counted = {}
+        for metric, labels, found in values(state, run, now=now, epoch_s=epoch_s):
+            is_counter, key, value = metric.kind == "counter", (metric.name, labels), found
+            if is_counter:
+                value = counted[key] = max(found, before.get(key, found))
+            if is_named:
+                rows = self._rows.setdefault(metric.name, [])
+                rows.append(((state.run_id, *labels), value))
+            elif is_counter:
+                more = value - before.get(key, value)
+                self._others[key] = self._others.get(key, 0.0) + more
+            elif metric not in the.OF_ONE_RUN:
+                self._sums[key] = self._sums.get(key, 0.0) + value
+        self._counted[state.key] = counted
+        if not is_named and state.phase is Phase.ENDED:
+            del self._counted[state.key]
+
+    def rows(self, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
+        """Return what there is of a metric of runs."""
+        if metric is the.RUNS:
+            return [((phase,), float(self._phases[phase])) for phase in the.PHASES]
+        rows = self._rows.get(metric.name, [])
+        told = self._others if metric.kind == "counter" else self._sums
+        others = ((labels, value) for (name, labels), value in told.items() if name == metric.name)
+        return [*rows, *(((OTHERS, *labels), value) for labels, value in others)]

@@ -1,0 +1,324 @@
+"""Pure. What a journaled decision on a run ends, as spans: rounds, restarts, iterations, the run.
+
+Everything is read from the run's durable state before the decision and from the decision itself,
+so any coordinator that leads tells the same spans, with the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drumbeat.coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationPhase,
+)
+from drumbeat.coordinator.core.model import VerdictCause
+from drumbeat.coordinator.core.run.records import (
+    EndingStarted,
+    Record,
+    RoundEnd,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+)
+from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.times import RoundTimes
+from drumbeat.coordinator.observe.goodput import (
+    FAILURES,
+    Cause,
+    Part,
+    ProgressNoted,
+    Stretch,
+    cut,
+    nanoseconds,
+)
+from drumbeat.coordinator.observe.tracing.failures import bounded, failures_of, moments_of
+from drumbeat.coordinator.observe.tracing.model import Attributes, Link, Moment, Place, Span
+
+# Kinds of traces. A restart has the number of the round that it leads to.
+RUN, ROUND, RESTART = "run", "round", "restart"
+
+_FINE_ENDS = frozenset({RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED})
+_FINE_VERDICTS = frozenset({VerdictCause.SUCCEEDED, VerdictCause.STOPPED})
+_PARTS = {Part.STOPPING: "stopping", Part.WAITING: "waiting", Part.STARTING: "starting"}
+
+
+def spans_of(state: RunState, record: Record) -> list[Span]:
+    """Return the spans that end with a record; ``state`` is that of the run before it."""
+    match record:
+        case ProgressNoted() if state.phase is Phase.RUNNING:
+            times = state.times.noted(record, state.goodput.reached)
+            is_news = state.times.is_starting and times.progressed is not None
+            return list(_restarted(state, times, record)) if is_news else []
+        case RoundStarted():
+            return list(_gathered(state, record))
+        case RoundEnded() | EndingStarted() if state.phase is Phase.RUNNING:
+            return list(_round_over(state, record))
+        case RunEnded():
+            return list(_run_over(state, record))
+        case IterationBegan() | IterationInterrupted() | IterationCompleted():
+            return list(_iterated(state, record))
+    return []
+
+
+def _gathered(state: RunState, record: RoundStarted) -> Iterator[Span]:
+    """Tell what the time before a round went into; its restart is not over yet."""
+    root = Place.of(state, RESTART, record.round_id)
+    yield from _parts(state, root, _gathering_since(state), nanoseconds(record.at_s))
+
+
+def _restarted(
+    state: RunState,
+    times: RoundTimes,
+    record: ProgressNoted | RoundEnded | EndingStarted | RunEnded,
+) -> Iterator[Span]:
+    """Tell of the restart that led to the round: it progresses, or has ended and never did."""
+    current, ledger = state.round, state.goodput
+    assert current is not None, "it runs"
+    assert times.began is not None, "it runs"
+    is_first = times.before is None
+    since = ledger.began if is_first else times.before_ended
+    start = times.began if since is None else since
+    error = ""
+    if (end := times.progressed) is None:
+        end = nanoseconds(record.at_s)
+        why = "" if isinstance(record, ProgressNoted) else _reason(record)
+        error = f"round {current.round_id} ended before it progressed: {why}"
+    root = Place.of(state, RESTART, current.round_id)
+    marks = record.marks if isinstance(record, ProgressNoted) else ledger.marks
+    pieces = cut(Stretch.ROUND, marks, times.began, max(end, times.began), reached=ledger.reached)
+    for part, first, last in pieces:
+        if part in _PARTS:
+            yield _part(state, root, part, first, last, current.round_id)
+    moments: tuple[Moment, ...] = ()
+    if times.before is not None and ledger.cause in FAILURES:
+        moments = failures_of(state.failures, times.before)
+    links = [Link(Place.of(state, ROUND, current.round_id), "leads_to")]
+    if times.before is not None:
+        links.append(Link(Place.of(state, ROUND, times.before), "follows"))
+    yield Span(
+        place=root,
+        name="start" if is_first else "restart",
+        start=start,
+        end=max(end, start),
+        attributes={
+            **_run(state),
+            "drumbeat.round.id": current.round_id,
+            "drumbeat.round.reason": bounded(current.reason),
+            "drumbeat.round.agents": current.group_world_size,
+            "drumbeat.round.world_size": current.world_size,
+            **_lost_for(state),
+            "drumbeat.restart.count": current.restart_count,
+        },
+        error=bounded(error),
+        moments=moments,
+        links=(*links, _to_run(state)),
+    )
+
+
+def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> Iterator[Span]:
+    """Tell of a round that ends, of its start if it never progressed, of what it was about."""
+    current, times, found = state.round, state.times, state.goodput.found
+    if current is None or times.began is None:
+        return  # a coordinator of an earlier version began it
+    over = times.left(record.at_s, state.goodput)
+    if times.progressed is None:
+        yield from _restarted(state, over, record)
+    root, end = Place.of(state, ROUND, current.round_id), nanoseconds(record.at_s)
+    error = bounded(_error(state, record))
+    yield from _last_iteration(state, root, end, error)
+    if found is not None and found.since is not None and found.since < end:
+        yield Span(
+            place=root.child("detecting"),
+            parent=root,
+            name="detecting",
+            start=max(found.since, times.began),
+            end=end,
+            attributes=_in_round(state, current.round_id),
+            error=error,
+        )
+    yield Span(
+        place=root,
+        name="round",
+        start=times.began,
+        end=max(end, times.began),
+        attributes={
+            **_in_round(state, current.round_id),
+            "drumbeat.round.reason": bounded(current.reason),
+            "drumbeat.round.agents": current.group_world_size,
+            "drumbeat.round.world_size": current.world_size,
+            "drumbeat.restart.count": current.restart_count,
+            "drumbeat.round.end": bounded(_reason(record)),
+            **({"error.type": _cause(state, record)} if error else {}),
+            **({"drumbeat.agent.name": found.host} if found is not None and found.host else {}),
+        },
+        error=error,
+        moments=failures_of(state.failures, current.round_id) if error else (),
+        links=(Link(Place.of(state, RESTART, current.round_id), "follows"), _to_run(state)),
+    )
+
+
+def _run_over(state: RunState, record: RunEnded) -> Iterator[Span]:
+    """Tell of a run that ends, and of what it was about."""
+    verdict, ledger, end = record.verdict, state.goodput, nanoseconds(record.at_s)
+    root = Place.of(state, RUN)
+    if state.phase is Phase.RUNNING:
+        yield from _round_over(state, record)
+    elif state.phase is Phase.GATHERING:
+        lost = Place.of(state, RESTART, state.next_round_id)
+        start = min(_gathering_since(state), end)
+        yield from _parts(state, lost, start, end)
+        name, error = "start" if state.round is None else "restart", bounded(_error(state, record))
+        attributes = {**_run(state), **_lost_for(state)}
+        yield Span(
+            place=lost, name=name, start=start, end=end, attributes=attributes, error=error,
+            links=(_to_run(state),),
+        )  # fmt: skip
+    elif state.times.ended is not None:
+        yield Span(
+            place=root.child("stopping"),
+            parent=root,
+            name="stopping",
+            start=min(state.times.ended, end),
+            end=end,
+            attributes=_run(state),
+        )
+    error = "" if verdict.cause in _FINE_VERDICTS else bounded(verdict.reason)
+    attributes = {
+        **_run(state),
+        "drumbeat.run.cause": verdict.cause.value,
+        "drumbeat.run.reason": bounded(verdict.reason),
+        "drumbeat.run.restarts": state.restart_count,
+        "drumbeat.run.restarts_in_process": state.iterations_restarted,
+        "drumbeat.run.failures": state.failures_count,
+        **({"error.type": verdict.cause.value} if error else {}),
+    }
+    if verdict.goodput:
+        attributes["drumbeat.run.goodput"] = verdict.goodput
+    start = end if ledger.began is None else min(ledger.began, end)
+    causes = verdict.report.root_causes if error and verdict.report is not None else ()
+    yield Span(
+        place=root, name="run", start=start, end=end, attributes=attributes, error=error,
+        moments=moments_of(causes),
+    )  # fmt: skip
+
+
+def _iterated(
+    state: RunState, record: IterationBegan | IterationInterrupted | IterationCompleted
+) -> Iterator[Span]:
+    """Tell of an iteration that ends, or of a restart in process."""
+    current, iterations = state.round, state.iterations
+    if current is None or iterations is None:
+        return
+    root, end = Place.of(state, ROUND, current.round_id), nanoseconds(record.at_s)
+    phase = iterations.phase
+    is_again = isinstance(record, IterationInterrupted)
+    if phase is IterationPhase.INTERRUPTED and is_again:
+        return  # before the next one began: it is one restart
+    error = record.reason if isinstance(record, IterationInterrupted) else ""
+    yield from _last_iteration(state, root, end, bounded(error))
+
+
+def _last_iteration(state: RunState, root: Place, end: int, error: str) -> Iterator[Span]:
+    """Tell of the iteration that runs, or of the restart in process that is under way."""
+    iterations = state.iterations
+    if iterations is None or not iterations.since_s:
+        return
+    number = iterations.iteration
+    if iterations.phase is IterationPhase.RUNNING:
+        name = "iteration"
+    elif iterations.phase is IterationPhase.INTERRUPTED:
+        name, number = "restart in process", number + 1
+    else:
+        return
+    attributes = {
+        **_in_round(state, iterations.round_id),
+        "drumbeat.iteration.id": number,
+        "drumbeat.iteration.active_world_size": iterations.active_world_size,
+    }
+    if iterations.reason:
+        attributes["drumbeat.iteration.reason"] = bounded(iterations.reason)
+    yield Span(
+        place=root.child(name, number),
+        parent=root,
+        name=name,
+        start=min(nanoseconds(iterations.since_s), end),
+        end=end,
+        attributes=attributes,
+        error=error,
+    )
+
+
+def _parts(state: RunState, root: Place, start: int, end: int) -> Iterator[Span]:
+    """Tell what the time between two rounds, or before the first, went into."""
+    stretch, round_id = state.stretch(), state.next_round_id
+    if stretch is None:
+        return
+    for part, first, last in cut(stretch, state.goodput.marks, min(start, end), end):
+        if part in _PARTS:
+            yield _part(state, root, part, first, last, round_id)
+
+
+def _part(state: RunState, root: Place, part: Part, first: int, last: int, round_id: int) -> Span:
+    name = _PARTS[part]
+    return Span(
+        # Workers of before may still be stopped as the next round starts, so it may be there twice.
+        place=root.child(name, int(state.phase is Phase.RUNNING)),
+        parent=root,
+        name=name,
+        start=first,
+        end=last,
+        attributes=_in_round(state, round_id),
+    )
+
+
+def _gathering_since(state: RunState) -> int:
+    """Return since when there is no round."""
+    since = state.goodput.began if state.round is None else state.times.ended
+    return state.goodput.until if since is None else since
+
+
+def _run(state: RunState) -> Attributes:
+    return {"drumbeat.run.id": state.run_id, "drumbeat.run.generation": state.generation}
+
+
+def _in_round(state: RunState, round_id: int) -> Attributes:
+    return {**_run(state), "drumbeat.round.id": round_id}
+
+
+def _to_run(state: RunState) -> Link:
+    return Link(Place.of(state, RUN), "run")
+
+
+def _lost_for(state: RunState) -> Attributes:
+    """Return what the round before was ended for."""
+    ledger = state.goodput
+    found: Attributes = {"drumbeat.restart.cause": ledger.cause.value}
+    if ledger.host:
+        found["drumbeat.restart.host"] = ledger.host
+    return found
+
+
+def _reason(record: RoundEnded | EndingStarted | RunEnded) -> str:
+    return record.verdict.reason if isinstance(record, RunEnded) else record.reason
+
+
+def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
+    """Return why a round ended badly, empty if it did not."""
+    found = state.goodput.found
+    is_drained = found is not None and found.cause is Cause.AGENT_DRAINED
+    is_fine = isinstance(record, RoundEnded) and (record.cause in _FINE_ENDS or is_drained)
+    if isinstance(record, EndingStarted):
+        is_fine = record.cause in _FINE_VERDICTS
+    elif isinstance(record, RunEnded):
+        is_fine = record.verdict.cause in _FINE_VERDICTS
+    return "" if is_fine else _reason(record)
+
+
+def _cause(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
+    """Return what a round ended for, in a word."""
+    if (found := state.goodput.found) is not None:
+        return found.cause.value
+    return record.verdict.cause.value if isinstance(record, RunEnded) else record.cause.value

@@ -1,1 +1,0 @@
-"""Coordinators that share a journal: one leads, the others follow."""

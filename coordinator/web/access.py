@@ -1,0 +1,247 @@
+"""Shell. Who calls over HTTP: by a token, by the cookie of a code, by a certificate."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+from aiohttp import hdrs, web
+
+from drumbeat.access.token import Role
+from drumbeat.coordinator.access.audit import Audit
+from drumbeat.coordinator.access.authentication import AUTHORIZATION, Authenticator
+from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.cluster.service import Cluster
+from drumbeat.coordinator.cluster.term import Term
+from drumbeat.coordinator.errors import Forbidden, RevokedToken, Unauthenticated
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.observe.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
+
+CSRF = "X-Drumbeat-CSRF"
+_PURPOSE = b"page 1"
+_OPEN = "open"  # the one session there is where nothing is authenticated
+
+
+class Coordinator(Protocol):
+    """What is served here: the server of gRPC's calls, which knows callers and terms."""
+
+    authenticator: Authenticator
+    audit: Audit
+    cluster: Cluster
+
+    @property
+    def term(self) -> Term | None:
+        """The term in which this coordinator leads; None: it does not."""
+        ...
+
+    def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
+        """Return what is known of a token, and the time by which it may have expired."""
+        ...
+
+    async def term_for(self, context: object) -> Term:
+        """Return the term, be it that one has to begin. Raises ``NotLeader``."""
+        ...
+
+
+class Known(NamedTuple):
+    """A caller that is let in."""
+
+    caller: Caller
+    session: str | None  # what its page is bound to; None: it brings a token with each call
+    token_id: str = ""  # the token that lets it in; empty: a certificate does, or nothing is asked
+    within_s: float | None = None  # when it is not let in any more
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether another site may have made it call."""
+        return self.session is not None
+
+
+class Access:
+    """Lets callers in. ``identity``: what the server shows; None: everyone is let in."""
+
+    def __init__(self, identity: ServerIdentity | None, limits: Limits) -> None:
+        self._identity, self._limits = identity, limits
+        self._used = UsedCodes()
+        self._own = secrets.token_bytes(32)
+        self.cookie = ""
+        self._own_names = {"localhost", socket.gethostname().lower()}
+
+    def set_address(self, host: str, port: int) -> None:
+        """Take the advertised name, and name the cookie: browsers share cookies among ports."""
+        self._own_names.add(host.lower())
+        self.cookie = f"__Host-drumbeat-{port}" if self._identity else f"drumbeat-{port}"
+
+    def known(self, request: web.BaseRequest, coordinator: Coordinator) -> Known:
+        """Return who calls. Raises ``Unauthenticated``."""
+        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        if given or self._identity is None:
+            metadata = [(AUTHORIZATION, value) for value in given]
+            caller = coordinator.authenticator.by_token(metadata)
+            assert caller is not None, "it brings a token, or needs none"
+            within_s = self._time_left(caller.name, coordinator)
+            return Known(caller, None if given else _OPEN, caller.name, within_s)
+        text = _cookie(request, self.cookie)
+        if text is not None:
+            return self._of_session(text, coordinator)
+        if self._identity.is_mutual:
+            caller = coordinator.authenticator.by_certificate(_names(request))
+            return Known(caller, f"certificate {caller.name}")
+        raise Unauthenticated("it brings neither a token nor a cookie")
+
+    def csrf(self, known: Known) -> str | None:
+        """Return what state-changing requests of a page have to show."""
+        return None if known.session is None else csrf_of(known.session, self._secret())
+
+    def check_change(self, request: web.BaseRequest, known: Known) -> None:
+        """Raise ``Forbidden`` if another site may have made this caller ask for a change."""
+        if not known.is_browser:
+            return
+        self.check_origin(request, known.caller.name)
+        shown = request.headers.get(CSRF, "")
+        if not shown.isascii() or not secrets.compare_digest(shown, self.csrf(known) or ""):
+            raise Forbidden(known.caller.name, f"{CSRF} is not the csrf of /api/me")
+
+    def check_host(self, request: web.BaseRequest) -> None:
+        """Raise ``Forbidden`` if there is no authentication and a request is for a foreign name.
+
+        A foreign site may let its own name resolve to this address; an address cannot be forged so.
+        """
+        shown = request.headers.get(hdrs.HOST, "")
+        if self._identity is not None or not shown:
+            return
+        try:
+            name = urlsplit(f"//{shown}").hostname or ""
+        except ValueError:
+            name = ""
+        if name not in self._own_names and not _is_address(name):
+            allowed = "use the address of this coordinator, or name it with --advertise"
+            raise Forbidden("the page", f"the host of the request is unknown: {allowed}")
+
+    def check_origin(self, request: web.BaseRequest, name: str = "") -> None:
+        """Raise ``Forbidden`` unless a page of this very address sent a request."""
+        origin, host = request.headers.get(hdrs.ORIGIN, ""), request.headers.get(hdrs.HOST, "")
+        try:
+            sent_by, scheme = urlsplit(origin), "https" if self._identity else "http"
+            is_own = bool(host) and (sent_by.scheme, sent_by.netloc.lower()) == (
+                scheme,
+                host.lower(),
+            )
+        except ValueError:
+            is_own = False
+        if not is_own or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+            raise Forbidden(name or "the page", "a page of another address sent this request")
+
+    def code(self, name: str, role: Role, run_id: str, token_id: str) -> str:
+        """Return a code that lets a browser in once, as a caller, while the token is valid."""
+        assert self._identity is not None, "else nothing is asked for"
+        made = Pass(
+            kind=Kind.CODE,
+            pass_id=secrets.token_urlsafe(16),
+            name=name,
+            role=role,
+            until=time.time() + self._limits.page_code_life_s,
+            run_id=run_id,
+            token_id=token_id,
+        )
+        return signed(made, self._secret())
+
+    def enter(self, code: str, coordinator: Coordinator) -> tuple[str, Known]:
+        """Return the cookie for a code, which is used by that, and who has it.
+
+        Raises ``Unauthenticated``.
+        """
+        now = time.time()
+        found = opened(code, Kind.CODE, self._secret(), now=now)
+        self._check(found, coordinator)
+        self._used.take(found, now=now)
+        made = Pass(
+            kind=Kind.SESSION,
+            pass_id=secrets.token_urlsafe(16),
+            name=found.name,
+            role=found.role,
+            until=now + self._limits.page_session_life_s,
+            run_id=found.run_id,
+            token_id=found.token_id,
+        )
+        caller = Caller(found.name, found.role, found.run_id)
+        known = Known(caller, made.pass_id, found.token_id)
+        return signed(made, self._secret()), known
+
+    def _of_session(self, text: str, coordinator: Coordinator) -> Known:
+        now = time.time()
+        found = opened(text, Kind.SESSION, self._secret(), now=now)
+        self._check(found, coordinator)
+        left = (found.until - now, self._time_left(found.token_id, coordinator))
+        within_s = min(each for each in left if each is not None)
+        caller = Caller(found.name, found.role, found.run_id)
+        return Known(caller, found.pass_id, found.token_id, within_s)
+
+    def _check(self, found: Pass, coordinator: Coordinator) -> None:
+        """Raise ``Unauthenticated`` if the token that a pass was made for lets no one in now."""
+        kept, now = coordinator.kept_token(found.token_id)
+        if kept is None:
+            raise Unauthenticated(f"its token {found.token_id} is not known here")
+        if kept.revoked_at is not None:
+            raise RevokedToken(kept.token_id, kept.run_id)
+        if kept.is_expired(now=now):
+            raise Unauthenticated(f"its token {found.token_id} has expired")
+
+    def _time_left(self, token_id: str, coordinator: Coordinator) -> float | None:
+        if coordinator.term is None:  # when it expires is for the leader to say
+            return None
+        kept, now = coordinator.kept_token(token_id)
+        if kept is None or kept.expires_at is None:
+            return None
+        return max(0.0, kept.expires_at - now)
+
+    def _secret(self) -> bytes:
+        return self._own if self._identity is None else self._identity.secret(_PURPOSE)
+
+
+def link(scheme: str, host: str, port: int, run_id: str = "", code: str = "") -> str:
+    """Return where a browser finds the page; a code is in the part that no server is told."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    path = f"/runs/{quote(run_id, safe='')}" if run_id else "/"
+    return f"{scheme}://{where}{path}{f'#code={code}' if code else ''}"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _cookie(request: web.BaseRequest, name: str) -> str | None:
+    """Return the cookie of that name; of several none: who set the others is not known."""
+    try:
+        found = [
+            cookies[name].value
+            for given in request.headers.getall(hdrs.COOKIE, [])
+            if name in (cookies := SimpleCookie(given))
+        ]
+    except CookieError:
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+def _names(request: web.BaseRequest) -> Mapping[str, list[bytes]]:
+    """Return the names in a client's certificate, as gRPC says them."""
+    shown = request.get_extra_info("peercert") or {}
+    of_kind: dict[str, list[bytes]] = {"peer_dns": [], "peer_uri": [], "x509_common_name": []}
+    for kind, value in shown.get("subjectAltName", ()):
+        if kind in ("DNS", "URI"):
+            of_kind[f"peer_{kind.lower()}"].append(value.encode())
+    for part in shown.get("subject", ()):
+        of_kind["x509_common_name"] += [v.encode() for k, v in part if k == "commonName"]
+    return of_kind

@@ -1,0 +1,94 @@
+"""Shell. What agents are asked for a reader: stacks and output of workers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from drumbeat.coordinator.api.documents import Document, log_documents
+from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of
+from drumbeat.coordinator.errors import InvalidRequest
+from drumbeat.coordinator.web.api.live import Live
+from drumbeat.coordinator.web.calls import Call, event
+from drumbeat.coordinator.web.site import RUN, Route
+from drumbeat.coordinator.wire import stack_groups
+from drumbeat.coordinator.wire.logs import RANKS_MAX
+from drumbeat.tasks import until_one_ends
+from drumbeat.v1 import query_pb2 as pb
+
+# Workers whose stacks are looked at for one reader: some 100 ms, with pauses.
+STACKS_RANKS_MAX = 2_048
+LOG_TAIL = 20
+
+
+class Collecting:
+    """The handlers of it."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        return [
+            Route(f"/api/runs/{RUN}/stacks", "QueryService/GetStacks", self.stacks),
+            Route(f"/api/runs/{RUN}/logs", "QueryService/WatchLogs", self.logs),
+        ]
+
+    async def stacks(self, call: Call) -> Document:
+        """Show where workers are now."""
+        ranks = call.ranks(STACKS_RANKS_MAX)
+        state, _ = call.found_run()
+        if not ranks and state.round is not None and state.round.world_size > STACKS_RANKS_MAX:
+            allowed = f"some of them, {STACKS_RANKS_MAX} at most"
+            raise InvalidRequest("ranks", "none", allowed)
+        found = StackAnswers()
+        asked = pb.GetStacksRequest(run_id=call.run_id, ranks=ranks)
+        await call.term.queries.GetStacks(asked, found)
+        return stack_groups.document(call.run_id, sorted(found.workers))
+
+    async def logs(self, call: Call) -> None:
+        """Show what workers write, until their run ends."""
+        asked = pb.WatchLogsRequest(
+            run_id=call.run_id,
+            generation=call.generation,
+            ranks=call.ranks(RANKS_MAX),
+            tail=call.number("tail", LOG_TAIL),
+            follow=True,
+        )
+        if call.is_head:
+            call.found_run()
+            await call.open_stream()
+            return
+        with self._live.counted(call):
+            lines = LogLines(call)
+            await until_one_ends(call.term.queries.WatchLogs(asked, lines), call.keep_open())
+
+
+class StackAnswers:
+    """Takes in what agents answer. Of equal stacks one is kept."""
+
+    def __init__(self) -> None:
+        self.workers: list[stack_groups.Worker] = []
+        self._texts: dict[tuple[Frame, ...], str] = {}
+
+    async def write(self, answer: pb.GetStacksResponse) -> None:
+        """Take in the answer of one agent."""
+        for each in stack_groups.workers_of(answer):
+            stacks = each.stacks
+            if stacks:
+                stacks = self._texts.setdefault(frames_of(stacks), stacks)
+            self.workers.append(each._replace(stacks=stacks))
+        await asyncio.sleep(0)
+
+
+class LogLines:
+    """Sends the output of workers as events; the first one begins the stream."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def write(self, response: pb.WatchLogsResponse) -> None:
+        """Send what an agent brought."""
+        if self._call.stream is None:
+            await self._call.open_stream()
+        if documents := list(log_documents(response)):
+            await self._call.send(event("lines", documents))

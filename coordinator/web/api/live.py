@@ -1,0 +1,318 @@
+"""Shell. Live streams: what all readers see is made once, and each has the latest of it.
+
+A reader that is slower than what happens misses what lies between; no one waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+import structlog
+
+from drumbeat.coordinator.api.documents import (
+    event_document,
+    goodput_document,
+    overview_document,
+    straggler_document,
+)
+from drumbeat.coordinator.api.shares import Shares
+from drumbeat.coordinator.cluster.term import Term
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRun
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.observe.ranks import Grid, Grids
+from drumbeat.coordinator.observe.shared_reading import FRESH_LEAST_S, fresh_s
+from drumbeat.coordinator.web.api.runs import runs_document
+from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, Call, event
+from drumbeat.coordinator.web.site import RUN, Route
+from drumbeat.coordinator.wire.run_status import events_page
+from drumbeat.mapping import seconds_of
+from drumbeat.v1 import query_pb2 as pb
+
+log = structlog.get_logger()
+
+# What all streams of one kind may take of the event loop's time together.
+SHARE = 0.02
+_EVENTS = "events"
+
+
+class LaterRun(CoordinatorError):
+    """A stream of the latest run of an id is not of the latest any more."""
+
+    status, text = "ABORTED", "a later run {0!a} has begun"
+
+
+class Reader:
+    """One reader: of each kind the latest that it has not taken. ``after``: its latest event."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self._slots: dict[str, bytes] = {}
+        self._due = asyncio.Event()
+        self._error: CoordinatorError | None = None
+
+    def put(self, kind: str, made: bytes) -> None:
+        """Let it have something, in place of what it has not taken of that kind."""
+        self._slots[kind] = made
+        self._due.set()
+
+    def end(self, error: CoordinatorError) -> None:
+        """Have ``take`` raise an error."""
+        self._error = self._error or error
+        self._due.set()
+
+    async def take(self, feed: Feed) -> bytes:
+        """Return all that is there once there is something, or that there is nothing."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SILENCE_MAX_S):
+                await self._due.wait()
+        self._due.clear()
+        if self._error is not None:
+            raise self._error
+        parts, has_more = [], False
+        if self._slots.pop(_EVENTS, None) is not None:
+            part, self.after = feed.events(self.after)
+            parts.append(part)
+            has_more = self.after < feed.events_count
+        parts += self._slots.values()
+        self._slots.clear()
+        if has_more:
+            self.put(_EVENTS, b"")
+        return b"".join(parts) or SILENCE
+
+
+class Feed(ABC):
+    """What some readers see together. It is made as long as there is one."""
+
+    events_count = 0
+    """The latest event that readers may have."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._latest: dict[str, bytes] = {}
+        self._readers: dict[Reader, None] = {}
+        self._maker: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def open(self, after: int = 0) -> Iterator[Reader]:
+        """Let a reader see it while the context is open."""
+        reader = Reader(after)
+        for kind, made in self._latest.items():
+            reader.put(kind, made)
+        self._readers[reader] = None
+        if self._maker is None or self._maker.done():
+            self._maker = asyncio.create_task(self._made(), name="page")
+        try:
+            yield reader
+        finally:
+            self._readers.pop(reader, None)
+            if not self._readers and self._maker is not None:
+                self._maker.cancel()
+                self._maker = None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it has no reader."""
+        return not self._readers
+
+    def events(self, after: int) -> tuple[bytes, int]:
+        """Return what was decided after an event, and the latest of that."""
+        return b"", after
+
+    def put(self, kind: str, made: bytes) -> None:
+        """Let all readers have something, and those that come."""
+        self._latest[kind] = made
+        for reader in self._readers:
+            reader.put(kind, made)
+
+    @abstractmethod
+    async def make(self) -> None:
+        """Make what there is to see, until cancelled."""
+
+    async def _made(self) -> None:
+        try:
+            await self.make()
+        except CoordinatorError as error:
+            self._end(error)
+        except Exception:
+            log.exception("stream broken")
+            self._end(Unavailable("the stream broke; the coordinator's log says why"))
+
+    def _end(self, error: CoordinatorError) -> None:
+        for reader in self._readers:
+            reader.end(error)
+
+
+class RunsFeed(Feed):
+    """All runs, or those of one id."""
+
+    def __init__(self, term: Term, only_run: str) -> None:
+        super().__init__(term)
+        self._only_run = only_run
+
+    async def make(self) -> None:
+        """Make the list again and again."""
+        while True:
+            began = time.thread_time()
+            document = await runs_document(self._term, self._only_run)
+            self.put("runs", event("runs", document))
+            await asyncio.sleep(fresh_s(time.thread_time() - began, SHARE))
+
+
+class RunFeed(Feed):
+    """One run of one generation."""
+
+    def __init__(self, term: Term, state: RunState, grids: Grids, *, is_latest: bool) -> None:
+        super().__init__(term)
+        self._grids = grids
+        self._grid: Grid | None = None
+        self._run_id, self._generation, self._key = state.run_id, state.generation, state.key
+        self._is_latest = is_latest
+        self._encoded: dict[int, tuple[bytes, int]] = {}
+
+    def events(self, after: int) -> tuple[bytes, int]:
+        """Return what was decided after an event, and the latest of that; encoded once for all."""
+        if after not in self._encoded:
+            self._encoded[after] = self._events(after)
+        return self._encoded[after]
+
+    async def make(self) -> None:
+        """Make it when something is decided, and as time passes while the run goes on."""
+        driver, due, clock = self._term.driver, 0.0, asyncio.get_running_loop().time
+        runs, is_first = driver.journal.runs, True
+        with runs.watches.open(self._key, most=driver.limits.watches_max) as watch:
+            while True:
+                state = self._state()
+                if is_first or state.events_count != self.events_count:
+                    is_first, self.events_count = False, state.events_count
+                    due = min(due, clock() + FRESH_LEAST_S)
+                    self._encoded.clear()
+                    self.put(_EVENTS, b"")
+                if clock() >= due:
+                    due = clock() + await self._look(state)
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(due):
+                        await watch.news()
+
+    async def _look(self, state: RunState) -> float:
+        """Make what is seen of the run now; return for how long it will do."""
+        asked = pb.GetOverviewRequest(
+            run_id=self._run_id, generation=self._generation, is_repeated=True
+        )
+        overview = await self._term.queries.GetOverview(asked)
+        of = pb.GetGoodputRequest(run_id=self._run_id, generation=self._generation)
+        began = time.thread_time()
+        self._encoded.clear()  # their ages
+        self.put("run", event("run", overview_document(overview)))
+        self._tell_stragglers(overview)
+        found = await self._term.queries.GetGoodput(of)
+        self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
+        took_s, is_over = time.thread_time() - began, state.verdict is not None
+        run = self._term.driver.registry.runs.get(self._key)
+        grid = await self._grids.get(
+            state, run, is_repeated=not is_over, readers=len(self._readers)
+        )
+        if grid is not self._grid:
+            self._grid = grid
+            self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
+        pause_s = max(seconds_of(overview.fresh_for), fresh_s(took_s, SHARE))
+        return float("inf") if is_over else pause_s
+
+    def _tell_stragglers(self, overview: pb.GetOverviewResponse) -> None:
+        told = [straggler_document(each) for each in overview.stragglers]
+        data = {"stragglers": told, "stragglers_count": overview.stragglers_count}
+        if (made := event("stragglers", data)) != self._latest.get("stragglers"):
+            self.put("stragglers", made)
+
+    def _state(self) -> RunState:
+        """Return the run. Raises ``UnknownRun`` or ``LaterRun``."""
+        runs = self._term.driver.journal.runs
+        found = runs.find(self._run_id, 0 if self._is_latest else self._generation)
+        if found is None:
+            raise UnknownRun(self._run_id, "any more")
+        if found.generation != self._generation:
+            raise LaterRun(self._run_id)
+        return found
+
+    def _events(self, after: int) -> tuple[bytes, int]:
+        state = self._state()
+        asked = pb.ListEventsRequest(after_sequence=after)
+        page = events_page(asked, state, now=self._term.driver.now())
+        last = page.events[-1].sequence if page.events else state.events_count
+        missed = last - after - len(page.events)
+        documents = [event_document(each) for each in page.events]
+        data = {"events": documents, "missed": missed, "generation": self._generation}
+        return event(_EVENTS, data, f"{self._generation}.{last}"), last
+
+
+class Live:
+    """The handlers of live streams."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._term: Term | None = None
+        self._feeds: dict[tuple[str, int, bool], Feed] = {}
+        self._grids: Grids
+        self._streams = Shares("page_streams", limits)
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        return [
+            Route("/api/live", "QueryService/ListRuns", self.runs),
+            Route(f"/api/runs/{RUN}/live", "QueryService/WatchEvents", self.run),
+        ]
+
+    async def runs(self, call: Call) -> None:
+        """Show all runs, for as long as the reader likes."""
+        only_run = call.known.caller.run_id
+        feed = self._feed(call.term, (only_run, 0, False), lambda: RunsFeed(call.term, only_run))
+        await self._stream(call, feed, 0)
+
+    async def run(self, call: Call) -> None:
+        """Show one run, for as long as the reader likes."""
+        (state, _), is_latest = call.found_run(), not call.generation
+        key = (call.run_id, state.generation, is_latest)
+        grids = self.grids(call.term)
+        feed = self._feed(
+            call.term, key, lambda: RunFeed(call.term, state, grids, is_latest=is_latest)
+        )
+        await self._stream(call, feed, _resumed(call, state))
+
+    def _feed(self, term: Term, key: tuple[str, int, bool], make: Callable[[], Feed]) -> Feed:
+        self._go_on(term)
+        self._feeds = {k: each for k, each in self._feeds.items() if not each.is_unread}
+        if key not in self._feeds:
+            self._feeds[key] = make()
+        return self._feeds[key]
+
+    def grids(self, term: Term) -> Grids:
+        """Return the ranks of all runs, as columns."""
+        self._go_on(term)
+        return self._grids
+
+    def counted(self, call: Call) -> AbstractContextManager[None]:
+        """Count a stream of a caller. Raises ``LimitReached``."""
+        return self._streams.held(call.known.caller)
+
+    def _go_on(self, term: Term) -> None:
+        if term is not self._term:  # readers of the one before were ended with it
+            self._term, self._feeds, self._grids = term, {}, Grids(term.driver.now)
+
+    async def _stream(self, call: Call, feed: Feed, after: int) -> None:
+        with self.counted(call), feed.open(after) as reader:
+            await call.open_stream()
+            while not call.is_head:
+                await call.send(await reader.take(feed))
+
+
+def _resumed(call: Call, state: RunState) -> int:
+    """Return the event that a reader had last, 0 if that was of another run, or there was none."""
+    generation, _, number = call.request.headers.get("Last-Event-ID", "").partition(".")
+    if generation != str(state.generation) or not (number.isascii() and number.isdecimal()):
+        return 0
+    after = int(number[:18])
+    return after if after <= state.events_count else 0

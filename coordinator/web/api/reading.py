@@ -1,0 +1,143 @@
+"""Shell. What is read over HTTP: the documents of ``-o json``, from the services of gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from drumbeat.coordinator.api.documents import (
+    Document,
+    agents_document,
+    drain_document,
+    event_document,
+    goodput_document,
+    overview_document,
+    request_of,
+    step_times_document,
+    verdict_document,
+)
+from drumbeat.coordinator.cluster.service import version
+from drumbeat.coordinator.errors import UnknownRun
+from drumbeat.coordinator.observe.step_time_messages import RANKS_MAX
+from drumbeat.coordinator.web.access import Access
+from drumbeat.coordinator.web.api.live import Live
+from drumbeat.coordinator.web.api.runs import runs_document
+from drumbeat.coordinator.web.calls import JSON, Call
+from drumbeat.coordinator.web.connections import DATA
+from drumbeat.coordinator.web.site import RUN, Route
+from drumbeat.coordinator.wire.control import drain_message
+from drumbeat.coordinator.wire.run_status import agents_from
+from drumbeat.v1 import query_pb2 as pb
+
+_QUERY = "QueryService"
+# Of one answer: some ms each.
+EVENTS_MAX, AGENTS_MAX = 500, 100
+STANDBY = "standby"
+
+
+class Reading:
+    """The handlers of all that is read and is no stream."""
+
+    def __init__(self, access: Access, live: Live) -> None:
+        self._access, self._live = access, live
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        run = f"/api/runs/{RUN}"
+        return [
+            Route("/api/me", f"{_QUERY}/ListRuns", self.me),
+            Route("/api/runs", f"{_QUERY}/ListRuns", self.runs),
+            Route(run, f"{_QUERY}/GetOverview", self.run),
+            Route(f"{run}/events", f"{_QUERY}/ListEvents", self.events),
+            Route(f"{run}/goodput", f"{_QUERY}/GetGoodput", self.goodput),
+            Route(f"{run}/report", f"{_QUERY}/GetReport", self.report),
+            Route(f"{run}/agents", f"{_QUERY}/ListAgents", self.agents),
+            Route(f"{run}/step-times", f"{_QUERY}/GetStepTimes", self.step_times),
+            Route(f"{run}/ranks", f"{_QUERY}/ListAgents", self.ranks),
+            Route(f"{run}/drains", f"{_QUERY}/ListAgents", self.drains),
+        ]
+
+    async def me(self, call: Call) -> Document:
+        """Say who calls."""
+        caller = call.known.caller
+        return {
+            "name": caller.name,
+            "role": caller.role,
+            "run_id": caller.run_id or None,
+            "csrf": self._access.csrf(call.known),
+            "version": version(),
+        }
+
+    async def runs(self, call: Call) -> Document:
+        """List all runs."""
+        return await runs_document(call.term, call.known.caller.run_id)
+
+    async def run(self, call: Call) -> Document:
+        """Show one run at a glance."""
+        return overview_document(await _ask(call, "GetOverview", is_repeated=True))
+
+    async def events(self, call: Call) -> Document:
+        """List what was decided, after an event."""
+        after = call.number("after")
+        page = await _ask(call, "ListEvents", after_sequence=after, page_size=EVENTS_MAX)
+        documents = [event_document(each) for each in page.events]
+        return {"events": documents, "has_more": page.has_more}
+
+    async def goodput(self, call: Call) -> Document:
+        """Say what the time of a run went into."""
+        is_whole = call.number("segments") > 0
+        found = await _ask(call, "GetGoodput", with_segments=is_whole)
+        return goodput_document(call.run_id, found, with_segments=is_whole)
+
+    async def report(self, call: Call) -> Document:
+        """Say how a run ended."""
+        return verdict_document((await _ask(call, "GetReport")).verdict)
+
+    async def agents(self, call: Call) -> Document:
+        """List agents with their workers, from a place in the round or the standbys on."""
+        first = call.request.query.get("first")
+        token = (
+            "" if first is None else agents_from(None if first == STANDBY else call.number("first"))
+        )
+        page = await _ask(
+            call,
+            "ListAgents",
+            page_size=min(call.number("page_size") or AGENTS_MAX, AGENTS_MAX),
+            page_token=call.request.query.get("page_token", token),
+            view=pb.VIEW_FULL,
+        )
+        return agents_document(page)
+
+    async def step_times(self, call: Call) -> Document:
+        """Show how long steps took of late; of no round, where none runs, and no error of that.
+
+        A page cannot know in time that a round has ended.
+        """
+        ranks = call.ranks(RANKS_MAX)
+        await _ask(call, "GetRun", view=pb.VIEW_BASIC)  # else there is not even the run
+        try:
+            found = await _ask(call, "GetStepTimes", ranks=ranks)
+        except UnknownRun:
+            nothing = step_times_document(call.run_id, pb.GetStepTimesResponse())
+            return {**nothing, "round_id": None}
+        return step_times_document(call.run_id, found)
+
+    async def ranks(self, call: Call) -> web.Response:
+        """Show all ranks, as columns."""
+        state, run = call.found_run()
+        grid = await self._live.grids(call.term).get(state, run, is_repeated=True)
+        return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
+
+    async def drains(self, call: Call) -> Document:
+        """List the drains that hold for a run."""
+        call.found_run()
+        driver = call.term.driver
+        of_run = (each for each in driver.drains if each.run_id in ("", call.run_id))
+        return {"drains": [drain_document(drain_message(e, now=driver.now())) for e in of_run]}
+
+
+async def _ask(call: Call, method: str, **more: Any) -> Any:
+    """Return what the service of queries answers about the run of a call."""
+    about = {"run_id": call.run_id, "generation": call.generation}
+    return await getattr(call.term.queries, method)(request_of(method, {**about, **more}), call)

@@ -1,0 +1,242 @@
+"""Shell. Connections of HTTP: how many there are, and how long each may take for what is next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections import Counter
+from itertools import chain
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import PortInUse
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.transport.binding import bind_error
+from drumbeat.coordinator.web.pace import Pace
+
+log = structlog.get_logger()
+
+BACKLOG = 512
+# What is tried again that soon for want of file descriptors.
+ACCEPT_RETRY_S = 0.5
+TLS_SHUTDOWN_S = 1.0
+# For what is left of a request that was answered before it was read.
+LINGER_S = 1.0
+# aiohttp's own words of a request that it cannot read are for its authors.
+_SILENT = logging.getLogger("drumbeat.http")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+# Of each answer; the second for all that is no file.
+SECURITY = {
+    "Server": "drumbeat",
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+DATA = {**SECURITY, "Cache-Control": "no-store"}
+
+
+class Connection(web.RequestHandler):
+    """One connection. What it is to do next has a time, in which it is done or the end comes."""
+
+    caller: str | None = None
+    """Who sent its latest request, once that is known."""
+
+    def __init__(self, listener: Listener, manager: web.Server, limits: Limits) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # None is allowed
+            logger=_SILENT,
+            keepalive_timeout=limits.http_request_timeout_s,
+            max_line_size=limits.http_line_bytes_max,
+            max_field_size=limits.http_line_bytes_max,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
+        )
+        self._listener, self._limits = listener, limits
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self.expect(self._limits.http_request_timeout_s)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End."""
+        self.expect(None)
+        super().connection_lost(exc)
+        self._listener.left(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; what earlier releases of the library stumble over ends the connection alone."""
+        try:
+            super().data_received(data)
+        except ValueError:
+            self.abort()
+
+    def expect(self, within_s: float | None) -> None:
+        """End the connection after that time, unless something else is expected by then."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if within_s is not None and self.transport is not None:
+            self._timer = asyncio.get_running_loop().call_later(within_s, self.abort)
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002
+        status: int = 500,
+        exc: BaseException | None = None,  # noqa: ARG002
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """Answer what is no request of HTTP, or too large for one."""
+        response = web.json_response(_NO_REQUEST, status=status, headers=DATA)
+        response.force_close()
+        return response
+
+
+_NO_REQUEST = {"error": {"reason": "this is no request that can be read", "hint": ""}}
+
+
+class Listener:
+    """Takes the port, and the connections to it; one more than there may be ends another one."""
+
+    def __init__(self, config: CoordinatorConfig, handler: Any) -> None:
+        self._config, self._limits = config, config.limits
+        self._handler = handler
+        self._socket: socket.socket | None = None
+        self._manager: web.Server | None = None
+        # Those that were accepted, the oldest first, each by itself: until TLS stands, a task.
+        self._open: dict[Connection | asyncio.Task[None], None] = {}
+        self._accepting: asyncio.Task[None] | None = None
+
+    def bind(self) -> int:
+        """Take the port, and return it. Raises ``PortInUse``."""
+        host, port = self._config.host, self._config.http_port
+        assert port is not None, "a page is wanted"
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, *_, address = found[0]
+            both = host == "::" and socket.has_dualstack_ipv6()
+            self._socket = socket.create_server(
+                address[:2] if family == socket.AF_INET else address,
+                family=family,
+                backlog=BACKLOG,
+                dualstack_ipv6=both,
+            )
+        except OSError as error:
+            raise _bind_error(host, port, error) from error
+        self._socket.setblocking(False)
+        return int(self._socket.getsockname()[1])
+
+    def start(self, context: ssl.SSLContext | None) -> None:
+        """Let connections in; they are encrypted, unless there is no context."""
+        self._manager = web.Server(self._handler, handler_cancellation=True)
+        self._accepting = asyncio.create_task(self._accept(context), name="http")
+
+    async def stop(self, within_s: float) -> None:
+        """Let none in any more, and end those that there are once they have their answers."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait({self._accepting})
+        if self._socket is not None:
+            self._socket.close()
+        if self._manager is not None:
+            self._manager.pre_shutdown()
+            await self._manager.shutdown(within_s)
+        for each in list(self._open):
+            _end(each)
+        await asyncio.sleep(0)
+
+    def left(self, connection: Connection) -> None:
+        """Take in that a connection is over."""
+        self._open.pop(connection, None)
+
+    async def _accept(self, context: ssl.SSLContext | None) -> None:
+        assert self._socket is not None, "it has a port"
+        loop = asyncio.get_running_loop()
+        pace = Pace(self._limits.http_handshakes_per_s, self._limits.http_at_once_max)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._socket)
+            except OSError:  # no descriptors, or who connected is gone
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            if not self._has_room():
+                accepted.close()
+                continue
+            if context is not None and (delay_s := pace.take(now=loop.time())):
+                await asyncio.sleep(delay_s)
+            task = loop.create_task(self._begin(accepted, context), name="http connection")
+            self._open[task] = None
+            task.add_done_callback(self._begun)
+
+    def _has_room(self) -> bool:
+        if len(self._open) < self._limits.http_connections_max:
+            return True
+        callers = Counter(map(_caller, self._open))
+        most = self._limits.http_connections_per_caller_max
+        ends = (each for each in self._open if callers[_caller(each)] > most)
+        strangers = (each for each in self._open if _caller(each) is None)
+        oldest = next(chain(strangers, ends), None)
+        if oldest is not None:
+            del self._open[oldest]
+            _end(oldest)
+        return oldest is not None
+
+    async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        assert self._manager is not None, "it was started"
+        connection = Connection(self, self._manager, self._limits)
+        more: dict[str, Any] = {}
+        if context is not None:
+            within_s = self._limits.http_request_timeout_s
+            more = {"ssl_handshake_timeout": within_s, "ssl_shutdown_timeout": TLS_SHUTDOWN_S}
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: connection, accepted, ssl=context, **more)
+        except OSError:  # of TLS too: a stranger, or one that does not trust this certificate
+            accepted.close()
+            return
+        except BaseException:
+            accepted.close()
+            raise
+        if connection.transport is not None:
+            self._open[connection] = None
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("connection broken", exc_info=error)
+
+
+def _caller(each: Connection | asyncio.Task[None]) -> str | None:
+    return each.caller if isinstance(each, Connection) else None
+
+
+def _end(each: Connection | asyncio.Task[None]) -> None:
+    each.abort() if isinstance(each, Connection) else each.cancel()
+
+
+def _bind_error(host: str, port: int, error: OSError) -> PortInUse:
+    plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+    found = bind_error(host, port, error if isinstance(error, socket.gaierror) else plain)
+    found.hint = found.hint.replace("--port", "--http-port")
+    return found

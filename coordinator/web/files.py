@@ -1,0 +1,60 @@
+"""Shell. The files of the page, as they are served to all who reach the port."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+FOLDER = Path(__file__).resolve().parents[1] / "page"
+INDEX = "index.html"
+# A module that browsers load from another type is refused.
+_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+_TEXTS = ("text/", "image/svg")
+
+
+class File(Struct, frozen=True):
+    """One file."""
+
+    content: bytes
+    content_type: str
+    tag: str
+
+
+class Files:
+    """All files there are, read once: nothing that a caller says becomes a path."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        contents = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+        if (index := contents.get(INDEX)) is not None:
+            contents[INDEX] = _preloading(index.decode(), contents).encode()
+        self._files = {name: _file(name, content) for name, content in contents.items()}
+
+    def find(self, path: str) -> File | None:
+        """Return the file at a path of the page; all that is no file's name is the page itself."""
+        name = path.removeprefix("/")
+        if name in ("", "runs") or name.startswith("runs/"):
+            name = INDEX
+        return self._files.get(name)
+
+
+def _preloading(index: str, names: Iterable[str]) -> str:
+    """Name the modules in the page: they import others, one would be asked for after the other.
+
+    Behind the styles, for without those nothing is painted.
+    """
+    # What the page has as a plain script would come twice.
+    modules = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)
+    links = "".join(f'<link rel="modulepreload" href="/{name}">\n' for name in modules)
+    return index.replace("</head>", f"{links}</head>")
+
+
+def _file(name: str, content: bytes) -> File:
+    kind = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0]
+    kind = kind or "application/octet-stream"
+    charset = "; charset=utf-8" if kind.startswith(_TEXTS) else ""
+    return File(content, kind + charset, f'"{hashlib.sha256(content).hexdigest()[:32]}"')

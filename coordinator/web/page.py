@@ -1,0 +1,122 @@
+"""Shell. The page of a coordinator: its port, its links, all that is served there."""
+
+from __future__ import annotations
+
+import ssl
+
+from drumbeat.access.token import Role
+from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.cluster.address import advertised
+from drumbeat.coordinator.cluster.term import Term
+from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.errors import CoordinatorError, Forbidden, NotLeader
+from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.transport.interceptor import set_caller
+from drumbeat.coordinator.web.access import Access, Coordinator, link
+from drumbeat.coordinator.web.api.actions import action_routes
+from drumbeat.coordinator.web.api.collecting import Collecting
+from drumbeat.coordinator.web.api.live import Live
+from drumbeat.coordinator.web.api.reading import Reading
+from drumbeat.coordinator.web.api.scrapes import Scrapes
+from drumbeat.coordinator.web.connections import Listener
+from drumbeat.coordinator.web.files import Files
+from drumbeat.coordinator.web.site import Site
+from drumbeat.coordinator.web.tls import Handshakes
+from drumbeat.mapping import duration
+from drumbeat.v1 import control_pb2 as pb
+
+
+class Page:
+    """Serves it. ``identity`` is what it shows; None: nothing is encrypted, no caller is asked."""
+
+    def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
+        self._config, self._identity = config, identity
+        self._access = Access(identity, config.limits)
+        live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
+        parts = (Reading(self._access, live), live, Collecting(live), self._scrapes)
+        routes = [*action_routes(), *(route for part in parts for route in part.routes())]
+        self._site = Site(self._access, config.limits, routes, Files())
+        self._listener = Listener(config, self._site)
+        self._host, self._port = "", 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._port
+
+    def bind(self) -> int:
+        """Take the port, and return it. Raises ``PortInUse``. Blocks as the name service does."""
+        self._port = self._listener.bind()
+        self._host = advertised(self._config, self._port).host
+        self._access.set_address(self._host, self._port)
+        return self._port
+
+    def start(self, coordinator: Coordinator) -> None:
+        """Let callers in, whom the server knows."""
+        self._site.coordinator = coordinator
+        context: ssl.SSLContext | None = None
+        if self._identity is not None:
+            context = Handshakes(self._identity).context
+        self._scrapes.start(coordinator)
+        self._listener.start(context)
+
+    async def stop(self, error: CoordinatorError, within_s: float) -> None:
+        """End what is under way with an error, and let no caller in any more."""
+        self._site.end(error)
+        self._scrapes.stop()
+        await self._listener.stop(within_s)
+
+    def follow(self, driver: Driver) -> None:
+        """Be told of what a term journals, from its beginning."""
+        self._scrapes.follow(driver)
+
+    def revoke(self, token_id: str) -> None:
+        """End what a token opened."""
+        self._site.revoke(token_id)
+
+    def link_without_code(self) -> str:
+        """Return where the page is."""
+        scheme = "http" if self._identity is None else "https"
+        return link(scheme, self._host, self._port)
+
+    async def local_link(self) -> str:
+        """Return a link for the user that the coordinator runs as, while this one leads."""
+        set_caller(caller := Caller(LOCAL_ID, Role.ADMIN))
+        return await self._link(caller, Role.ADMIN, "")
+
+    async def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
+        """Return a link that lets a browser in as a caller, and for how long.
+
+        Raises ``Forbidden``.
+        """
+        with self._site.coordinator.audit.call("GetPageLink", caller.name, run_id) as details:
+            details["role"] = role
+            made = await self._link(caller, role, run_id)
+        return made, None if self._identity is None else self._config.limits.page_code_life_s
+
+    async def _link(self, caller: Caller, role: Role, run_id: str) -> str:
+        if caller.role is not Role.ADMIN and role is not caller.role:
+            raise Forbidden(caller.name, f"it has the role {caller.role}, not {role}")
+        if self._identity is None:
+            return link("http", self._host, self._port, run_id)
+        only_run = caller.run_id or (run_id if role is Role.VIEW else "")
+        if (term := self._site.coordinator.term) is None:
+            raise NotLeader
+        token_id = caller.name
+        if token_id not in term.driver.tokens.tokens:
+            token_id = await self._page_token(term, role)
+        code = self._access.code(caller.name, role, only_run, token_id)
+        return link("https", self._host, self._port, run_id, code)
+
+    async def _page_token(self, term: Term, role: Role) -> str:
+        """Make a token whose secret no one has, so that revoking it ends what a link opens.
+
+        Such tokens hold for all runs; the link is what bounds a reader to one.
+        """
+        limits = self._config.limits
+        asked = pb.CreateTokenRequest(
+            role=pb.Role.Value(f"ROLE_{role.upper()}"),
+            ttl=duration(limits.page_code_life_s + limits.page_session_life_s),
+        )
+        return (await term.control.CreateToken(asked, self)).token.token_id
