@@ -253,7 +253,7 @@ def test_the_fault_handler_follows_the_error_file(tmp_path: Path) -> None:
 
 def test_the_package_is_light(tmp_path: Path) -> None:
     code = (
-        "import sys, typing\n"
+        "import importlib, sys, typing\n"
         "before = set(sys.modules)\n"
         "import worker_sdk\n"
         "print(*sorted(set(sys.modules) - before))\n"

@@ -76,8 +76,7 @@ class AgentProcess:
 async def agent_process() -> AsyncIterator[AgentProcess]:
     script = Path(__file__).parent.parent / "support" / "agent_process.py"
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(script),
+        *(sys.executable, "-P", str(script)),  # modules beside it have names of Python's own
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
