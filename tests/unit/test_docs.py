@@ -55,3 +55,19 @@ def test_the_page_that_a_report_without_message_points_to_tells_how_to_record_on
 def test_the_reference_of_settings_is_that_of_their_declarations() -> None:
     """`make gen` writes it anew."""
     assert gen_settings.PAGE.read_text() == gen_settings.page()
+
+
+def test_the_index_of_decisions_has_each_with_its_summary() -> None:
+    index = (ROOT / "docs/adr/README.md").read_text()
+    for page in sorted(ROOT.glob("docs/adr/0*.md")):
+        summary = page.read_text().splitlines()[2]
+        assert summary.startswith("> "), page.name
+        decision, _, status = summary.removeprefix("> ").removesuffix(".").partition(" Status: ")
+        assert f"| [{int(page.name[:4])}]({page.name}) | {decision} | {status} |" in index
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`((?:agent|coordinator|worker_sdk|src|tests|proto)/[\w./]*)`", page)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
