@@ -55,42 +55,43 @@ class CoordinatorConfig:
             metavar="ADDR",
         ),
         "Listening",
-        "Address to listen on; 0.0.0.0 and :: stand for all.",
+        "Address to listen on; 0.0.0.0 or :: for all.",
     )
     port: int = setting(
-        PORT_DEFAULT, settings.PORT, "Listening", "Port to listen on; 0 takes a free one."
+        PORT_DEFAULT, settings.PORT, "Listening", "Port to listen on; 0 for a free port."
     )
     insecure: bool = setting(
         False,
         FLAG,
         "Access",
-        "Encrypt nothing and ask for no token: all who reach the port can join, read and end "
+        "No encryption and no tokens: everyone who reaches the port can join, read and end "
         "every run. For closed test networks.",
     )
     tls_cert: str | None = setting(
         None,
         _PATH,
         "Access",
-        "Certificate to show instead of one of the coordinator's own authority, in PEM, with the "
-        "intermediate ones after it; read again when it changes, as the next two.",
+        "Your own server certificate in PEM, followed by intermediate certificates. The files "
+        "of --tls-* are read again when they change.",
         shown_default="its own",
     )
     tls_key: str | None = setting(
-        None, _PATH, "Access", "Its key, for its owner alone.", shown_default="its own"
+        None, _PATH, "Access", "Key of --tls-cert; mode 0600.", shown_default="its own"
     )
     tls_client_ca: str | None = setting(
         None,
         _PATH,
         "Access",
-        "Authorities of clients, in PEM: each client has to show a certificate of one of them.",
-        shown_default="none; tokens say who calls",
+        "Authorities of client certificates, in PEM. Each client must show a certificate of one "
+        "of them.",
+        shown_default="none; clients use tokens",
     )
     tls_roles: tuple[RoleRule, ...] | None = setting(
         None,
         TLS_ROLES,
         "Access",
-        "What the names in a client's certificate allow; the first rule that fits counts, and a "
-        "token before all of them.",
+        "Roles of clients by the names in their certificates. The first rule that matches "
+        "counts; a token takes precedence.",
         shown_default="join, for each certificate",
     )
     state_dir: str | None = setting(
@@ -99,7 +100,7 @@ class CoordinatorConfig:
         None,
         text("an absolute path", lambda path: path.startswith("/"), metavar="DIR"),
         "State",
-        "Directory of the journal; with it, a restarted coordinator knows every run.",
+        "Directory of the journal. A coordinator restarted with it knows every run.",
         shown_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; temporary with --port 0",
     )
     journal: EtcdAddress | None = declare(etcd.JOURNAL)  # noqa: RUF009 - it makes a field
@@ -112,42 +113,44 @@ class CoordinatorConfig:
         3.0,
         seconds(2.0, 60.0),
         "High availability",
-        "Silence after which another coordinator leads; etcd rounds it up to whole seconds, and "
-        "to what it grants at least.",
+        "How long the leader may be silent before another coordinator leads. etcd rounds it up "
+        "to whole seconds and to its own minimum.",
     )
     advertise: str | None = setting(
         None,
         _REACHED_AT,
         "High availability",
-        "Where agents and operators reach this coordinator, as the others tell them; the port is "
-        "that of --port unless one is given.",
-        shown_default="--host and --port; of 0.0.0.0 and :: the address on the way to etcd",
+        "Address at which agents and operators reach this coordinator; other coordinators pass "
+        "it on. The port is that of --port unless given.",
+        shown_default="--host and --port; for 0.0.0.0 and :: the address used to reach etcd",
     )
     heartbeat_interval: float = setting(
         # Several beats fit into a lease that is still short, and a thousand agents cost little.
         1.0,
         seconds(0.05, 3600.0),
         "Liveness",
-        "How often an agent beats; up to 0.4 of the lease in runs of thousands.",
+        "Interval between an agent's heartbeats; up to 0.4 of the lease in runs of thousands of "
+        "agents.",
     )
     lease: float = setting(
         5.0,  # beyond a usual stall of a host
         seconds(0.1, 86400.0),
         "Liveness",
-        "Silence after which an agent is given up; more than twice the interval.",
+        "How long an agent may be silent before it is declared lost; more than twice "
+        "--heartbeat-interval.",
     )
     checkpoint_grace: float = setting(
         300.0,  # beyond a save of most jobs, and training that does not ask waits for nothing
         seconds(),
         "Steering",
-        "How long training may take to save before a drain, a stop, a planned restart and a "
-        "scale-up; each ends the wait as soon as all ranks have saved.",
+        "How long a drain, a stop, a planned restart or a scale-up waits for training to save. "
+        "The wait ends as soon as all ranks have saved.",
     )
     http_port: int | None = setting(
         None,
         settings.PORT,
         "Page and metrics",
-        "Port of the page and of /metrics, on the address of --host; 0 takes a free one. It needs "
+        "Port of the page and of /metrics, at the address of --host; 0 for a free port. Needs "
         "`pip install 'drumbeat[page]'`.",
         shown_default="no page",
     )
@@ -155,8 +158,8 @@ class CoordinatorConfig:
         None,
         _OTLP_ENDPOINT,
         "Traces",
-        "Collector of OpenTelemetry to tell of rounds, restarts and iterations, over OTLP with "
-        "gRPC; more by the variables OTEL_*. Needs the extra otel.",
+        "OpenTelemetry collector for traces of rounds and restarts, over OTLP with gRPC. The "
+        "variables OTEL_* set more. Needs the extra otel.",
         shown_default="none",
     )
     log_format: str = declare(settings.LOG_FORMAT)

@@ -46,11 +46,11 @@ Exit codes:
 _DECLARED = sorted(settings_of(AgentConfig).items(), key=lambda each: each[1].section != "Run")
 SETTINGS = with_variables(**dict(_DECLARED))
 _MODULE = "SCRIPT is the name of a Python module, as for python -m."
-_NO_PYTHON = "SCRIPT is a program of its own, not to be run by Python."
-_STANDALONE = "Train on this machine alone, without a coordinator elsewhere."
+_NO_PYTHON = "SCRIPT is a program; do not run it with Python."
+_STANDALONE = "Train on this machine alone, without a coordinator."
 COMMAND_LINE_ONLY = with_variables(
     standalone=Setting(False, FLAG, "Run", _STANDALONE),
-    nnodes=Setting("1:1", NNODES, "Run", "Machines that train together, or their range."),
+    nnodes=Setting("1:1", NNODES, "Run", "Number of machines, or a range."),
     module=Setting(False, FLAG, "Workers", _MODULE, flags=("-m", "--module")),
     no_python=Setting(False, FLAG, "Workers", _NO_PYTHON),
     quiet=QUIET,

@@ -94,159 +94,164 @@ class JobSettings(AccessSettings):
     coordinator: str | None = _run(
         None,
         settings.ADDRESSES,
-        "Where the coordinator listens; port 29400 if none is given. Of a cluster all addresses: "
-        "the one that leads is found from any of them.",
+        "Address of the coordinator. The port is 29400 unless given. For several coordinators, "
+        "list all addresses: the agent finds the leader.",
     )
     use_proxy: bool = declare(settings.USE_PROXY._replace(section="Run"))
     run_id: str = _run(
         "",
         kinds.RUN_ID,
-        "Name of the training job, the same on all its machines: up to 128 characters of "
-        "A-Z, a-z, 0-9, '.', '_' and '-'. Made up for a job of one machine, e.g. train-k7f2qd.",
+        "Name of the job, the same on all its machines: up to 128 characters of A-Z, a-z, 0-9, "
+        "'.', '_' and '-'. A job on one machine gets a name such as train-k7f2qd.",
         flags=("--run-id", "--rdzv-id"),
         variables=("PET_RDZV_ID",),
     )
     name: str = _run(
         "",
         kinds.AGENT_NAME,
-        "What reasons and reports call this agent, e.g. to tell several on one host apart.",
+        "Name of this agent in logs and reports.",
         shown_default="the host's, numbered if another agent has it",
     )
     labels: Sequence[str] = _run(
         (),
         kinds.LABELS,
-        "What readers are told of this machine, e.g. rack=b7,zone=a; nothing is decided by it.",
+        "Labels shown by `status` and the page, e.g. rack=b7,zone=a. They do not affect "
+        "scheduling.",
         shown_default="none",
     )
-    min_nodes: int = setting(1, kinds.NODES, "", "At least so many machines.", flags=("--nnodes",))
-    max_nodes: int = setting(1, kinds.NODES, "", "More of them stand by.", flags=("--nnodes",))
+    min_nodes: int = setting(1, kinds.NODES, "", "Minimum number of machines.", flags=("--nnodes",))
+    max_nodes: int = setting(
+        1, kinds.NODES, "", "Maximum number of machines; others stand by.", flags=("--nnodes",)
+    )
     max_restarts: int = _run(
         # 0 as in torchrun: a script that loads no checkpoints must not start over in silence.
         0,
         kinds.RESTARTS,
-        "Restarts of all workers after one failed, in the whole run. Machines that come "
-        "and go cost none.",
+        "How often all workers may restart after a failure, in the whole run. Machines that "
+        "join or leave are not counted.",
     )
     nproc_per_node: int = _workers(
         1,
         kinds.WORKERS,
-        "Workers on this machine: a number, or one per device of a torch type such as xpu; auto: "
-        "one per accelerator, or per core if there is none.",
+        "Workers on this machine: a number, or one per device of a torch type such as xpu. "
+        "auto: one per accelerator, or per core if there is none.",
     )
-    role: str = _workers("default", printable(128), "Their role.")
+    role: str = _workers("default", printable(128), "Role of the workers.")
     virtual_local_rank: bool = _workers(
-        False, FLAG, "Let each worker see its own GPU only, as device 0, and LOCAL_RANK=0."
+        False, FLAG, "Each worker sees only its own GPU, as device 0, with LOCAL_RANK=0."
     )
     numa_binding: str | None = _workers(
         None,
         kinds.NUMA,
-        "Run each worker on cores near its GPU: all of its NUMA node or socket, or an "
-        "exclusive part or one core complex of its node.",
+        "Bind each worker to cores near its GPU: the NUMA node, the socket, an exclusive part "
+        "of the node, or one core complex.",
         shown_default="workers may run on any core",
     )
     gpu_memory_wait: float = _workers(  # by default as NVRx
-        50.0, seconds(), "Longest wait of a restart for the GPU memory of the workers before it."
+        50.0,
+        seconds(),
+        "How long a restart waits for the previous workers' GPU memory to be freed.",
     )
     shutdown_timeout: float = _workers(
         30.0,  # torchrun's value
         seconds(),
-        "Time that workers have between SIGTERM and SIGKILL.",
+        "Grace period between SIGTERM and SIGKILL.",
         variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     )
     preload: Sequence[str] = _workers(
         (),
         kinds.MODULES,
-        "Modules that are imported once on this machine, before workers start, which are then "
-        "forked and find them imported: a restart waits for no import. torch stands for what "
-        "DistributedDataParallel and FSDP import later, too.",
+        "Import these modules once on this machine and fork the workers from that process, so "
+        "that a restart does not wait for imports. torch includes what DistributedDataParallel "
+        "and FSDP import later.",
         shown_default="none",
     )
     preload_script: str | None = _workers(
         None,
         kinds.FILE,
-        "Python script that is run once for the same purpose, after --preload.",
+        "Python script to run once before workers are forked, after --preload.",
         shown_default="none",
     )
     preload_refresh: bool = _workers(
         False,
         FLAG,
-        "Preload again after each round, not only when a file outside of site-packages changed.",
+        "Preload again after each round, not only after a file outside site-packages changed.",
     )
     preload_timeout: float = _workers(
         300.0,  # a shared file system that a thousand machines read at once
         seconds(0.1),
-        "How long the preloading may take; then workers start without it.",
+        "Time limit of preloading; after it workers start without.",
     )
     startup_timeout: float | None = _hangs(
         None,
         limit(),
-        "How long a worker may take to its first heartbeat. What counts as hanging gets its "
-        "stacks taken, and is ended.",
+        "Time limit for a worker's first heartbeat. A worker that exceeds this limit is "
+        "reported with its stacks and killed.",
         shown_default="none",
     )
     progress_timeout: float | Literal["auto", "report"] | None = _hangs(
         "report",
         limit("auto", "report"),
-        "Longest time between two heartbeats. A worker that exceeds a duration or auto, a limit "
-        "learned from the run, is killed; with report it is only reported.",
+        "Time limit between two heartbeats. A worker that exceeds a duration, or auto (a limit "
+        "learned from the run), is killed; with report it is only reported.",
     )
     runtime_timeout: float | None = _hangs(
         300.0,
         limit(),
-        "How long no thread of a worker's interpreter may run, e.g. because native code "
-        "holds its lock. For workers that use the SDK.",
+        "How long the interpreter of a worker that uses the SDK may run no thread, e.g. because "
+        "native code holds the GIL.",
     )
     exit_timeout: float | Literal["report"] | None = _hangs(
         "report",
         limit("report"),
-        "How long the interpreter of a worker that uses the SDK may take to end. A worker that "
+        "Time limit for the interpreter of a worker that uses the SDK to exit. A worker that "
         "exceeds a duration is killed; with report it is only reported, after 5 min.",
     )
     hang_grace: float = _hangs(
-        5.0, seconds(), "Time that a worker which hangs has between SIGTERM and SIGKILL."
+        5.0, seconds(), "Grace period between SIGTERM and SIGKILL of a worker that hangs."
     )
     straggler_report: tuple[float, int] | float | bool | None = _hangs(
         None,
         kinds.STRAGGLER,
         "Report ranks whose steps take longer than FACTOR times the median of their role, for "
-        "STEPS steps in a row, 1.5 and 20 if not given; nothing else follows. The same on all "
-        "machines of the run.",
+        "STEPS steps in a row (1.5 and 20 unless given). All machines of the run need the same "
+        "value.",
         shown_default="none is reported",
         bare="1.5,20",
     )
     log_dir: str | None = _output(
-        None, kinds.PATH, "Directory for the files of the workers; created if needed."
+        None, kinds.PATH, "Directory for output files of workers; created if needed."
     )
     redirects: StdOrMap | str = _output(  # noqa: RUF009
         kinds.NOWHERE,
         kinds.STREAMS,
-        "Streams of the workers that go to files instead of the console: 0 none, 1 stdout, "
-        "2 stderr, 3 both; or by local rank, 0:3,1:2.",
+        "Write these streams of workers to files instead of the console: 0 none, 1 stdout, 2 "
+        "stderr, 3 both; or by local rank, 0:3,1:2.",
         flags=("-r", "--redirects"),
     )
     tee: StdOrMap | str = _output(  # noqa: RUF009
         kinds.NOWHERE,
         kinds.STREAMS,
-        "Streams that go to files and, line by line, to the console; as for --redirects.",
+        "Write these streams to files and to the console, as for --redirects.",
         flags=("-t", "--tee"),
     )
     local_ranks_filter: AbstractSet[int] | None = _output(
         None,
         kinds.RANKS,
-        "Workers whose output is shown on the console; files are not affected.",
+        "Show only the output of these local ranks on the console; files are not affected.",
         shown_default="all",
     )
     log_line_prefix_template: str | None = _output(
         None,
         kinds.TEXT,
-        "What a line shown by --tee begins with; ${rank} and ${run_id} are known, too.",
+        "Prefix of lines shown by --tee; ${rank} and ${run_id} can be used, too.",
         variables=("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",),
         shown_default="[${role_name}${local_rank}]:",
     )
     duplicate_stdout_filters: Sequence[str] | None = _output(
         None,
         kinds.FILTERS,
-        "Lines of stdout shown by --tee that contain one of these are also collected in one "
+        "Also collect lines of stdout shown by --tee that contain one of these texts in one "
         "file; ',,' stands for a comma.",
         shown_default="none",
     )
@@ -256,37 +261,37 @@ class JobSettings(AccessSettings):
     logs_specs: object = _output(
         None,
         kinds.LOGS_SPECS,
-        "Class of an installed package that decides on the files: an entry point of the "
-        "group drumbeat.logs_specs or torchrun.logs_specs.",
+        "Class that decides where output goes: an entry point of the group drumbeat.logs_specs "
+        "or torchrun.logs_specs.",
         shown_default="ours",
     )
     stderr_capture: bool = _output(
         True,
         switch("on", "off"),
-        "Whether the failure report has the last lines of stderr where it is in no file; "
-        "off: workers write to the agent's own stderr.",
+        "Keep the last lines of stderr for the failure report. off: workers write to the "
+        "agent's own stderr.",
     )
     stdout_capture: bool = _output(
         True,
         switch("on", "off"),
-        "Whether `coordinator logs` has the end of stdout where it is in no file; off: workers "
-        "write to the agent's own stdout.",
+        "Keep the end of stdout for `coordinator logs`. off: workers write to the agent's own "
+        "stdout.",
     )
     preemption_signal: str | None = _workers(
         None,
         kinds.SIGNAL,
-        "Signal that says that this machine will go away. Training is given notice and may save, "
-        "then this agent leaves, and the others go on.",
+        "Signal that announces that this machine will go away. Training gets a notice and may "
+        "save, then this agent leaves and the others go on.",
         shown_default="none",
     )
     preemption_grace: float = _workers(
         30.0,  # that of Kubernetes
         seconds(),
-        "How long the machine stays after that signal; the last quarter, at most "
-        "--shutdown-timeout, is for the workers to stop.",
+        "How long the machine stays after that signal. The last quarter, at most "
+        "--shutdown-timeout, is for stopping workers.",
     )
     local_addr: str | None = _network(
-        None, kinds.HOST, "Address at which the other machines reach this one; found if not given."
+        None, kinds.HOST, "Address at which other machines reach this one; detected unless given."
     )
     master_addr: str = _network(
         "",
@@ -295,34 +300,36 @@ class JobSettings(AccessSettings):
         shown_default="the machine of rank 0",
     )
     master_port: int = _network(
-        0, settings.PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
+        0, settings.PORT, "MASTER_PORT of the workers. 0: a free port, reserved for each round."
     )
     agent_store: bool = _network(
         True,
         switch("on", "off"),
-        "Whether agents serve torch's store at MASTER_PORT, so that it outlives rank 0; "
-        "off: for programs whose rank 0 listens there itself.",
+        "Agents serve torch's store at MASTER_PORT, so that it outlives rank 0. off: rank 0 "
+        "listens there itself.",
     )
     join_timeout: float = _waiting(  # as torchrun; a wait of zero would fail every run at its start
-        600.0, seconds(0.1), "How long to wait for the coordinator and the minimum of machines."
+        600.0,
+        seconds(0.1),
+        "How long to wait for the coordinator and for the minimum number of machines.",
     )
     last_call: float = _waiting(  # as torchrun
         30.0,
         seconds(),
-        "How long to wait for more machines than the minimum, at most. The wait also ends once no "
-        "machine has joined for a tenth of it.",
+        "How long to wait for more machines than the minimum. The wait also ends when no "
+        "machine has joined for a tenth of this time.",
     )
     exit_barrier_timeout: float | None = _waiting(
         None,
         seconds(0.1),
-        "How long a machine that is done waits for the others; then it ends with success, "
-        "and they train on.",
+        "How long a machine whose workers have succeeded waits for the others. Then it exits "
+        "with 0, and they train on.",
         shown_default="no limit while they are alive",
     )
     coordinator_grace: float | None = _waiting(
         None,
         seconds(),
-        "How long training goes on while the coordinator is away.",
+        "How long training goes on while the coordinator cannot be reached.",
         shown_default="10m; of several coordinators 1m while this machine reaches none",
     )
     log_format: str = declare(settings.LOG_FORMAT)
@@ -330,11 +337,11 @@ class JobSettings(AccessSettings):
     event_log_handler: str = _log(
         "",
         printable(128, is_optional=True)._replace(metavar="null|console|jsonl|NAME"),
-        "Who takes structured events and metrics; NAME is that of an installed handler.",
+        "Handler of structured events and metrics; NAME is an installed handler.",
         shown_default="jsonl with --event-log-file, else null",
     )
     event_log_file: str | None = _log(
-        None, kinds.FILE, "File to which the handler jsonl appends; created if needed."
+        None, kinds.FILE, "File that the handler jsonl appends to; created if needed."
     )
 
     metrics_port: str | None = _log(
@@ -349,16 +356,18 @@ class JobSettings(AccessSettings):
     metrics_cert: str | None = _log(
         None,
         kinds.FILE,
-        "Certificate for --metrics-port, in PEM; read again at each scrape, as the next two.",
+        "Certificate for --metrics-port, in PEM. Certificate, key and token are read again at "
+        "each scrape.",
         shown_default="none; metrics are in plain text",
     )
-    metrics_key: str | None = _log(None, kinds.FILE, "Its key, in PEM.", shown_default="none")
+    metrics_key: str | None = _log(
+        None, kinds.FILE, "Key of --metrics-cert, in PEM.", shown_default="none"
+    )
     metrics_token_file: str | None = _log(
         None,
         kinds.FILE,
-        "File with the token that a scrape has to bring (Authorization: Bearer), for its owner "
-        "alone.",
-        shown_default="none; all who reach the port may scrape",
+        "File with the token that a scrape must send (Authorization: Bearer); mode 0600.",
+        shown_default="none; everyone who reaches the port may scrape",
     )
 
     @property

@@ -42,45 +42,44 @@ class AccessSettings:
         None,
         TOKEN,
         _SECTION,
-        "What lets this machine in, as the coordinator printed it. DRUMBEAT_TOKEN and "
-        "--token-file keep it out of the list of processes and the shell's history.",
+        "Token that the coordinator printed. DRUMBEAT_TOKEN and --token-file keep it out of the "
+        "process list and the shell's history.",
         shown_default="none; not needed by the coordinator's user on its host",
     )
     token_file: str | None = setting(
         None,
         _TOKEN_FILE,
         _SECTION,
-        "File with the token, for its owner alone; read again at each connection, so that a "
-        "token can be replaced.",
+        "File with the token, mode 0600. It is read again at each connection, so that a token "
+        "can be replaced.",
         shown_default="none",
     )
     tls_ca: str | None = setting(
         None,
         _PATH,
         _SECTION,
-        "Authorities that may have issued the coordinator's certificate, in PEM, in place of "
-        "the token's; read again at each connection, as the next two.",
+        "Authorities of the coordinator's certificate, in PEM, instead of the token's. The files of "
+        "--tls-* are read again at each connection.",
         shown_default="the token's",
     )
     tls_cert: str | None = setting(
-        None, _PATH, _SECTION, "Certificate to show the coordinator, in PEM.", shown_default="none"
+        None, _PATH, _SECTION, "Client certificate, in PEM.", shown_default="none"
     )
     tls_key: str | None = setting(
-        None, _PATH, _SECTION, "Its key, in PEM, for its owner alone.", shown_default="none"
+        None, _PATH, _SECTION, "Key of --tls-cert, in PEM; mode 0600.", shown_default="none"
     )
     tls_server_name: str | None = setting(
         None,
         text("a name", len),
         _SECTION,
-        "Name that the coordinator's certificate has to have, with --tls-ca.",
+        "Name that the coordinator's certificate must have, with --tls-ca.",
         shown_default="the host of --coordinator",
     )
     insecure: bool = setting(
         False,
         FLAG,
         _SECTION,
-        "Speak to a coordinator that runs with --insecure: nothing is encrypted, and neither "
-        "side knows the other.",
+        "Connect to a coordinator that runs with --insecure: no encryption, no authentication.",
     )
 
     def access_given(self) -> list[str]:

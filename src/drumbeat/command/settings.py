@@ -310,26 +310,25 @@ USE_PROXY = Setting(
     False,
     FLAG,
     "Options",
-    "Reach the coordinator through the proxy of http_proxy, https_proxy or grpc_proxy, "
-    "which are ignored else.",
+    "Use the proxy of http_proxy, https_proxy or grpc_proxy, which is ignored otherwise.",
 )
 LOG_FORMAT = Setting(
     "auto",
     one_of(("auto", "console", "json")),
     "Log",
-    "auto, console: a plain line an event; json: a JSON object an event.",
+    "auto, console: one line per event; json: one JSON object per event.",
 )
 LOG_LEVEL = Setting(
     "info",
     _LEVELS._replace(convert=_level),
     "Log",
-    "The least that is logged; debug also shows the details of each event.",
+    "Least severe level to log; debug also shows the details of each event.",
     variables=("LOGLEVEL",),
 )
 QUIET = Setting(
     False,
     FLAG,
     "Log",
-    "Log warnings and errors only; reports are shown all the same.",
+    "Log only warnings and errors; reports are still shown.",
     flags=("-q", "--quiet"),
 )
