@@ -250,7 +250,7 @@ class Session:
         term = welcome.term or 1
         if term < self._identity.term:
             terms = f"term {term}, after one of term {self._identity.term}"
-            raise TransportError(f"a coordinator answers that was deposed: {terms}", "DEPOSED")
+            raise TransportError(f"this coordinator is no longer the leader: {terms}", "DEPOSED")
         self._identity.term = term
         self._session_id = welcome.session_id
         pace = PACE.read(welcome.pace)

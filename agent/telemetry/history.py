@@ -109,7 +109,7 @@ class History:
         before, current = self._standing, self._read_standing()
         self._standing, self._now, self._lines = current, now, []
         if isinstance(event, ev.SuspendRequested):
-            why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+            why = "other hosts would declare this agent lost; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
         self._on_connection(before, current)
         if current.desired != before.desired:

@@ -31,7 +31,7 @@ function connected({ isOpen, since, reason, isOver }) {
   show(outage, state === "broken");
   if (state === "broken") {
     setText(outage, `No connection to the coordinator since ${clock(since)}: ${reason}. `
-      + "What is shown is from before; it is tried again.");
+      + "Showing old data; reconnecting …");
   }
 }
 
@@ -111,7 +111,7 @@ function askForLink(title, text) {
   view = notice(title,
     h("p", {}, text),
     h("p", { id: "code-help" }, "Run ", h("code", {}, "coordinator page"), " where you have a token, ",
-      "and open the link that it prints. It is good once, for five minutes."),
+      "and open the link that it prints. The link works once and expires after five minutes."),
     form);
   view.isEntry = true;
 }

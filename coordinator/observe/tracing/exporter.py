@@ -147,7 +147,7 @@ class Tracing:
         if self._reasons.has_error:  # what it can't read it would go on without
             raise TracesUnusable(self._reasons.latest)
         if self._reasons.latest:
-            log.warning("traces are told otherwise than asked", reason=self._reasons.latest)
+            log.warning("unsupported OTLP setting", reason=self._reasons.latest)
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer("drumbeat", VERSION)
 

@@ -66,7 +66,7 @@ export function mount(root, context) {
     if (isOpen && wasOpen) add([{ note: "connected again; some lines may be repeated" }]);
     wasOpen ||= isOpen;
     if (isOpen) setText(status, "Following.");
-    else if (isOver) setText(status, "All is told: the run has ended, or its workers have.");
+    else if (isOver) setText(status, "End of output: the run has ended.");
     else if (since) setText(status, `Not connected: ${reason}. It is tried again.`);
   }
 

@@ -58,8 +58,8 @@ class AccessSettings:
         None,
         _PATH,
         _SECTION,
-        "Authorities of the coordinator's certificate, in PEM, instead of the token's. The files of "
-        "--tls-* are read again at each connection.",
+        "Authorities of the coordinator's certificate, in PEM, instead of the token's. The files "
+        "of --tls-* are read again at each connection.",
         shown_default="the token's",
     )
     tls_cert: str | None = setting(
