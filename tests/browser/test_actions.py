@@ -94,7 +94,7 @@ async def test_an_admin_steers_in_two_tabs_while_the_coordinator_dies(
         stage.coordinator.kill()
         for tab in (page, other):
             await expect(tab.locator("#connection")).to_have_text("offline")
-            await expect(tab.locator("#outage")).to_contain_text("it is tried again")
+            await expect(tab.locator("#outage")).to_contain_text("reconnecting")
         stage.coordinator.restart()
         for tab in (page, other):
             await expect(tab.locator("#connection")).to_have_text("live")
