@@ -5,15 +5,10 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.observe.goodput import (
-    SECOND,
-    Cause,
-    Ledger,
-    Part,
-    Time,
-    nanoseconds,
-)
+from drumbeat.coordinator.observe.goodput import Ledger, Time
+from drumbeat.coordinator.observe.stretches import Cause, Part
 from drumbeat.coordinator.wire.run_status import AnyRun
+from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.v1 import query_pb2
 
 _KINDS = {part: query_pb2.PartKind.Value(f"PART_KIND_{part}") for part in Part}

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.model import Beat, GroupState
-from drumbeat.coordinator.observe.goodput import (
+from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.stretches import (
     AWAY_MAX,
     MEASURED,
     Found,
-    Ledger,
     Marks,
     ProgressNoted,
     Stretch,
-    nanoseconds,
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.durations import nanoseconds
 
 # How much of what was seen of a round a coordinator that crashes loses at most.
 NOTE_INTERVAL_S = 60.0

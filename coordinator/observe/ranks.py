@@ -20,10 +20,11 @@ from msgspec import json
 from drumbeat.coordinator.core.model import GroupState, Round
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.behind import Laggard, laggards
-from drumbeat.coordinator.observe.goodput import SECOND, Marks
 from drumbeat.coordinator.observe.shared_reading import RunReadings
+from drumbeat.coordinator.observe.stretches import Marks
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
+from drumbeat.durations import SECOND
 
 # Ranks passed between two turns of the others: some 2 ms.
 ROWS_PER_TURN = 2_000

@@ -25,7 +25,6 @@ from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.observe.behind import Laggard, Peers, laggards, peers_of
-from drumbeat.coordinator.observe.goodput import SECOND
 from drumbeat.coordinator.observe.overview import Glimpse, Growing, Overview
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import (
@@ -35,6 +34,7 @@ from drumbeat.coordinator.wire.failure import (
     verdict_message,
 )
 from drumbeat.coordinator.wire.session import SPEC
+from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 

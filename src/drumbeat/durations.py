@@ -3,11 +3,17 @@
 import math
 import re
 
+SECOND = 1_000_000_000  # in nanoseconds
 DURATION_MAX_S = 30 * 24 * 3600.0  # that a setting takes; more is a slip of the unit
 ALLOWED = "a number of seconds, or a number with the unit ms, s, m or h (30, 30s, 1.5m, 2h, 500ms)"
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[ ]?(ms|s|m|h)?", re.ASCII)
 _SECONDS_OF_UNIT = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _TEXT_LENGTH_MAX = 32  # far longer than any duration; keeps absurd numbers out of float()
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time in whole nanoseconds."""
+    return round(seconds * SECOND)
 
 
 def parse_duration(text: str) -> float:

@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drumbeat.coordinator.observe.goodput import (
+from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.stretches import (
     Cause,
     Found,
-    Ledger,
     Marks,
     Part,
     ProgressNoted,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.core.model import Beat
-from drumbeat.coordinator.observe.goodput import MEASURED, Cause, Ledger, Part
+from drumbeat.coordinator.observe.goodput import Ledger
 from drumbeat.coordinator.observe.meter import Meter
+from drumbeat.coordinator.observe.stretches import MEASURED, Cause, Part
 from tests.simulation.clock import readable
 from tests.simulation.cluster import Cluster
 from tests.simulation.failover.world import FailoverCluster

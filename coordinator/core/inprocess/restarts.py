@@ -16,7 +16,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
-from drumbeat.coordinator.observe.goodput import Cause, Found
+from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.inprocess import InterruptionKind
 
 # Workers that did nothing wrong but to make no progress.

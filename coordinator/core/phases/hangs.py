@@ -16,8 +16,8 @@ from drumbeat.coordinator.core.model import (
 )
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
-from drumbeat.coordinator.observe.goodput import Cause, Found, nanoseconds
-from drumbeat.durations import format_duration
+from drumbeat.coordinator.observe.stretches import Cause, Found
+from drumbeat.durations import format_duration, nanoseconds
 
 # After so long an undecided hang is judged again, when another limit expires.
 ASK_AGAIN_S = 10.0

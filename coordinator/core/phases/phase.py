@@ -24,7 +24,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.goodput import MEASURED, Found, Stretch
+from drumbeat.coordinator.observe.stretches import MEASURED, Found, Stretch
 from drumbeat.format import count
 
 Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded

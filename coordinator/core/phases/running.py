@@ -28,9 +28,10 @@ from drumbeat.coordinator.core.run.records import (
     RoundEnd,
     RoundEnded,
 )
-from drumbeat.coordinator.observe.goodput import Cause, Found, nanoseconds
 from drumbeat.coordinator.observe.step_times import StepTimes
+from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
+from drumbeat.durations import nanoseconds
 from drumbeat.format import are
 
 _PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)

@@ -28,8 +28,9 @@ from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
 from drumbeat.coordinator.core.run.times import RoundTimes
-from drumbeat.coordinator.observe.goodput import Cause, Ledger, ProgressNoted, Stretch
+from drumbeat.coordinator.observe.goodput import Ledger
 from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
+from drumbeat.coordinator.observe.stretches import Cause, ProgressNoted, Stretch
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
 

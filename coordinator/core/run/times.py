@@ -8,13 +8,9 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.coordinator.observe.goodput import (
-    SECOND,
-    Ledger,
-    Marks,
-    ProgressNoted,
-    nanoseconds,
-)
+from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
+from drumbeat.durations import SECOND, nanoseconds
 
 # Workers that have run for so long in a run that never named a step are believed to tell no
 # heartbeat at all: they progress since they run.

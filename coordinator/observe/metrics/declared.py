@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumbeat.command.metrics import BUILD, LONG_S, SHORT_S, Metric
 from drumbeat.coordinator.core.run.state import Phase
-from drumbeat.coordinator.observe.goodput import FAILURES, Cause, Part
+from drumbeat.coordinator.observe.stretches import FAILURES, Cause, Part
 
 PHASES = tuple(phase.lower() for phase in Phase)
 PARTS = tuple(part.lower() for part in Part)

@@ -14,8 +14,9 @@ from drumbeat.coordinator.core.run.records import (
     RoundStarted,
     RunEnded,
 )
-from drumbeat.coordinator.observe.goodput import SECOND, ProgressNoted, nanoseconds
 from drumbeat.coordinator.observe.metrics.declared import DETECTED, DETECTION, REFORMING
+from drumbeat.coordinator.observe.stretches import ProgressNoted
+from drumbeat.durations import SECOND, nanoseconds
 
 
 class _Reforming(NamedTuple):

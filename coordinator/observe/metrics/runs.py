@@ -8,15 +8,10 @@ from collections.abc import Iterable, Iterator
 from drumbeat.command.metrics import Metric, Sample
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.goodput import (
-    MEASURED,
-    NONE,
-    SECOND,
-    Ledger,
-    Stretch,
-    nanoseconds,
-)
+from drumbeat.coordinator.observe.goodput import NONE, Ledger
 from drumbeat.coordinator.observe.metrics import declared as the
+from drumbeat.coordinator.observe.stretches import MEASURED, Stretch
+from drumbeat.durations import SECOND, nanoseconds
 
 # What stands for the id of all runs that have no label of their own; no run has this one.
 OTHERS = "(others)"

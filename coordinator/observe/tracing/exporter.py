@@ -20,8 +20,8 @@ import structlog
 from drumbeat import VERSION
 from drumbeat.access.redaction import without_tokens
 from drumbeat.coordinator.errors import MissingExtra, TracesUnusable
-from drumbeat.coordinator.observe.goodput import nanoseconds
 from drumbeat.coordinator.observe.tracing.spans import spans_of
+from drumbeat.durations import nanoseconds
 from drumbeat.format import count
 
 _PACKAGE = "opentelemetry-exporter-otlp-proto-grpc"  # brings all others

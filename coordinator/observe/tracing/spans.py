@@ -25,17 +25,17 @@ from drumbeat.coordinator.core.run.records import (
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.run.times import RoundTimes
-from drumbeat.coordinator.observe.goodput import (
+from drumbeat.coordinator.observe.stretches import (
     FAILURES,
     Cause,
     Part,
     ProgressNoted,
     Stretch,
     cut,
-    nanoseconds,
 )
 from drumbeat.coordinator.observe.tracing.failures import bounded, failures_of, moments_of
 from drumbeat.coordinator.observe.tracing.model import Attributes, Link, Moment, Place, Span
+from drumbeat.durations import nanoseconds
 
 # Kinds of traces. A restart has the number of the round that it leads to.
 RUN, ROUND, RESTART = "run", "round", "restart"

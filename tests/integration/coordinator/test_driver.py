@@ -42,7 +42,7 @@ from drumbeat.coordinator.journal.changes import Change, Compact
 from drumbeat.coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe.goodput import ProgressNoted
+from drumbeat.coordinator.observe.stretches import ProgressNoted
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX

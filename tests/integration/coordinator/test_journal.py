@@ -61,7 +61,7 @@ from drumbeat.coordinator.journal.changes import Change, Compact
 from drumbeat.coordinator.journal.etcd.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from drumbeat.coordinator.journal.stored import RELEASE
-from drumbeat.coordinator.observe.goodput import Cause, Found, Marks, ProgressNoted
+from drumbeat.coordinator.observe.stretches import Cause, Found, Marks, ProgressNoted
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.rules import active_max, group_sizes

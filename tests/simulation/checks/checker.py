@@ -35,8 +35,9 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.goodput import SEGMENTS_MAX, Ledger, Part
+from drumbeat.coordinator.observe.goodput import SEGMENTS_MAX, Ledger
 from drumbeat.coordinator.observe.stragglers import StragglerRecord
+from drumbeat.coordinator.observe.stretches import Part
 from tests.simulation.checks.iterations import IterationChecker
 from tests.simulation.machines.training import is_slow
 

@@ -11,8 +11,8 @@ from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
-from drumbeat.coordinator.observe.goodput import Found, ProgressNoted, Stretch
 from drumbeat.coordinator.observe.meter import Meter
+from drumbeat.coordinator.observe.stretches import Found, ProgressNoted, Stretch
 from tests.simulation.clock import START
 from tests.simulation.goodput.training import UPTIME_S
 

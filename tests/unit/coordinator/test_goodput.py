@@ -12,22 +12,20 @@ from drumbeat.coordinator.command.looking.screens import goodput_screen, text_of
 from drumbeat.coordinator.core.model import GroupState, Hang, HangKind, VerdictCause
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.observe.goodput import (
-    HOSTS_MAX,
-    SECOND,
-    SEGMENTS_MAX,
+from drumbeat.coordinator.observe.goodput import HOSTS_MAX, SEGMENTS_MAX, Ledger
+from drumbeat.coordinator.observe.goodput_messages import goodput_message
+from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
+from drumbeat.coordinator.observe.stretches import (
     Cause,
     Found,
-    Ledger,
     Marks,
     Part,
     ProgressNoted,
     Stretch,
     cut,
 )
-from drumbeat.coordinator.observe.goodput_messages import goodput_message
-from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.durations import SECOND
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec

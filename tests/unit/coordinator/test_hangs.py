@@ -20,10 +20,11 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
 )
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
-from drumbeat.coordinator.observe.goodput import SECOND, Cause, Stretch
+from drumbeat.coordinator.observe.stretches import Cause, Stretch
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
 from drumbeat.coordinator.wire.session import desired_message
+from drumbeat.durations import SECOND
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_stack, judged, seen
 from tests.support.world import Story, a_running_story
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.core.model import GroupState, Hang, HangKind
-from drumbeat.coordinator.observe.goodput import NONE, SECOND
+from drumbeat.coordinator.observe.goodput import NONE
 from drumbeat.coordinator.observe.metrics import declared as the
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import OTHERS, RunMetrics
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.durations import SECOND
 from tests.support.world import RUN, Story, a_running_story, a_spec
 
 if TYPE_CHECKING:

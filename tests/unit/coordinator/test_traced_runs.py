@@ -11,7 +11,6 @@ from drumbeat.coordinator.core.model import GroupState, Hang, HangKind
 from drumbeat.coordinator.core.run.records import RoundEnded, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.core.run.times import SILENT_MAX
-from drumbeat.coordinator.observe.goodput import SECOND
 from drumbeat.coordinator.observe.tracing.failures import (
     MESSAGE_CHARACTERS_MAX,
     STACKTRACE_CHARACTERS_MAX,
@@ -19,6 +18,7 @@ from drumbeat.coordinator.observe.tracing.failures import (
 from drumbeat.coordinator.observe.tracing.model import Place, Span
 from drumbeat.coordinator.observe.tracing.spans import spans_of
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.durations import SECOND
 from tests.support.journal import round_trip
 from tests.support.traces import told
 from tests.support.world import START, Story, a_running_story, a_spec
