@@ -158,7 +158,7 @@ def files_for(package: str, path: Path = ROOT) -> list[str]:
 
 def passes(tree: Path, tests: list[str], limit_s: float = 0) -> bool:
     """Run tests in a copy of the tree; those that take too long do not pass."""
-    env = {**os.environ, "PYTHONPATH": str(tree), "DRUMBEAT_ORDERS": "10"}
+    env = {**os.environ, "PYTHONPATH": f"{tree}/src", "DRUMBEAT_ORDERS": "10"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     # `timeout` ends the processes of the tests, too.
     command = ["timeout", "--signal=KILL", str(limit_s), sys.executable, *PYTEST, "-k", QUICK]
