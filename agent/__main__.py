@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 from drumbeat.agent.settings import cli
@@ -10,10 +11,10 @@ from drumbeat.command import loading
 from drumbeat.command.console import open_missing
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command with the real driver; ``argv`` None stands for this process's own."""
+def main(argv: Sequence[str] | None = None, *, path: str = "agent") -> int:
+    """Run the command with the real driver; arguments as in ``options.run``."""
     open_missing()
-    return cli.main(argv, run=run)
+    return cli.main(argv, run=run, path=path)
 
 
 def run(config: AgentConfig) -> int:

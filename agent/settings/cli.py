@@ -184,7 +184,9 @@ def _program_of(params: dict[str, Any]) -> Program:
     return Program(kind, params["script"], params["arguments"])
 
 
-def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int], path: str = "agent"
+) -> int:
     """Read the command line, set up the log and ``run`` to the end; return its exit code."""
 
     def do(config: AgentConfig | StatusRequest) -> int:
@@ -202,4 +204,4 @@ def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]
             structlog.get_logger().info("option of torchrun", message=note)
         return run(config)
 
-    return options.run(agent, argv, do, program="agent", errors=AgentError)
+    return options.run(agent, argv, do, program="agent", path=path, errors=AgentError)

@@ -92,10 +92,12 @@ operators.add_to(coordinator)
 coordinator.add_section("Journal", journal)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, path: str = "coordinator") -> int:
     """Read the command line, do what it says, and return the exit code."""
     open_missing()
-    return options.run(coordinator, argv, _do, program="coordinator", errors=CommandFailed)
+    return options.run(
+        coordinator, argv, _do, program="coordinator", path=path, errors=CommandFailed
+    )
 
 
 def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:

@@ -21,6 +21,7 @@ from drumbeat.format import printable
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
+VERSION_HELP = "Show the release and exit."
 
 
 class Source(IntEnum):
@@ -208,8 +209,8 @@ def log_level(level: str, *, is_quiet: bool) -> str:
 
 def version_option(program: str) -> Callable[[Callable[..., Any]], Any]:
     """Declare ``--version``: the program and the release of the distribution."""
-    message, about = f"{program}, drumbeat %(version)s", "Show the release and exit."
-    return click.version_option(package_name="drumbeat", message=message, help=about)
+    message = f"{program}, drumbeat %(version)s"
+    return click.version_option(package_name="drumbeat", message=message, help=VERSION_HELP)
 
 
 def run(
@@ -218,21 +219,23 @@ def run(
     do: Callable[[Any], int],
     *,
     program: str,
+    path: str = "",
     errors: Any,
 ) -> int:
     """Read a command line, do what its command returns, and return the exit code.
 
     That is 0 after ``--help`` and ``--version``. ``argv`` None stands for this process's own
-    arguments. ``errors`` is the class of those that end a command; they have a ``hint`` and an
-    ``exit_code``.
+    arguments. Errors begin with ``program``; ``path`` is what the user typed to call it, where
+    that differs. ``errors`` is the class of errors that end a command; they have a ``hint`` and
+    an ``exit_code``.
     """
-    withdrawn = withdraw_token()
+    withdrawn, path = withdraw_token(), path or program
     try:
-        parsed = command.main(args=argv, prog_name=program, standalone_mode=False, obj=withdrawn)
+        parsed = command.main(args=argv, prog_name=path, standalone_mode=False, obj=withdrawn)
         return parsed if isinstance(parsed, int) else do(parsed)
     except click.ClickException as error:
         ctx = error.ctx if isinstance(error, click.UsageError) else None
-        path = ctx.command_path if ctx is not None else program
+        path = ctx.command_path if ctx is not None else path
         write_error(program, error.format_message(), f"try '{path} --help'")
         return EXIT_USAGE
     except click.Abort:
