@@ -104,7 +104,7 @@ floors: .venv-floors/installed.stamp
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-protoc .venv-floors .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-protoc .venv-floors .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
 
 # torch goes in first and alone, pinned, because it is by far the largest part.
 $(VENV)/torch.stamp:
