@@ -31,7 +31,7 @@ from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing, des
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
-from drumbeat.agent.watchdog.stacks import describe_process, is_below, signal_below
+from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
 from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.command.console import write_text
 from worker_sdk import context
@@ -420,6 +420,7 @@ class Watchdog:
                 effect.timeout_s,
                 is_asked=not effect.is_by_signal,  # else it was asked, and has not answered
                 may_signal=effect.is_by_signal,
+                starved_s=STARVED_S if effect.is_by_signal else 0.0,
             )
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = Evidence(is_alive=False)  # another process has its number by now

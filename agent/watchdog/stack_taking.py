@@ -98,6 +98,7 @@ class StackTaker:
         *,
         is_asked: bool = True,
         may_signal: bool = False,
+        starved_s: float = 0.0,
     ) -> Evidence:
         """Return what can be had within the time: `take_evidence`, which never fails here.
 
@@ -110,7 +111,9 @@ class StackTaker:
             stack_signal=snapshot.stack_signal,
         )
         try:
-            return await take_evidence(pid, source, timeout_s, may_signal=may_signal)
+            return await take_evidence(
+                pid, source, timeout_s, may_signal=may_signal, starved_s=starved_s
+            )
         except Exception as error:
             # In any case: a worker that hangs is killed, and other workers answer.
             place = {"run.round": self._key.round_id, "worker.local_rank": self._key.local_rank}

@@ -31,6 +31,9 @@ log = structlog.get_logger()
 STACKS_BYTES_MAX = 64 * 1024
 STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to any longer
 QUIET_S = 0.003  # after so long without more the process is asked whether that was all
+# How much longer the answer to a signal is waited for while the process waits for a processor. It
+# answers within milliseconds once it has one: this delays nothing on a host with idle cores.
+STARVED_S = 2.0
 ANCESTORS_MAX = 64  # how far below its worker a process may be
 _KERNEL_STACK_LINES_MAX = 12
 _PROC = Path("/proc")
@@ -66,9 +69,17 @@ class StackSource(NamedTuple):
 
 
 async def take_evidence(
-    worker_pid: int, source: StackSource, timeout_s: float, *, may_signal: bool = False
+    worker_pid: int,
+    source: StackSource,
+    timeout_s: float,
+    *,
+    may_signal: bool = False,
+    starved_s: float = 0.0,
 ) -> Evidence:
-    """Return what can be had within the time; never raises because of the process."""
+    """Return what can be had within the time; never raises because of the process.
+
+    A process that waits for a processor gets up to ``starved_s`` more to answer a signal.
+    """
     owner_pid = source.owner_pid
     why, stacks = _why_not_ours(owner_pid, worker_pid) if owner_pid else "", ""
     pid = worker_pid if why or not owner_pid else owner_pid
@@ -89,7 +100,9 @@ async def take_evidence(
             with FileIO(os.pidfd_open(pid)) as process:  # its number may come to mean another
                 if not (why := _why_not_ours(pid, worker_pid)):
                     stacks, why = await _take_stacks(
-                        process.fileno(), pid, source, timeout_s, may_signal=may_signal
+                        *(process.fileno(), pid, source, timeout_s),
+                        may_signal=may_signal,
+                        starved_s=starved_s,
                     )
         except OSError as error:
             why = f"process {pid} can't be asked: {error.strerror}"
@@ -105,7 +118,13 @@ async def take_evidence(
 
 
 async def _take_stacks(
-    process: int, pid: int, source: StackSource, timeout_s: float, *, may_signal: bool
+    process: int,
+    pid: int,
+    source: StackSource,
+    timeout_s: float,
+    *,
+    may_signal: bool,
+    starved_s: float,
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
     asked_s = timeout_s * ASKED_SHARE if may_signal else timeout_s
@@ -130,7 +149,13 @@ async def _take_stacks(
         if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> number - 1 & 1:
             return "", f"signal {number} is not caught by process {pid}"
         signal.pidfd_send_signal(process, number)
-        text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
+        until = asyncio.get_running_loop().time() + timeout_s + starved_s
+        text = await _collect(
+            fd,
+            timeout_s,
+            lambda: _is_writing(pid, number, status),
+            lambda: asyncio.get_running_loop().time() < until and _is_starved(pid, number, status),
+        )
     finally:
         os.close(fd)
     return text, "" if text else f"none came within {timeout_s:g} s of a signal"
@@ -142,7 +167,7 @@ async def _ask(stacks_fd: int, ask_fd: int, timeout_s: float) -> str:
     try:
         with suppress(BlockingIOError):  # another reader has filled the pipe
             os.write(ask_fd, b"\n")
-        text = await _collect(stacks_fd, timeout_s, lambda: True)
+        text = await _collect(stacks_fd, timeout_s)
         if not text:
             with suppress(BlockingIOError):
                 os.read(ask_fd, _ASKED_BYTES_MAX)
@@ -151,18 +176,26 @@ async def _ask(stacks_fd: int, ask_fd: int, timeout_s: float) -> str:
         os.close(ask_fd)
 
 
-async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) -> str:
-    """Return what comes within the time, until their end or nothing more."""
+async def _collect(
+    fd: int,
+    timeout_s: float,
+    is_writing: Callable[[], bool] = lambda: True,
+    is_late: Callable[[], bool] = lambda: False,
+) -> str:
+    """Return what comes within the time, and then while ``is_late``: all, until their end."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     deadline, patience_s = loop.time() + timeout_s, timeout_s
     data, heard, is_over = bytearray(), 0, False
     loop.add_reader(fd, arrived.set)
     try:
-        while heard < STACKS_READ_MAX and loop.time() < deadline and not is_over:
+        while heard < STACKS_READ_MAX and not is_over:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(deadline, loop.time() + patience_s)):
                     await arrived.wait()
             is_over = not arrived.is_set() and not is_writing()
+            if loop.time() >= deadline:
+                deadline = loop.time() + QUIET_S
+                is_over = is_over or not is_late()
             arrived.clear()
             with suppress(BlockingIOError):  # else also what came between the two
                 piece = os.read(fd, STACKS_BYTES_MAX)
@@ -189,6 +222,12 @@ def _is_writing(pid: int, number: int, before: _Status) -> bool:
     """
     now, bit = _status(pid), 1 << (number - 1)
     return now is not None and not before.blocked & bit and bool((now.blocked | now.pending) & bit)
+
+
+def _is_starved(pid: int, number: int, before: _Status) -> bool:
+    """Whether a process has yet to handle a signal because it does not get a processor."""
+    now = _status(pid)
+    return now is not None and now.state == "R" and _is_writing(pid, number, before)
 
 
 def lineage(pid: int) -> Iterator[int]:

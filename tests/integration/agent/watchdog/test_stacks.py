@@ -89,12 +89,13 @@ async def evidence_of(
     *,
     timeout_s: float = TIMEOUT_S,
     may_signal: bool = True,
+    starved_s: float = 0.0,
     **more: int,
 ) -> Evidence:
     """Return what is seen of a process that gives its stacks only upon a signal."""
     given: dict[str, Any] = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
     source = StackSource(stacks_fd=board.stacks_fd, **given)
-    return await take_evidence(pid, source, timeout_s, may_signal=may_signal)
+    return await take_evidence(pid, source, timeout_s, may_signal=may_signal, starved_s=starved_s)
 
 
 @pytest.mark.parametrize("line", [SLEEP, HOLD_THE_LOCK])
@@ -284,6 +285,14 @@ async def test_stacks_are_not_waited_for_longer_than_the_timeout(
     evidence = await evidence_of(board, pid, timeout_s=0.05)
     assert evidence.stacks == ""
     assert evidence.notes.endswith("no stacks: none came within 0.05 s of a signal")
+
+
+async def test_a_process_that_waits_for_a_processor_gets_longer_to_answer_a_signal(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    pid = start_python(processes, board, HOLD_THE_LOCK)
+    evidence = await evidence_of(board, pid, timeout_s=0.0, starved_s=TIMEOUT_S)
+    assert "in all_reduce" in evidence.stacks
 
 
 async def test_a_worker_that_is_gone_is_said_to_be(
