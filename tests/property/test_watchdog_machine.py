@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -73,6 +74,7 @@ class Worker:
     has_evidence: bool = False
     is_condemned: bool = False  # the signal for its stacks was sent
     is_unreported: bool = False  # something was over, and nothing was said of it yet
+    is_uncertain: bool = False  # that something may not have been over: a stall may excuse it
     is_gone: bool = False
 
     def limits(self) -> list[Limit]:
@@ -142,8 +144,10 @@ class WatchdogMachine(RuleBasedStateMachine):
             case fx.ReadBoard():
                 self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
             case fx.TakeEvidence(is_by_signal=is_by_signal):
-                assert is_by_signal == worker.is_unreported, "what was over is forgotten"
+                if not worker.is_uncertain:
+                    assert is_by_signal == worker.is_unreported, "what was over is forgotten"
                 worker.is_examined = worker.has_evidence = worker.is_unreported = True
+                worker.is_uncertain = False
                 worker.is_condemned = is_by_signal
                 for limit in self.over(worker):
                     limit.is_found = True
@@ -174,16 +178,21 @@ class WatchdogMachine(RuleBasedStateMachine):
         if report.aftermath:
             assert worker.has_evidence, "nothing was over"
             assert not worker.is_condemned, "it is killed in any case"
-        worker.is_examined = worker.is_unreported = False
+        worker.is_examined = worker.is_unreported = worker.is_uncertain = False
         if "went on" in report.aftermath:  # the look goes on for what else is over by now
-            worker.is_unreported = bool(self.over(worker))
+            over = self.over(worker)
+            worker.is_unreported = bool(over)
+            worker.is_uncertain = all(self.due(limit) > self.now for limit in over)
         if report.is_ending or report.aftermath:
             return
         named = {f"slot {number}": limit for number, limit in worker.slots.items()}
         named |= worker.calls
-        if worker.is_condemned and named.get(scope) not in self.over(worker):
-            return  # it was over when the worker was looked at, and has been closed since
-        limit = named[scope]
+        limit = named.get(scope)
+        since = self.now - report.hang.elapsed_s
+        if limit is None or limit.since != pytest.approx(since):
+            # It was over when the worker was condemned, and has been closed or replaced since.
+            assert worker.is_condemned
+            return
         assert limit.signal is not None
         assert limit.signal <= 0
         assert limit in self.over(worker), "not over, or reported twice"
@@ -245,7 +254,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         if (worker := self.workers.get(rank)) is not None:
             worker.is_gone = True
             self.deliver(WorkerGone(worker=self.key(rank)))
-            assert not worker.is_unreported
+            assert not worker.is_unreported or worker.is_uncertain
             del self.workers[rank]
         self.deliver(WorkerGone(worker=self.key(rank)))
 
@@ -400,4 +409,31 @@ def test_a_limit_that_is_over_while_a_debugger_holds_the_process_counts_anew_too
     machine.workers_answer("File a.py")
     machine.stacks_come(is_alive=True, is_traced=True)
     machine.everything_over_was_noticed()
+    machine.teardown()
+
+
+@pytest.mark.parametrize("next_signal", [10, None])
+def test_a_limit_that_replaces_another_while_its_worker_is_condemned_is_another(
+    next_signal: int | None,
+) -> None:
+    machine = WatchdogMachine()
+    machine.host_slows_down()
+    machine.acquires(0, "a", 0.25, None)
+    machine.acquires(0, "b", 0.25, 0)
+    machine.time_passes(7.0)
+    machine.acquires(0, "b", 0.25, next_signal)
+    machine.time_passes(7.0)
+    machine.teardown()
+
+
+def test_a_limit_that_a_stall_may_excuse_does_not_have_to_be_reported() -> None:
+    """It replaces one that was over, while the stacks for that one are late."""
+    machine = WatchdogMachine()
+    machine.acquires(1, "b", 0.25, None)
+    machine.host_slows_down()
+    machine.time_passes(0.3)
+    machine.acquires(1, "b", 0.25, None)
+    machine.stands_still(1.5)
+    machine.stacks_come(is_alive=True, is_traced=False)
+    machine.goes(1)
     machine.teardown()
