@@ -144,8 +144,8 @@ class WatchdogMachine(RuleBasedStateMachine):
             case fx.ReadBoard():
                 self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
             case fx.TakeEvidence(is_by_signal=is_by_signal):
-                if not worker.is_uncertain:
-                    assert is_by_signal == worker.is_unreported, "what was over is forgotten"
+                is_as_expected = worker.is_uncertain or is_by_signal == worker.is_unreported
+                assert is_as_expected, "what was over is forgotten"
                 worker.is_examined = worker.has_evidence = worker.is_unreported = True
                 worker.is_uncertain = False
                 worker.is_condemned = is_by_signal
