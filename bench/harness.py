@@ -136,7 +136,7 @@ class Scene:
         """Start ``python -m <arguments>``; its output goes to a file called ``name``."""
         with (self.directory / f"{name}.log").open("ab") as log:
             process = psutil.Popen(
-                [self.way.python, "-m", *arguments],
+                self.way.command(*arguments),
                 cwd=self.way.tree,
                 env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
@@ -153,7 +153,7 @@ class Scene:
         with (self.directory / "coordinator.log").open("ab") as log:
             process = psutil.Popen(
                 [
-                    *(self.way.python, "-m", module, "serve", "--port", str(port)),
+                    *self.way.command(module, "serve", "--port", str(port)),
                     *("--state-dir", str(self.directory / "state"), *self.way.options, *options),
                 ],
                 cwd=self.way.tree,

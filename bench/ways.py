@@ -34,6 +34,11 @@ class Way(StrEnum):
         """What runs them."""
         return str(self.tree / ".venv/bin/python") if self in TREES else sys.executable
 
+    def command(self, name: str, *arguments: str) -> list[str]:
+        """Return what runs a module, or one of our commands, ``agent`` and ``coordinator``."""
+        is_command = name in ("agent", "coordinator") and (self.tree / "src").exists()
+        return [self.python, "-m", *(["drumbeat"] * is_command), name, *arguments]
+
     @property
     def options(self) -> tuple[str, ...]:
         """What both commands are given for it."""

@@ -64,9 +64,9 @@ class Stage:
     lines: queue.Queue[Line] = field(default_factory=queue.Queue)
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start ``python -m <arguments>`` and read what it writes."""
+        """Start ``drumbeat <arguments>`` and read what it writes."""
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [sys.executable, "-m", "drumbeat", *arguments],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,

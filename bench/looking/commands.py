@@ -19,7 +19,7 @@ RUN = "bench"
 async def started(scene: Scene, *arguments: str) -> asyncio.subprocess.Process:
     """Start ``python -m <arguments>`` as the user of this host, with pipes to it."""
     return await asyncio.create_subprocess_exec(
-        *(scene.way.python, "-m", *arguments),
+        *scene.way.command(*arguments),
         cwd=scene.way.tree,
         env=ENVIRONMENT,
         stdin=asyncio.subprocess.PIPE,

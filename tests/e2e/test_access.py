@@ -28,6 +28,7 @@ pytestmark = pytest.mark.e2e
 JOIN_LINE = r"^  (agent join --coordinator \S+ --token-file (\S+)) train\.py$"
 NO_TOKEN_LINE = r"^  coordinator token create --role join$"
 OTHER_USER = 65534
+DRUMBEAT = (sys.executable, "-m", "drumbeat")
 
 
 def shown(process: psutil.Process) -> bytes:
@@ -219,7 +220,7 @@ def test_another_user_of_the_host_is_refused_and_reads_nothing(cluster: Cluster)
     secrets = [*coordinator.state_dir.iterdir(), cluster.private_file("token", token.text())]
     other = ("setpriv", f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", "--clear-groups")
     # So that Python is found, which may lie in the home of root.
-    able = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", sys.executable, "-m")
+    able = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", *DRUMBEAT)
     at = ("--coordinator", coordinator.address)
     reading = cluster.command("reader", *other, "cat", *map(str, secrets))
     joining = cluster.command("other", *other, *able, "agent", "join", *at, str(script))

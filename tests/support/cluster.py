@@ -349,8 +349,8 @@ class Cluster:
         return agent
 
     def process(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-        """Start ``python -m`` with ``arguments``, and ``env`` beside ``environment``."""
-        return self.command(name, sys.executable, "-m", *arguments, env=env)
+        """Start ``drumbeat`` with ``arguments``, and ``env`` beside ``environment``."""
+        return self.command(name, sys.executable, "-m", "drumbeat", *arguments, env=env)
 
     def command(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> Process:
         """Start what there is besides."""

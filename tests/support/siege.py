@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import signal
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -45,8 +46,8 @@ class Siege:
         self.door = Door(self.coordinator.port, is_tls=True)
         self.address = self.coordinator.address
         self._process = psutil.Process(self.coordinator.pid)
-        run = ("bench.strangers.live_run", str(self.coordinator.port), str(AGENTS))
-        self.run = cluster.process("live run", *run)
+        run = (sys.executable, "-m", "bench.strangers.live_run")
+        self.run = cluster.command("live run", *run, str(self.coordinator.port), str(AGENTS))
         self.run.wait_for_line("^running$")
         self.at_first = self.holdings()
         return self

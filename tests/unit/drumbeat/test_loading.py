@@ -18,7 +18,7 @@ from drumbeat.command.loading import load_structlog_alone
     ],
 )
 def test_a_command_that_draws_nothing_loads_nothing_to_draw_with(command: str) -> None:
-    argv = [sys.executable, "-X", "importtime", "-m", *command.split()]
+    argv = [sys.executable, "-X", "importtime", "-m", "drumbeat", *command.split()]
     done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, check=False)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert done.returncode == 2
