@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from drumbeat.agent.workers.output.kept import Kept, KeptOutput, NotKept, StreamKey
+from drumbeat.agent.workers.output.inotify import FileNotices
+from drumbeat.agent.workers.output.kept import Kept, KeptFile, KeptOutput, NotKept, StreamKey
 from drumbeat.agent.workers.output.ring import Place
-from drumbeat.agent.workers.output.tail import IN_MODIFY, inotify
 from drumbeat.v1 import session_pb2
 
 BATCH_BYTES = 128 * 1024  # of all streams in one message, before secrets are taken out
 LOOK_AGAIN_S = 0.5  # how often files are looked at that nothing tells of
-_IN_ONESHOT = 0x80000000
-_NOTICES_BYTES = 64 * 1024
 
 
 class LogReading:
@@ -58,7 +55,7 @@ class LogReading:
                     pieces.append(_piece(key, Place(), problem=stream))
             else:
                 try:
-                    if watch is not None and stream.path and key.round_id == latest:
+                    if watch and isinstance(stream, KeptFile) and key.round_id == latest:
                         watch(stream.path)
                     found, size = self._read(key, stream, is_last or key.round_id != latest)
                     pieces += found
@@ -96,7 +93,7 @@ class News:
         self._is_due = asyncio.Event()
         self._lock = threading.Lock()  # a thread may still watch when this is closed
         self._is_closed = False
-        self._fd = -1
+        self._notices: FileNotices | None = None
         self._is_blind = False  # the system tells of no file
 
     def wake(self) -> None:
@@ -114,11 +111,10 @@ class News:
             if self._is_closed:
                 return
             try:
-                if self._fd < 0:
-                    self._fd = inotify("init1", os.O_NONBLOCK | os.O_CLOEXEC)
-                    self._loop.call_soon_threadsafe(self._add_reader)
-                # Once: a file that is written to without a pause costs nothing until it is read.
-                inotify("add_watch", self._fd, os.fsencode(path), IN_MODIFY | _IN_ONESHOT)
+                if self._notices is None:
+                    self._notices = FileNotices()
+                    self._loop.call_soon_threadsafe(self._add_reader, self._notices)
+                self._notices.watch(path, is_once=True)
             except OSError:
                 self._is_blind = True
 
@@ -132,17 +128,16 @@ class News:
         """Give everything back."""
         with self._lock:
             self._is_closed = True
-            if self._fd >= 0:
-                self._loop.remove_reader(self._fd)
-                os.close(self._fd)
+            if self._notices is not None:
+                self._loop.remove_reader(self._notices.fd)
+                self._notices.close()
 
-    def _add_reader(self) -> None:
+    def _add_reader(self, notices: FileNotices) -> None:
         if not self._is_closed:
-            self._loop.add_reader(self._fd, self._read_notices)
+            self._loop.add_reader(notices.fd, self._take_notices, notices)
 
-    def _read_notices(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._fd, _NOTICES_BYTES)
+    def _take_notices(self, notices: FileNotices) -> None:
+        notices.drain()
         self._is_due.set()
 
     def _wake_from_thread(self) -> None:

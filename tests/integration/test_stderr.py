@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.agent.workers.output import streams
+from drumbeat.agent.workers.output import destination
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, LINE_BYTES_MAX
-from drumbeat.agent.workers.output.streams import OutputPipe
+from drumbeat.agent.workers.output.sources import OutputPipe
 from drumbeat.agent.workers.output.tail import Tail
 from drumbeat.agent.workers.supervisor.messages import WorkerStart
 from drumbeat.agent.workers.supervisor.spawner import opened_outputs
@@ -55,7 +55,7 @@ def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
     stderrs = [opened(tail, tmp_path, rank, pipe[1], shown=rank == 0) for rank in (0, 1)]
     for rank, stderr in enumerate(stderrs):
         write(stderr.path, b"line %d\nend" % rank)
-        assert stderr.last_lines() == f"line {rank}\nend"
+        stderr.drain()
         assert stderr.last_lines() == f"line {rank}\nend"
     tail.close()
     assert os.read(pipe[0], 4096) == b"line 0\nend"
@@ -71,7 +71,7 @@ def test_lines_of_streams_that_lead_to_one_file_are_whole(tmp_path: Path) -> Non
         wait_until_sync(lambda: path.read_bytes() == b"bar 1\rwarning\n", DEADLINE_S)
         write(first.path, b"7}\nlast")
         wait_until_sync(lambda: path.read_bytes().endswith(b'\n{"step": 7}\n'), DEADLINE_S)
-        second.take_rest()  # the worker is gone
+        second.drain()  # the worker is gone
         wait_until_sync(lambda: path.read_bytes().endswith(b"}\nun"), DEADLINE_S)
         tail.close()
         assert path.read_bytes().endswith(b"unlast")
@@ -110,6 +110,7 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
         received += os.read(pipe[0], 1 << 20)
     assert received == data
     writer.join()
+    stderr.drain()
     assert stderr.last_lines() == "\n".join(f"{number:07}" for number in range(999_950, 1_000_000))
     tail.close()
 
@@ -120,6 +121,7 @@ def test_a_worker_that_is_not_shown_waits_for_no_reader(
     tail = Tail()
     stderr = opened(tail, tmp_path, 0, pipe[1], shown=False)
     write(stderr.path, b"x" * 20_000_000)
+    stderr.drain()
     assert len(stderr.last_lines()) == LAST_BYTES_MAX
     tail.close()
 
@@ -130,6 +132,7 @@ def test_a_destination_that_takes_nothing_is_given_up(
     tail = Tail()
     stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
     write(stderr.path, b"x" * 500_000)
+    stderr.drain()
     assert stderr.last_lines().endswith("xxx")
     tail.stall_s = 10 * MS
     tail.close()
@@ -174,7 +177,7 @@ def test_lines_wait_for_room_on_a_full_disk(
 def test_a_full_disk_holds_no_worker_up_and_what_is_lost_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "PENDING_BYTES_MAX", 1000)
+    monkeypatch.setattr(destination, "PENDING_BYTES_MAX", 1000)
     disk, tail = FullDisk(tmp_path / "screen", monkeypatch), Tail()
     screen = os.open(DEVICE, os.O_WRONLY)
     stderr = opened(tail, tmp_path, 0, screen, shown=True)

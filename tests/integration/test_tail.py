@@ -16,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from drumbeat.agent.workers.output import streams, tail
+from drumbeat.agent.workers.output import destination, inotify, sources
 from drumbeat.agent.workers.output.tail import Tail
 from tests.support.waiting import MS, wait_until_sync
 
@@ -136,8 +136,8 @@ def test_a_full_pipe_holds_up_neither_the_writer_nor_the_caller(
     shell("yes | head -c 100000000", path)
     assert path.stat().st_size == 100_000_000
     (source,) = following._sources
-    assert isinstance(source, streams.FollowedFile)
-    assert source.position <= 2 * streams.PENDING_BYTES_MAX  # the rest waits in the file
+    assert isinstance(source, sources.FollowedFile)
+    assert source.position <= 2 * destination.PENDING_BYTES_MAX  # the rest waits in the file
     began = time.monotonic()
     following.stall_s = 0.1
     following.close()
@@ -284,7 +284,7 @@ def test_finished_files_give_their_descriptors_back(tmp_path: Path) -> None:
             os.close(chosen)
             shell("echo x", path)
             file.finish()
-        wait_until_sync(lambda: not following._sources and not following._sinks, DEADLINE_S)
+        wait_until_sync(lambda: not following._sources and not following._destinations, DEADLINE_S)
         following.close()
     assert reader.data == b"x\n" * 5
 
@@ -297,7 +297,7 @@ def test_without_inotify_the_files_are_looked_at(
     def refuse(*_: object) -> int:
         raise OSError(24, "inotify: Too many open files")
 
-    monkeypatch.setattr(tail, "inotify", refuse)
+    monkeypatch.setattr(inotify, "_call", refuse)
     with Reader() as reader:
         following = Tail()
         following.add(str(tmp_path / "a"), reader.write_fd)
@@ -317,7 +317,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_waits_for_those_of_earlier_turns(tmp_path: Path) -> None:
     """However much of them is still to be shown, and only if they lead to the same place."""
-    size = 4 * streams.CHUNK_BYTES
+    size = 4 * sources.CHUNK_BYTES
     (tmp_path / "first").write_bytes(b"1" * size)
     (tmp_path / "second").write_bytes(b"2\n")
     (tmp_path / "elsewhere").write_bytes(b"3\n")

@@ -22,9 +22,8 @@ from drumbeat.agent.workers.output.kept import (
     NotKept,
     StreamKey,
 )
-from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from drumbeat.agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
-from drumbeat.agent.workers.output.streams import FollowedFile, OutputPipe
+from drumbeat.agent.workers.output.sources import FollowedFile, OutputPipe
 from drumbeat.agent.workers.output.tail import STALL_S, Tail
 from drumbeat.command.live_line import device_of, line_at
 from drumbeat.format import describe
@@ -54,9 +53,8 @@ class OutputError(Exception):
 class _WorkerFiles:
     error_file: Path
     fault_file: Path
-    stderr: Path | OutputPipe | None = None
-    pipes: list[OutputPipe] = field(default_factory=list)
-    teed: list[FollowedFile] = field(default_factory=list)
+    stderr: Kept | None = None
+    sources: list[FollowedFile | OutputPipe] = field(default_factory=list)
 
 
 class WorkerOutput:
@@ -68,11 +66,11 @@ class WorkerOutput:
 
     def __init__(self, config: AgentConfig, directory: PrivateDirectory) -> None:
         self._config = config
-        # A foreign class knows itself what it keeps.
-        is_known = config.logs_specs is not None or config.log_dir is not None
-        self._is_kept = is_known or {config.redirects, config.tee} != {NOWHERE}
-        self._is_to_be_told = self._is_kept and not is_known
-        self._is_capture_told = False
+        # A class of the user's decides itself what it keeps.
+        is_place_known = config.logs_specs is not None or config.log_dir is not None
+        self._is_kept = is_place_known or {config.redirects, config.tee} != {NOWHERE}
+        self._is_place_unlogged = self._is_kept and not is_place_known
+        self._is_failure_logged = False  # a stream that could not be captured
         self.directory = directory
         self._specs = self._make_specs()
         # Threads of their own: a file that can't be read now must not hold up the pipes.
@@ -120,11 +118,11 @@ class WorkerOutput:
                 faults = Path(path + context.FAULT_FILE_SUFFIX)
                 faults.touch()  # its presence tells the worker to leave the stacks of a crash there
                 self._workers[round_id, rank] = _WorkerFiles(Path(path), faults)
-            if self._is_to_be_told:
-                self._is_to_be_told = False
+            if self._is_place_unlogged:
+                self._is_place_unlogged = False
                 log.info("output of the workers is kept", reason=self._specs.root_log_dir)
-            self._follow(round_id, dest, envs)
-            return self._streams(round_id, dest, envs)
+            self._tee(round_id, dest, envs)
+            return self._connect(round_id, dest, envs)
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
             why = f"the logs specs {type(self._specs).__name__} failed: {describe(error)}"
@@ -144,19 +142,9 @@ class WorkerOutput:
         worker = self._workers.get((round_id, local_rank))
         if worker is None:
             return None, "", ""
-        for file in worker.teed:
-            file.finish()
-        for pipe in worker.pipes:
-            pipe.take_rest()
-        path, stderr, tail = worker.error_file, worker.stderr, ""
-        if isinstance(stderr, OutputPipe):
-            tail = stderr.last_lines()
-        elif stderr is not None:
-            with suppress(OSError):
-                if stderr.is_file():
-                    with stderr.open("rb") as content:
-                        content.seek(max(0, stderr.stat().st_size - LAST_BYTES_MAX))
-                        tail = last_lines(content.read(LAST_BYTES_MAX))
+        for source in worker.sources:
+            source.drain()
+        path, tail = worker.error_file, worker.stderr.last_lines() if worker.stderr else ""
         is_kept = self._is_kept and not path.is_relative_to(self.directory.path)
         return path, str(path) if is_kept and path.is_file() else "", tail
 
@@ -172,18 +160,18 @@ class WorkerOutput:
         private = self.directory.path
         for folder in (private / "errors", *(private / PRIVATE_LOGS).glob("*")):
             with suppress(OSError):
-                rounds = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime_ns)
+                rounds = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
                 for path in rounds[: -ROUNDS_KEPT_MAX + 1]:  # one more comes
                     shutil.rmtree(path, ignore_errors=True)
 
     def _make_specs(self) -> LogsSpecs:
         if self._is_kept:
             return make_logs_specs(self._config.log_dir, self._config)
-        with suppress(OSError):  # which they tell of
+        with suppress(OSError):  # which they report
             self.directory.ensure(PRIVATE_LOGS)
         return make_logs_specs(str(self.directory.path / PRIVATE_LOGS), self._config)
 
-    def _follow(self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
+    def _tee(self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
         config = self._config
         template = Template(config.log_line_prefix_template or "[${role_name}${local_rank}]:")
         for tees, console, filters, collected in (
@@ -209,34 +197,34 @@ class WorkerOutput:
                         filtered=file.fileno() if file else None,
                         turn=round_id,
                     )
-                    self._workers[round_id, rank].teed.append(followed)
+                    self._workers[round_id, rank].sources.append(followed)
 
-    def _streams(
+    def _connect(
         self, round_id: int, dest: LogsDest, envs: dict[int, dict[str, str]]
     ) -> dict[int, tuple[str, str]]:
         """Return where workers write, by local rank; what is kept of it can be read from now on."""
-        streams: dict[int, tuple[str, str]] = {}
+        paths: dict[int, tuple[str, str]] = {}
         kept: dict[StreamKey, Kept | NotKept] = {}
-        for rank, env in envs.items():
-            found = [
-                self._stream(round_id, rank, number, paths.get(rank, CONSOLE))
-                for number, paths in ((STDOUT, dest.stdouts), (STDERR, dest.stderrs))
-            ]
-            streams[rank] = found[0][0], found[1][0]
-            for number, (_, stream) in zip((STDOUT, STDERR), found, strict=True):
-                kept[StreamKey(round_id, int(env[context.RANK]), number)] = stream
+        for local_rank, env in envs.items():
+            stdout = dest.stdouts.get(local_rank, CONSOLE)
+            stderr = dest.stderrs.get(local_rank, CONSOLE)
+            out_path, kept_out = self._stream(round_id, local_rank, STDOUT, stdout)
+            err_path, kept_err = self._stream(round_id, local_rank, STDERR, stderr)
+            paths[local_rank] = out_path, err_path
+            kept[StreamKey(round_id, int(env[context.RANK]), STDOUT)] = kept_out
+            kept[StreamKey(round_id, int(env[context.RANK]), STDERR)] = kept_err
+            if not isinstance(kept_err, NotKept):
+                self._workers[round_id, local_rank].stderr = kept_err
         self.kept.begin(round_id, kept)
-        return streams
+        return paths
 
     def _stream(
         self, round_id: int, local_rank: int, number: int, path: str
     ) -> tuple[str, Kept | NotKept]:
         """Return where one stream of a worker goes, and what of it is kept."""
-        config, worker = self._config, self._workers[round_id, local_rank]
+        config = self._config
         name = "stdout" if number == STDOUT else "stderr"
         if path not in (CONSOLE, os.devnull):
-            if number == STDERR:
-                worker.stderr = Path(path)
             return path, KeptFile(path)
         is_captured = config.stdout_capture if number == STDOUT else config.stderr_capture
         # A report needs the end of stderr; stdout is for readers alone, and there are none. Nor may
@@ -247,28 +235,23 @@ class WorkerOutput:
         if not is_captured or not is_read:
             return path, NotKept(f"its {name} goes straight to its agent's console")
         pipe_path = str(self.directory.ensure() / f"{name}_{local_rank}")
-        tail = self._pipe_tails[number]
         try:
-            pipe = tail.add_pipe(pipe_path, number, is_shown=path == CONSOLE)
+            pipe = self._pipe_tails[number].add_pipe(pipe_path, number, is_shown=path == CONSOLE)
         except OSError as error:
             # Its end is missing in a report then; that is no reason not to train.
-            if not self._is_capture_told:
+            if not self._is_failure_logged:
                 why = f"of local rank {local_rank}: {error.strerror}; told once"
                 log.warning(_NOT_CAPTURED[number == STDERR], reason=why)
-            self._is_capture_told = True
+            self._is_failure_logged = True
             return path, NotKept(f"its {name} could not be captured: {error.strerror}")
         pipe.on_news = self.kept.tell
-        worker.pipes.append(pipe)
-        if number == STDERR:
-            worker.stderr = pipe
+        self._workers[round_id, local_rank].sources.append(pipe)
         return pipe.path, pipe
 
     def _end_round(self) -> None:
         for worker in self._workers.values():
-            for pipe in worker.pipes:
-                pipe.finish()
-            for file in worker.teed:
-                file.finish()
+            for source in worker.sources:
+                source.finish()
             with suppress(OSError):
                 if not worker.fault_file.stat().st_size:
                     worker.fault_file.unlink()

@@ -1,4 +1,4 @@
-"""Shell. The output of a host's latest workers as far as it is kept, for those that ask for it.
+"""Shell. The output of a host's latest workers as far as it is kept, for readers and reports.
 
 Reading it costs workers nothing: what they write goes to files, or through pipes that the agent
 empties whether it is read or not.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from drumbeat.agent.workers.output.ring import (
     PIECE_BYTES_MAX,
     Piece,
@@ -36,11 +38,10 @@ class StreamKey(NamedTuple):
 
 
 class Kept(Protocol):
-    """What is kept of one stream. Any thread may call; raises ``OSError``."""
+    """What is kept of one stream. Any thread may call; all but ``last_lines`` raise ``OSError``."""
 
-    @property
-    def path(self) -> str:
-        """The file that grows with it; "" if there is none."""
+    def last_lines(self) -> str:
+        """Return its end, as a report shows it; "" if it can't be read."""
 
     def end(self) -> int:
         """Return how many bytes it has so far."""
@@ -63,6 +64,15 @@ class KeptFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+    def last_lines(self) -> str:
+        """Return the end of the file."""
+        with suppress(OSError):
+            if os.path.isfile(self.path):  # noqa: PTH113 - a pipe would be waited for
+                with open(self.path, "rb") as file:  # noqa: PTH123
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES_MAX))
+                    return last_lines(file.read(LAST_BYTES_MAX))
+        return ""
 
     def end(self) -> int:
         """Return the size of the file."""
@@ -120,8 +130,9 @@ class KeptOutput:
     def streams(self) -> tuple[dict[StreamKey, Kept | NotKept], int | None]:
         """Return all that is kept, older rounds first, and the round that may go on."""
         with self._lock:
-            found = {key: kept for each in self._rounds.values() for key, kept in each.items()}
-            return found, self._latest
+            rounds = self._rounds.values()
+            streams = {key: kept for of_round in rounds for key, kept in of_round.items()}
+            return streams, self._latest
 
     def call_once(self, on_news: Callable[[], None]) -> None:
         """Call back, in whatever thread, once there is more in a pipe, or another round."""

@@ -1,21 +1,16 @@
-"""Shell. The ends of a `Tail`: files and pipes it reads, destinations it writes to."""
+"""Shell. The streams of workers that a `Tail` shows: files they write, and pipes it empties."""
 
 import fcntl
-import logging
 import os
-import select
-import socket
-import stat
 import termios
 import threading
 import tty
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TextIO
 
+from drumbeat.agent.workers.output.destination import Destination
 from drumbeat.agent.workers.output.lines import (
-    LAST_BYTES_MAX,
     LINE_BYTES_MAX,
     LineCutter,
     last_lines,
@@ -23,125 +18,20 @@ from drumbeat.agent.workers.output.lines import (
     prefixed,
 )
 from drumbeat.agent.workers.output.ring import Piece, Place, Ring
-from drumbeat.command.console import NO_ROOM
-from drumbeat.command.live_line import device_of, line_at
-
-_LOGGER = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024  # bytes read from one file before the next file has its turn
-PENDING_BYTES_MAX = (
-    1024 * 1024
-)  # of a full sink; the rest is safe in its file, or held up in its pipe
 PIPE_CHUNK_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024  # asked of the kernel, so that a worker need not wait for the thread
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES  # of what is left: all of it, unless a process goes on writing
 
 
-class Sink:
-    """A destination that may be slow or gone, and what it has not taken yet: add to ``pending``.
-
-    Of a descriptor a copy is kept until `close`, at ``fd``; nothing waits for it. A text stream
-    without one, as notebooks have, is written to directly and may block. On a full disk
-    ``pending`` is kept up to `PENDING_BYTES_MAX`. What is lost above that is counted; the number
-    is written once there is room again.
-    """
-
-    def __init__(self, destination: int | TextIO) -> None:
-        self.fd = -1
-        self.pending = bytearray()
-        self.is_out_of_room = False  # the disk was full at the latest attempt
-        # Since there was no room for what is kept; whatever comes behind that is lost, too.
-        self._lost_bytes = self._kept_bytes = 0
-        self._is_broken = self._is_socket = self._is_shared = False
-        self._stream = None if isinstance(destination, int) else destination
-        self._device = device_of(destination) if isinstance(destination, int) else 0
-        if not isinstance(destination, int):
-            return
-        mode = os.fstat(destination).st_mode
-        self._is_socket = stat.S_ISSOCK(mode)
-        # Opened anew, it never blocks. The flag for that must not be set on an inherited one: it
-        # belongs to all processes that share it.
-        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-            with suppress(OSError):  # for example the terminal of another user
-                self.fd = os.open(f"/proc/self/fd/{destination}", flags)
-            self._is_shared = self.fd < 0
-        if self.fd < 0:
-            self.fd = os.dup(destination)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more should not be added now."""
-        return len(self.pending) >= PENDING_BYTES_MAX
-
-    def flush(self) -> int:
-        """Write what is taken now; return how many bytes fewer wait: all, if the reader is gone."""
-        if self.is_out_of_room:
-            self._cut()
-        before = len(self.pending)
-        try:
-            while self.pending and not self._is_broken:
-                del self.pending[: self._write(self.pending)]
-                self._note_room()
-        except BlockingIOError:
-            pass
-        except (OSError, ValueError) as error:
-            # Its reader has gone, or a disk is full: no reason to trouble the workers.
-            self.is_out_of_room = isinstance(error, OSError) and error.errno in NO_ROOM
-            self._is_broken = not self.is_out_of_room
-            if self._is_broken:
-                _LOGGER.debug("the destination of a tee is gone: %s", error)
-        if self._is_broken:
-            self.pending.clear()
-        return max(0, before - len(self.pending))
-
-    def close(self) -> None:
-        """Give the copy of the descriptor back."""
-        if self.fd >= 0:
-            os.close(self.fd)
-
-    def _cut(self) -> None:
-        """Drop what is too much to keep: from the end of a line on, all that comes."""
-        if not self._lost_bytes and len(self.pending) < PENDING_BYTES_MAX:
-            return
-        if not self._lost_bytes:
-            last = PENDING_BYTES_MAX - 1
-            self._kept_bytes = self.pending.rfind(b"\n", 0, last) + 1 or last
-        self._lost_bytes += len(self.pending) - self._kept_bytes
-        del self.pending[self._kept_bytes :]
-
-    def _note_room(self) -> None:
-        self.is_out_of_room = False
-        if self._lost_bytes:
-            self.pending += f"({self._lost_bytes:,} bytes lost: the disk was full)\n".encode()
-            self._lost_bytes = 0
-
-    def _write(self, data: bytearray) -> int:
-        if self._stream is not None:
-            self._stream.write(data.decode(errors="replace"))
-            self._stream.flush()
-            return len(data)
-        if self._device and (line := line_at(self._device)) is not None:
-            return line.write(data)
-        if self._is_socket:
-            with socket.socket(fileno=os.dup(self.fd)) as connection:
-                return connection.send(data, socket.MSG_DONTWAIT)
-        if self._is_shared:  # in portions that surely fit
-            poll = select.poll()
-            poll.register(self.fd, select.POLLOUT)
-            if not poll.poll(0):
-                raise BlockingIOError
-            data = data[: select.PIPE_BUF]
-        return os.write(self.fd, data)
-
-
 @dataclass(slots=True, eq=False)
 class FollowedFile:
-    """A source of a `Tail`. Its lines go to the first sink, those with a needle to the second."""
+    """A file whose lines go to the first destination, those with a needle to the second, too."""
 
     fd: int
-    watch: int | None  # what tells of writes; None if nothing does
-    sinks: tuple[Sink, ...]
+    watch: int | None  # the number of its watch; None if the system has none left
+    destinations: tuple[Destination, ...]
     prefix: bytes
     needles: tuple[bytes, ...]
     turn: int
@@ -158,6 +48,8 @@ class FollowedFile:
         if not self.is_finished:
             self.is_finished = True
             self.wake()
+
+    drain = finish  # the file has all that its worker wrote
 
     def step(self) -> bool:
         """Pass one chunk on; return whether there may be more to do at once."""
@@ -182,35 +74,38 @@ class FollowedFile:
         os.close(self.fd)
 
     def _emit(self, block: bytes) -> None:
-        self.sinks[0].pending += prefixed(block, self.prefix)
-        for sink in self.sinks[1:]:
-            sink.pending += prefixed(matching(block, self.needles), self.prefix)
+        self.destinations[0].pending += prefixed(block, self.prefix)
+        for destination in self.destinations[1:]:
+            destination.pending += prefixed(matching(block, self.needles), self.prefix)
 
 
 class OutputPipe:
-    """A stream that a worker opens by its ``path``, where the end of it is to be kept.
+    """A stream that a worker opens by its ``path``, and whose end is kept.
 
     If ``screen``, where it is shown in the end, is a terminal, it is one, so that progress bars and
     colours stay; else a pipe at the path given, which is shown in whole lines. If nothing is taken
-    where it is shown, it fills and the worker waits, as if it wrote there itself. Without ``sinks``
-    only its end is remembered.
-    ``on_news`` is called when it grew. Any thread may call all but `step`. Raises ``OSError`` if
-    the system gives neither.
+    where it is shown, it fills and the worker waits, as if it wrote there itself. Without
+    ``destinations`` only its end is kept. ``on_news`` is called when it grew. Any thread may call
+    all but `step`. Raises ``OSError`` if the system gives neither.
     """
 
     turn = 0
     watch = 0  # none is needed
 
     def __init__(
-        self, path: str, screen: int, sinks: tuple[Sink, ...], wake: Callable[[], None]
+        self,
+        path: str,
+        screen: int,
+        destinations: tuple[Destination, ...],
+        wake: Callable[[], None],
     ) -> None:
-        self.path, self.sinks = path, sinks
+        self.path, self.destinations = path, destinations
         self.is_ended = False
         self._wake = wake
         self._lock = threading.Lock()
         # All below is guarded by the lock.
         self._arrived, self._begun = bytearray(), bytearray()
-        self._is_left = False  # its worker is gone, so that no line is waited for
+        self._is_drained = False  # its worker is gone, so that no line is waited for
         self._ring = Ring()
         self.on_news: Callable[[], None] = lambda: None
         self._screen = screen if os.isatty(screen) else -1
@@ -247,8 +142,8 @@ class OutputPipe:
             is_more = bool(chunk)
             if self._screen < 0:
                 chunk = self._whole_lines(chunk)
-        for sink in self.sinks:
-            sink.pending += chunk
+        for destination in self.destinations:
+            destination.pending += chunk
         return is_more
 
     def _whole_lines(self, chunk: bytes) -> bytes:
@@ -258,22 +153,21 @@ class OutputPipe:
         """
         self._begun += chunk
         cut = max(self._begun.rfind(b"\n"), self._begun.rfind(b"\r")) + 1
-        if self._is_left or len(self._begun) - cut > LINE_BYTES_MAX:
+        if self._is_drained or len(self._begun) - cut > LINE_BYTES_MAX:
             cut = len(self._begun)
         chunk = bytes(self._begun[:cut])
         del self._begun[:cut]
         return chunk
 
-    def last_lines(self) -> str:
-        """Return the last lines that the worker, which has ended, wrote."""
-        with self._lock:
-            self._drain()
-            return last_lines(bytes(self._ring.data[-LAST_BYTES_MAX:]))
-
-    def take_rest(self) -> None:
+    def drain(self) -> None:
         """Take in what a worker wrote that is gone."""
         with self._lock:
             self._drain()
+
+    def last_lines(self) -> str:
+        """Return the last lines that are kept."""
+        with self._lock:
+            return last_lines(bytes(self._ring.data))
 
     def end(self) -> int:
         """Return how many bytes the worker wrote so far."""
@@ -316,10 +210,10 @@ class OutputPipe:
         return chunk
 
     def _drain(self) -> None:
-        size, self._is_left = 0, True
+        size, self._is_drained = 0, True
         while size < DRAIN_BYTES_MAX and (chunk := self._read()):
             size += len(chunk)
-            if self.sinks:
+            if self.destinations:
                 self._arrived += chunk
         self._wake()
 

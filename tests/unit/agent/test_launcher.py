@@ -1,25 +1,17 @@
-"""What an agent leaves for a launcher that it runs under, and where it keeps its workers' files."""
+"""What an agent leaves for a launcher that it runs under."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pytest
-from structlog.testing import capture_logs
-
 from drumbeat.agent.core.effects import Finish
 from drumbeat.agent.core.model import Exit
 from drumbeat.agent.runtime.driver import cause_of, tell_launcher
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
 from drumbeat.agent.session.session import desired_from
-from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.failures.error_file import read_error_file
-from drumbeat.agent.workers.output import files
-from drumbeat.agent.workers.output.files import WorkerOutput
 from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
-from worker_sdk.context import ERROR_FILE, RANK, ROUND, RUN_ID
 
 CAUSE = WorkerError(message="ValueError: boom", traceback="Traceback", error_code=-11)
 
@@ -70,40 +62,3 @@ def test_a_failed_verdict_brings_its_first_root_cause() -> None:
     assert told(first) == silent
     assert told() is None
     assert told(first, is_success=True) is None
-
-
-def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -> None:
-    config = AgentConfig(
-        run_id="run",
-        nproc_per_node=2,
-        log_dir=str(tmp_path),
-        program=Program("program", "true"),
-    )
-    directory = PrivateDirectory([str(tmp_path)])
-    output = WorkerOutput(config, directory)
-    envs = {rank: {RUN_ID: "run", ROUND: "0", RANK: str(rank)} for rank in (0, 1)}
-    output.prepare(0, envs)
-    stacks = [Path(f"{envs[rank][ERROR_FILE]}.faulthandler") for rank in (0, 1)]
-    assert [path.read_text() for path in stacks] == ["", ""]
-    stacks[1].write_text("Fatal Python error")
-    output.close()
-    directory.close()
-    assert [path.exists() for path in stacks] == [False, True]
-
-
-def test_a_stderr_that_cannot_be_captured_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "STDERR", 987)  # as if the agent's own was closed
-    config = AgentConfig(run_id="run", nproc_per_node=2, program=Program("program", "true"))
-    directory = PrivateDirectory([str(tmp_path)])
-    output = WorkerOutput(config, directory)
-    with capture_logs() as logs:
-        for round_id in (0, 1):
-            envs = {rank: {RUN_ID: "run", RANK: str(rank)} for rank in (0, 1)}
-            streams = output.prepare(round_id, envs)
-            assert streams == {0: ("", ""), 1: ("", "")}
-    output.close()
-    directory.close()
-    assert [line["event"] for line in logs] == ["stderr not captured"]
-    assert "of local rank 0: Bad file descriptor" in logs[0]["reason"]
