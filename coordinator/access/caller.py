@@ -8,17 +8,12 @@ from msgspec import Struct
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator import errors
+from drumbeat.coordinator.api.operations import BY_FULL_NAME
 
-_AGENT, _QUERY, _CONTROL = (
-    f"/drumbeat.v1.{name}Service/" for name in ("Agent", "Query", "Control")
-)
-# What each service asks for, beside admin, which may do everything; a method first, then its
-# service. What is in neither is refused: a new service has to be put in here.
-ALLOWED: dict[str, frozenset[Role]] = {
-    f"{_QUERY}GetReport": frozenset({Role.VIEW, Role.JOIN}),  # an agent shows the whole report
+_AGENT = "/drumbeat.v1.AgentService/"
+# Roles beside admin, by service, of what is in no table of operations.
+_SERVICES: dict[str, frozenset[Role]] = {
     _AGENT: frozenset({Role.JOIN}),
-    _QUERY: frozenset({Role.VIEW}),
-    _CONTROL: frozenset(),
     "/grpc.reflection.v1alpha.ServerReflection/": frozenset({Role.VIEW}),
 }
 # What any caller may ask for that reaches the port.
@@ -39,12 +34,11 @@ class Caller(Struct, frozen=True):
     def check_method(self, method: str) -> None:
         """Raise ``Forbidden`` if the caller may not call a method: ``/package.Service/Method``."""
         service = method[: method.rfind("/") + 1]
-        allowed = ALLOWED.get(method, ALLOWED.get(service, frozenset()))
-        is_known = method in ALLOWED or service in ALLOWED
         if self.is_expired and service != _AGENT:
             raise errors.Unauthenticated(f"its token {self.name} has expired")
-        if not is_known or (self.role is not Role.ADMIN and self.role not in allowed):
-            needed = " or ".join(sorted({*allowed, Role.ADMIN}))
+        allowed = roles_of(method)
+        if allowed is None or self.role not in allowed:
+            needed = " or ".join(sorted(allowed or {Role.ADMIN}))
             raise errors.Forbidden(self.name, f"{method[1:]} needs the role {needed}")
 
     def check_run(self, run_id: str) -> None:
@@ -56,6 +50,14 @@ class Caller(Struct, frozen=True):
         """Raise ``Forbidden`` unless ``key`` proves that the caller speaks for an incarnation."""
         if self.is_proven and incarnation_of(key) != incarnation:
             raise errors.Forbidden(self.name, "it does not prove that it speaks for this agent")
+
+
+def roles_of(method: str) -> frozenset[Role] | None:
+    """Return the roles that may call a method; ``None``: no table has it, so no one may."""
+    operation = BY_FULL_NAME.get(method)
+    service = method[: method.rfind("/") + 1]
+    roles = _SERVICES.get(service) if operation is None else operation.roles
+    return None if roles is None else roles | {Role.ADMIN}
 
 
 TRUSTED = Caller("", Role.ADMIN, is_proven=False)

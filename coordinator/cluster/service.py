@@ -8,6 +8,7 @@ from typing import Protocol
 
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.api.audited import Details, audited
 from drumbeat.coordinator.cluster.model import Leader, Member
 from drumbeat.coordinator.errors import CannotStepDown
 from drumbeat.coordinator.limits import Limits
@@ -54,7 +55,7 @@ class ClusterService:
         caller_of: Callable[[object], Caller],
         outage: Callable[[], str],
     ) -> None:
-        self._cluster, self._audit, self._caller_of = cluster, audit, caller_of
+        self._cluster, self.audit, self.caller_of = cluster, audit, caller_of
         self._outage = outage
 
     def services(self, limits: Limits) -> Services:
@@ -83,17 +84,15 @@ class ClusterService:
             reason=cluster.reason or self._outage(),
         )
 
+    @audited
     async def StepDown(
-        self, request: control_pb2.StepDownRequest, context: object = None
+        self, request: control_pb2.StepDownRequest, caller: str, _: Details
     ) -> control_pb2.StepDownResponse:
         """Have another one lead. Raises ``CannotStepDown`` or ``NotLeader``."""
-        caller = self._caller_of(context).name
-        with self._audit.call("StepDown", caller) as details:
-            if why := reason_of(request.reason):
-                details["why"] = why
-            asked = f"{caller or 'an operator'} asked for it"
-            leader = await self._cluster.step_down(f"{asked}: {why}" if why else asked)
-            return control_pb2.StepDownResponse(leader=leader.address)
+        why = reason_of(request.reason)
+        asked = f"{caller or 'an operator'} asked for it"
+        leader = await self._cluster.step_down(f"{asked}: {why}" if why else asked)
+        return control_pb2.StepDownResponse(leader=leader.address)
 
 
 class Alone:

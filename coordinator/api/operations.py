@@ -1,0 +1,534 @@
+"""Pure. The methods that operators call: a row each, for gRPC, HTTP, the command line and docs.
+
+``proto/drumbeat/v1/{query,control}.proto`` say what a method takes and answers. What it does is the
+function of its name in ``ControlService``, ``QueryService`` or ``ClusterService``. This table says
+the rest: who may call it, where it is on HTTP, and which verbs of the command line use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from drumbeat.access.token import Role
+from drumbeat.command.settings import Setting, named
+from drumbeat.coordinator.api import verb_options as options
+
+RUN_PATH = "*"  # stands for the id of a run in a path
+CALL_TIMEOUT_S = 10.0  # a coordinator answers within ms; one that restarts is back within seconds
+_STEP_DOWN_TIMEOUT_S = 130.0  # the longest lease of a leader may have to end, and the next one's
+
+
+class Scope(Enum):
+    """What a method is about. A caller that is for one run may only ask about that run."""
+
+    RUN = "run"
+    CLUSTER = "cluster"
+
+
+class Verb(NamedTuple):
+    """A command ``coordinator NAME``; the fields of its request are its arguments and options."""
+
+    name: str
+    section: str  # of the help of `coordinator`
+    help: str
+    examples: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    is_optional: bool = False  # whether the argument may be left out
+    options: Mapping[str, Setting] = {}
+    text: str = ""  # what to print, with the names of the document; empty: a function prints it
+    timeout_s: float = CALL_TIMEOUT_S
+    hint: str = ""  # what to do if the coordinator refuses
+    full_hint: str = ""  # what to do if a limit is reached
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The options, with their flags."""
+        return named(self.options)
+
+
+class Operation(NamedTuple):
+    """One method. The role admin may call all of them."""
+
+    service: str
+    method: str
+    scope: Scope
+    roles: frozenset[Role] = frozenset()
+    audit: Mapping[str, str] | None = None  # names in the audit log, by field
+    paths: tuple[str, ...] = ()
+    verbs: tuple[Verb, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The path of the method in gRPC."""
+        return f"/drumbeat.v1.{self.service}Service/{self.method}"
+
+
+def _query(
+    method: str,
+    scope: Scope,
+    *paths: str,
+    verbs: Iterable[Verb] = (),
+    roles: Iterable[Role] = (Role.VIEW,),
+) -> Operation:
+    return Operation("Query", method, scope, frozenset(roles), None, paths, tuple(verbs))
+
+
+def _control(
+    method: str, scope: Scope, *paths: str, verb: Verb, audit: Mapping[str, str] | None = None
+) -> Operation:
+    run_id = {"run_id": "run.id"} if scope is Scope.RUN else {}
+    noted = {**run_id, **(audit or {})}
+    return Operation("Control", method, scope, frozenset(), noted, paths, (verb,))
+
+
+_RUN = f"/api/runs/{RUN_PATH}"
+_LOOKING, _STEERING, _ACCESS, _CLUSTER = "Looking", "Steering", "Access", "High availability"
+_STEERED = {"reason": options.REASON, "grace": options.GRACE}
+_RUN_OUTCOME = "coordinator: run {run_id}: {outcome}"
+_NAME_OUTCOME = "coordinator: {name}: {outcome}"
+
+STATUS = Verb(
+    "status",
+    _LOOKING,
+    """Show all runs, or one of them.
+
+    For one run: its phase and why, its agents and workers, the ranks that are behind, and the
+    latest events.
+    """,
+    (
+        "coordinator status",
+        "coordinator status mt5",
+        "coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'",
+    ),
+    ("run_id",),
+    is_optional=True,
+)
+WATCH = Verb(
+    "watch",
+    _LOOKING,
+    """Show one run as `status` does, live until it has ended.
+
+    The display is renewed at each event, at most once a second. If the coordinator restarts, the
+    command reconnects.
+    """,
+    ("coordinator watch mt5", "coordinator watch mt5 -o json | jq -r .behind"),
+    ("run_id",),
+)
+WHY = Verb(
+    "why",
+    _LOOKING,
+    """Explain in sentences why a run is as it is.
+
+    What failed or is missing, the root cause and its evidence, what was done, the cost, and what to
+    try.
+    """,
+    ("coordinator why mt5",),
+    ("run_id",),
+)
+EVENTS = Verb(
+    "events",
+    _LOOKING,
+    """Show what was decided on a run, and why.
+
+    The latest run with this id is shown. With -o json each event is a line.
+    """,
+    (
+        "coordinator events mt5",
+        "coordinator events mt5 --since 1h",
+        "coordinator events mt5 --follow -o json",
+    ),
+    ("run_id",),
+    options={"follow": options.FOLLOW, "since": options.SINCE},
+)
+STACKS = Verb(
+    "stacks",
+    _LOOKING,
+    """Show the Python stacks of a run's workers, grouped by equal ones.
+
+    Workers do not notice it, and a stopped worker stays stopped. A worker has stacks to show once
+    it has used the SDK, e.g. called worker_sdk.heartbeat. Workers that cannot answer are named with
+    the reason.
+    """,
+    (
+        "coordinator stacks mt5",
+        "coordinator stacks mt5 --rank 17",
+        "coordinator stacks mt5 --rank 17 --signal",
+        "coordinator stacks mt5 -o json | jq '.groups[-1].ranks'",
+    ),
+    ("run_id",),
+    options={"rank": options.RANK, "signal": options.SIGNAL},
+)
+LOGS = Verb(
+    "logs",
+    _LOOKING,
+    """Show the output of a run's workers, from all hosts, as their agents have it.
+
+    Each line begins with its rank. A reader that is too slow loses lines and is told how many; no
+    worker waits for a reader. Ranks without output are named with the reason.
+    """,
+    (
+        "coordinator logs mt5",
+        "coordinator logs mt5 --rank 17 --tail 200",
+        "coordinator logs mt5 --follow",
+        "coordinator logs mt5 --follow -o json | jq -r 'select(.stream == \"stderr\") | .line'",
+    ),
+    ("run_id",),
+    options={
+        "rank": options.RANK._replace(help=f"{options.RANK.help[:-1]}; at most 1000."),
+        "follow": options.FOLLOW,
+        "tail": options.TAIL,
+    },
+)
+GOODPUT = Verb(
+    "goodput",
+    _LOOKING,
+    """Show what the time of a run went into, over all its rounds.
+
+    How much of the time was training, and what the rest was lost to: waiting, starting, repeated
+    steps, hangs, stops; by cause, and by the host that caused the loss.
+    """,
+    (
+        "coordinator goodput mt5",
+        "coordinator goodput mt5 -o json | jq .effective_ratio",
+        "coordinator goodput mt5 --segments",
+    ),
+    ("run_id",),
+    options={"segments": options.SEGMENTS},
+)
+PAGE = Verb(
+    "page",
+    _LOOKING,
+    """Print a link to the page, of all runs or of one.
+
+    A browser that opens the link within five minutes is let in, once, and stays in for half a day.
+    The link is as secret as a token. The coordinator has to serve the page, with --http-port.
+    """,
+    ("coordinator page", "coordinator page mt5 --role view"),
+    ("run_id",),
+    is_optional=True,
+    options={"role": options.PAGE_ROLE},
+    text="{url}",
+)
+
+OPERATIONS = (
+    _query("GetRun", Scope.RUN),
+    _query("ListRuns", Scope.CLUSTER, "/api/me", "/api/runs", "/api/live"),
+    _query("GetOverview", Scope.RUN, _RUN, verbs=(STATUS, WATCH, WHY)),
+    _query("ListAgents", Scope.RUN, f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains"),
+    _query("ListEvents", Scope.RUN, f"{_RUN}/events", verbs=(EVENTS,)),
+    _query("WatchEvents", Scope.RUN, f"{_RUN}/live"),
+    # An agent shows the whole report.
+    _query("GetReport", Scope.RUN, f"{_RUN}/report", roles=(Role.VIEW, Role.JOIN)),
+    _query("GetStepTimes", Scope.RUN, f"{_RUN}/step-times"),
+    _query("GetStacks", Scope.RUN, f"{_RUN}/stacks", verbs=(STACKS,)),
+    _query("WatchLogs", Scope.RUN, f"{_RUN}/logs", verbs=(LOGS,)),
+    _query("GetGoodput", Scope.RUN, f"{_RUN}/goodput", verbs=(GOODPUT,)),
+    _query("GetPageLink", Scope.CLUSTER, verbs=(PAGE,)),
+    _control(
+        "StopRun",
+        Scope.RUN,
+        f"{_RUN}/stop",
+        audit={"reason": "why"},
+        verb=Verb(
+            "stop",
+            _STEERING,
+            """End a run in order.
+
+            Training may save first; then its workers are stopped as at a restart. Its agents end
+            with exit code 4 and name who stopped the run and why. Harmless if repeated, and for a
+            run that has ended.
+            """,
+            (
+                "coordinator stop mt5",
+                'coordinator stop mt5 --reason "wrong data set" --grace 30s',
+            ),
+            ("run_id",),
+            options=_STEERED,
+            text=_RUN_OUTCOME,
+        ),
+    ),
+    _control(
+        "RestartRun",
+        Scope.RUN,
+        f"{_RUN}/restart",
+        audit={"reason": "why"},
+        verb=Verb(
+            "restart",
+            _STEERING,
+            """Begin another round of a run now, with the agents that are there.
+
+            Training may save first. Workers go on from their latest checkpoint. The restart does
+            not count against --max-restarts.
+            """,
+            (
+                "coordinator restart mt5",
+                'coordinator restart mt5 --reason "new driver on gpu3"',
+            ),
+            ("run_id",),
+            options=_STEERED,
+            text=_RUN_OUTCOME,
+        ),
+    ),
+    _control(
+        "Checkpoint",
+        Scope.RUN,
+        f"{_RUN}/checkpoint",
+        audit={"reason": "why"},
+        verb=Verb(
+            "checkpoint",
+            _STEERING,
+            """Have training save now, at one step on all ranks, and go on.
+
+            Training has to ask when to save, with worker_sdk.should_checkpoint; if it does not,
+            nothing happens. The events of the run say when all ranks have saved.
+            """,
+            ('coordinator checkpoint mt5 --reason "before the network is changed"',),
+            ("run_id",),
+            options={
+                **_STEERED,
+                "grace": options.GRACE._replace(help="How long saving may take."),
+            },
+            text=_RUN_OUTCOME,
+        ),
+    ),
+    _control(
+        "DrainAgent",
+        Scope.RUN,
+        "/api/drains",
+        audit={"name": "agent.name", "reason": "why"},
+        verb=Verb(
+            "drain",
+            _STEERING,
+            """Make agents leave their runs, and keep them out of rounds.
+
+            NAME is the name of an agent or of a host. Training may save first; then its workers are
+            stopped, a standby or a smaller round goes on, and no restart is counted; a run that has
+            too few agents left waits for others. The agents end with exit code 0. Agents of that
+            name or host that are started later stand by until `undrain`.
+            """,
+            (
+                'coordinator drain gpu7 --reason "memory errors"',
+                "coordinator drain gpu7 --run-id mt5 --grace 2m",
+            ),
+            ("name",),
+            options={"run_id": options.ONLY_RUN, **_STEERED},
+            text=_NAME_OUTCOME,
+        ),
+    ),
+    _control(
+        "UndrainAgent",
+        Scope.RUN,
+        "/api/undrains",
+        audit={"name": "agent.name", "reason": "why"},
+        verb=Verb(
+            "undrain",
+            _STEERING,
+            """Let agents take part in rounds again.
+
+            NAME and --run-id are those of the drain. Agents that stand by for it join their run at
+            once.
+            """,
+            ("coordinator undrain gpu7",),
+            ("name",),
+            options={"run_id": options.ONLY_RUN, "reason": options.REASON},
+            text=_NAME_OUTCOME,
+        ),
+    ),
+    _control(
+        "ListDrains",
+        Scope.CLUSTER,
+        verb=Verb(
+            "drains",
+            _STEERING,
+            "List the agents and hosts that are kept out of rounds, since when, by whom and why.",
+            ("coordinator drains",),
+        ),
+    ),
+    _control(
+        "ForgetRun",
+        Scope.RUN,
+        verb=Verb(
+            "forget",
+            _STEERING,
+            """Remove a run that has ended, and earlier runs that had its id.
+
+            The verdict and the events of the run are gone then. A run that lives is refused: stop
+            the run first.
+            """,
+            ("coordinator forget mt5",),
+            ("run_id",),
+            text="coordinator: run {run_id}: it is forgotten",
+        ),
+    ),
+    _control(
+        "ResetLimits",
+        Scope.RUN,
+        verb=Verb(
+            "reset-limits",
+            _STEERING,
+            """Forget the learned limits of a run.
+
+            Sections and heartbeats whose timeout is "auto" have no limit from then on, until the
+            limit is learned again. Use it after a change that makes a run slower.
+            """,
+            (
+                "coordinator reset-limits --run-id mt5",
+                "coordinator reset-limits --run-id mt5 --token-file operator.token",
+            ),
+            options={"run_id": options.RUN_ID},
+            text="coordinator: run {run_id}: learned limits forgotten: {forgotten}",
+            hint="--run-id names the run",
+        ),
+    ),
+    _control(
+        "CreateToken",
+        Scope.CLUSTER,
+        audit={"run_id": "run.id"},
+        verb=Verb(
+            "token create",
+            _ACCESS,
+            """Make a token and print it, alone on standard output.
+
+            The token is shown this once: the coordinator keeps a hash of it. Whoever has the token
+            has its role, so keep it in a file for its owner alone, and pass that file with
+            --token-file, or the token as DRUMBEAT_TOKEN. The id of the token, which `token list`
+            shows, is no secret. When a token expires, agents that joined with it keep training and
+            may come back; when a token is revoked, they end.
+            """,
+            (
+                "coordinator token create --role join --run-id exp1 --ttl 12h",
+                "coordinator token create --role view > viewer.token",
+                (
+                    "ssh head coordinator token create --role join | "
+                    "ssh gpu7 'umask 077; cat > join.token'"
+                ),
+            ),
+            options={
+                "role": options.ROLE,
+                "run_id": options.ONLY_RUN._replace(
+                    help="The only run that the token is for, with the role join.",
+                    shown_default="any run",
+                ),
+                "ttl": options.TTL,
+            },
+            text="{token}",
+            full_hint="revoke tokens that are not needed any more; `coordinator token list` shows "
+            "them",
+        ),
+    ),
+    _control(
+        "ListTokens",
+        Scope.CLUSTER,
+        verb=Verb(
+            "token list",
+            _ACCESS,
+            """List all tokens, the oldest first.
+
+            Tokens that have lately expired or were revoked are listed too. Secrets are not shown.
+            """,
+            ("coordinator token list --coordinator head:29400 --token-file operator.token",),
+        ),
+    ),
+    _control(
+        "RevokeToken",
+        Scope.CLUSTER,
+        verb=Verb(
+            "token revoke",
+            _ACCESS,
+            """Revoke a token, and end what was opened with it.
+
+            Agents that joined with the token end, and so do their workers, unless their
+            --token-file has another token by now. Harmless if repeated.
+            """,
+            ("coordinator token revoke k3v9qr2m",),
+            ("token_id",),
+            text="coordinator: {role} token {token_id} is revoked",
+            hint="`coordinator token list` shows the ids",
+        ),
+    ),
+    _control(
+        "GetAuthority",
+        Scope.CLUSTER,
+        verb=Verb(
+            "authority show",
+            _ACCESS,
+            """List the certificate authorities that are served.
+
+            The newest comes first: new tokens pin it.
+            """,
+            ("coordinator authority show",),
+        ),
+    ),
+    _control(
+        "RotateAuthority",
+        Scope.CLUSTER,
+        verb=Verb(
+            "authority rotate",
+            _ACCESS,
+            """Replace the certificate authority; older ones are served, too.
+
+            No agent leaves its round: connected agents learn of the new authority. New tokens pin
+            it.
+            """,
+            ("coordinator authority rotate",),
+            full_hint="give all who have a token a new one, then `coordinator authority retire`",
+        ),
+    ),
+    _control(
+        "RetireAuthority",
+        Scope.CLUSTER,
+        verb=Verb(
+            "authority retire",
+            _ACCESS,
+            """Serve the newest certificate authority alone.
+
+            Older tokens open nothing new then. Open connections stay open, and agents that were
+            connected since the authority was replaced may come back.
+            """,
+            ("coordinator authority retire",),
+        ),
+    ),
+    _query(
+        "ListCoordinators",
+        Scope.CLUSTER,
+        verbs=(
+            Verb(
+                "members",
+                _CLUSTER,
+                """List the coordinators of a cluster, and which of them leads.
+
+                The first one that answers is asked, whether it leads or not.
+                """,
+                ("coordinator members --coordinator head1,head2,head3",),
+            ),
+        ),
+    ),
+    _control(
+        "StepDown",
+        Scope.CLUSTER,
+        audit={"reason": "why"},
+        verb=Verb(
+            "step-down",
+            _CLUSTER,
+            """Have another coordinator of the cluster lead instead.
+
+            Workers go on, and agents follow at once. Refused if there is no other coordinator.
+            """,
+            ('coordinator step-down --reason "new kernel on head1"',),
+            options={
+                "reason": options.REASON._replace(
+                    help="The reason, for the logs of the coordinators."
+                )
+            },
+            text="coordinator: {leader} leads",
+            timeout_s=_STEP_DOWN_TIMEOUT_S,
+        ),
+    ),
+)
+
+BY_METHOD = {row.method: row for row in OPERATIONS}
+BY_FULL_NAME = {row.full_name: row for row in OPERATIONS}
+BY_PATH = {path: row for row in OPERATIONS for path in row.paths}
+VERBS = {verb.name: (row, verb) for row in OPERATIONS for verb in row.verbs}

@@ -1,0 +1,108 @@
+"""Pure. Options of the verbs in the table of operations."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from drumbeat.access.token import Role
+from drumbeat.command import settings
+from drumbeat.command.settings import FLAG, Kind, Setting, one_of, printable, text
+from drumbeat.coordinator.wire.stack_groups import parse_ranks
+from drumbeat.durations import parse_duration, short_duration
+
+_DAY_S = 24 * 3600.0
+_DAYS = re.compile(r"([0-9]{1,5})[ ]?d", re.ASCII)
+_TTL_MAX_DAYS = 3650
+_RANKS_MAX = 10_000
+
+
+def _option(default: Any, kind: Kind, about: str, shown: str = "", **more: Any) -> Setting:
+    """Declare an option without a variable: DRUMBEAT_RUN_ID and others are meant for agents."""
+    return Setting(default, kind, "Options", about, shown_default=shown, has_variable=False, **more)
+
+
+def _seconds(given: Any) -> float:
+    days = _DAYS.fullmatch(given.strip()) if isinstance(given, str) else None
+    seconds = int(days[1]) * _DAY_S if days else parse_duration(str(given))
+    if not 1 <= seconds <= _TTL_MAX_DAYS * _DAY_S:
+        raise ValueError
+    return seconds
+
+
+def _ranks(given: Any) -> tuple[int, ...]:
+    return parse_ranks(given, _RANKS_MAX) if isinstance(given, str) else tuple(given)
+
+
+_TTL = Kind(
+    f"1 second to {_TTL_MAX_DAYS} days, e.g. 90m, 12h, 30d",
+    _seconds,
+    _seconds,
+    short_duration,
+    "DURATION",
+)
+_RANKS = Kind(
+    f"ranks and ranges of them, {_RANKS_MAX} at most, e.g. 17 or 0,8-15",
+    _ranks,
+    _ranks,
+    lambda ranks: ",".join(map(str, ranks)),
+    "RANKS",
+)
+_RUN_ID = text("a name", len)
+
+RUN_ID = Setting(None, _RUN_ID, "Options", "The run.", is_required=True)
+ONLY_RUN = _option(None, _RUN_ID, "Only this run.", "all runs")
+REASON = _option(
+    None, printable(256), "The reason, for the events of the run and its agents.", "none"
+)
+GRACE = _option(
+    None,
+    settings.seconds(),
+    "How long training may take to save first; 0: not at all. The wait ends as soon as all ranks "
+    "have saved, and at once if training does not ask when to save.",
+    "--checkpoint-grace of the coordinator",
+)
+ROLE = _option(
+    None,
+    one_of(tuple(map(str, Role))),
+    "What the token allows. join: agents may join and report failures; view: reading; admin: "
+    "everything.",
+    is_required=True,
+)
+PAGE_ROLE = _option(
+    None,
+    one_of(("view", "admin")),
+    "What the link allows. view: reading, of one run alone if a run is named; admin: everything.",
+    "your own role",
+)
+TTL = _option(
+    None,
+    _TTL,
+    "How long the token lets callers in. Agents that joined before may come back later.",
+    "until it is revoked",
+)
+SINCE = _option(
+    None,
+    _TTL._replace(allowed="a time that has passed since, e.g. 90s, 15m, 12h, 3d"),
+    "Show only events of the last DURATION.",
+    "all that is known",
+)
+RANK = _option((), _RANKS, "Only the workers of these ranks, e.g. 17 or 0,8-15.", "all")
+SIGNAL = _option(
+    False,
+    FLAG,
+    "Signal workers that do not answer; this can end their system calls early (EINTR).",
+)
+FOLLOW = _option(
+    False,
+    FLAG,
+    "Keep showing what is new until the run has ended; reconnect if the coordinator restarts.",
+    flags=("-f", "--follow"),
+)
+TAIL = _option(
+    20,
+    settings.number(0, 10_000),
+    "Number of lines to begin with, for each rank and each of its two streams.",
+    flags=("-n", "--tail"),
+)
+SEGMENTS = _option(False, FLAG, "Also list the last 1,000 time segments.", flags=("--segments",))

@@ -1,0 +1,34 @@
+"""The table of operations fits the protocol and the services."""
+
+from __future__ import annotations
+
+import pytest
+
+from drumbeat.coordinator.api.control_service import ControlService
+from drumbeat.coordinator.api.operations import BY_METHOD, OPERATIONS, Operation
+from drumbeat.coordinator.api.query_service import QueryService
+from drumbeat.coordinator.cluster.service import ClusterService
+from drumbeat.v1 import control_pb2, query_pb2
+
+PROTOCOL = {
+    f"/{service.full_name}/{method.name}": method
+    for service in (
+        query_pb2.DESCRIPTOR.services_by_name["QueryService"],
+        control_pb2.DESCRIPTOR.services_by_name["ControlService"],
+    )
+    for method in service.methods
+}
+
+
+def test_every_method_of_operators_has_one_row() -> None:
+    assert sorted(row.full_name for row in OPERATIONS) == sorted(PROTOCOL)
+
+
+@pytest.mark.parametrize("row", OPERATIONS, ids=BY_METHOD)
+def test_a_row_fits_the_function_and_the_request_of_its_method(row: Operation) -> None:
+    own = ControlService if row.service == "Control" else QueryService
+    assert sum(hasattr(service, row.method) for service in (own, ClusterService)) == 1
+    fields = PROTOCOL[row.full_name].input_type.fields_by_name
+    assert set(row.audit or ()) <= set(fields)
+    assert (row.audit is not None) == (row.service == "Control")
+    assert row.scope.value != "run" or "run_id" in fields
