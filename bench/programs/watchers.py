@@ -15,7 +15,7 @@ from drumbeat.command.loading import load_grpc_quietly
 
 load_grpc_quietly()
 
-from drumbeat.coordinator.api.documents import event_document  # noqa: E402
+from drumbeat.coordinator.api.documents import document_of  # noqa: E402
 from drumbeat.coordinator.api.requests import ShowEvents, WatchRun  # noqa: E402
 from drumbeat.coordinator.command.looking import screens  # noqa: E402
 from drumbeat.coordinator.command.looking.following import Patience, follow  # noqa: E402
@@ -39,7 +39,7 @@ def follow_events(asked: dict[str, Any], seen: threading.Semaphore) -> None:
     seen.release()
     after = known[-1].sequence if known else 0
     for response in follow(calls, run, after, Patience(calls)):
-        screens.text_of(screens.events_screen(event_document(event) for event in response.events))
+        screens.text_of(screens.events_screen(document_of(event) for event in response.events))
 
 
 def main(coordinator: str, run_id: str, count: str, *insecure: str) -> None:

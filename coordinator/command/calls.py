@@ -16,7 +16,7 @@ import grpc
 from drumbeat.command.console import write_text
 from drumbeat.command.table import short, table
 from drumbeat.coordinator.access.calls import error_detail
-from drumbeat.coordinator.api.documents import coordinator_document, drain_document, request_of
+from drumbeat.coordinator.api.documents import document_of, request_of
 from drumbeat.coordinator.api.requests import (
     CheckpointRun,
     CreateToken,
@@ -202,7 +202,7 @@ def _drained(asked: DrainAgent | UndrainAgent, response: Any) -> Done:
 
 def _list_drains(_asked: ListDrains, call: Call) -> Done:
     found = call("ListDrains").drains
-    drains = [drain_document(each) for each in found]
+    drains = [document_of(each) for each in found]
     rows = [
         (
             each["name"],
@@ -218,7 +218,7 @@ def _list_drains(_asked: ListDrains, call: Call) -> Done:
 
 def _list_members(_asked: ListMembers, call: Call) -> Done:
     response = call("ListCoordinators")
-    members = [coordinator_document(each) for each in response.coordinators]
+    members = [document_of(each) for each in response.coordinators]
     rows = [
         (
             each["address"],

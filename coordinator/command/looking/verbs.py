@@ -12,13 +12,10 @@ import grpc
 
 from drumbeat.access.redaction import without_tokens
 from drumbeat.coordinator.api.documents import (
-    event_document,
+    document_of,
     goodput_document,
     overview_document,
-    run_document,
-    set_aside_document,
     status_document,
-    verdict_document,
 )
 from drumbeat.coordinator.api.requests import (
     ExplainRun,
@@ -61,8 +58,8 @@ def _status(asked: ShowStatus) -> None:
         reader = Reader(*opened)
         if asked.run_id is None:
             documents = {
-                "runs": [run_document(run) for run in reader.runs()],
-                "set_aside": [set_aside_document(run) for run in reader.set_aside()],
+                "runs": [document_of(run) for run in reader.runs()],
+                "set_aside": [document_of(run) for run in reader.set_aside()],
             }
             return documents, reader.trouble()
         return look(reader, asked).status, reader.trouble()
@@ -111,7 +108,7 @@ def _events(asked: ShowEvents) -> None:
 def _write_events(
     asked: ShowEvents, events: Iterable[query_pb2.RunEvent], *, has_heads: bool
 ) -> None:
-    documents = [event_document(event) for event in events]
+    documents = [document_of(event) for event in events]
     if asked.output == "json":
         write("".join(f"{json.dumps(document)}\n" for document in documents))
         return
@@ -129,7 +126,7 @@ def _why(asked: ExplainRun) -> None:
 
     overview, status = calls_of(asked).ask(work)
     run = overview.run
-    verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
+    verdict = document_of(run.verdict) if run.HasField("verdict") else None
     shown = overview_document(overview)["agents"]
     workers = [{**each, "name": agent["name"]} for agent in shown for each in agent["workers"]]
     found = explanation(status, verdict, workers)

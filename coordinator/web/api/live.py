@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 import structlog
 
 from drumbeat.coordinator.api.documents import (
-    event_document,
+    document_of,
     goodput_document,
     overview_document,
-    straggler_document,
 )
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.term import Term
@@ -224,7 +223,7 @@ class RunFeed(Feed):
         return float("inf") if is_over else pause_s
 
     def _tell_stragglers(self, overview: pb.GetOverviewResponse) -> None:
-        told = [straggler_document(each) for each in overview.stragglers]
+        told = [document_of(each) for each in overview.stragglers]
         data = {"stragglers": told, "stragglers_count": overview.stragglers_count}
         if (made := event("stragglers", data)) != self._latest.get("stragglers"):
             self.put("stragglers", made)
@@ -245,7 +244,7 @@ class RunFeed(Feed):
         page = events_page(asked, state, now=self._term.driver.now())
         last = page.events[-1].sequence if page.events else state.events_count
         missed = last - after - len(page.events)
-        documents = [event_document(each) for each in page.events]
+        documents = [document_of(each) for each in page.events]
         data = {"events": documents, "missed": missed, "generation": self._generation}
         return event(_EVENTS, data, f"{self._generation}.{last}"), last
 

@@ -9,13 +9,10 @@ from aiohttp import web
 from drumbeat.coordinator.api.documents import (
     Document,
     agents_document,
-    drain_document,
-    event_document,
+    document_of,
     goodput_document,
     overview_document,
     request_of,
-    step_times_document,
-    verdict_document,
 )
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.errors import UnknownRun
@@ -81,7 +78,7 @@ class Reading:
         """List what was decided, after an event."""
         after = call.number("after")
         page = await _ask(call, "ListEvents", after_sequence=after, page_size=EVENTS_MAX)
-        documents = [event_document(each) for each in page.events]
+        documents = [document_of(each) for each in page.events]
         return {"events": documents, "has_more": page.has_more}
 
     async def goodput(self, call: Call) -> Document:
@@ -92,7 +89,7 @@ class Reading:
 
     async def report(self, call: Call) -> Document:
         """Say how a run ended."""
-        return verdict_document((await _ask(call, "GetReport")).verdict)
+        return document_of((await _ask(call, "GetReport")).verdict)
 
     async def agents(self, call: Call) -> Document:
         """List agents with their workers, from a place in the round or the standbys on."""
@@ -119,9 +116,9 @@ class Reading:
         try:
             found = await _ask(call, "GetStepTimes", ranks=ranks)
         except UnknownRun:
-            nothing = step_times_document(call.run_id, pb.GetStepTimesResponse())
-            return {**nothing, "round_id": None}
-        return step_times_document(call.run_id, found)
+            nothing = document_of(pb.GetStepTimesResponse())
+            return {"run_id": call.run_id, **nothing, "round_id": None}
+        return {"run_id": call.run_id, **document_of(found)}
 
     async def ranks(self, call: Call) -> web.Response:
         """Show all ranks, as columns."""
@@ -134,7 +131,7 @@ class Reading:
         call.found_run()
         driver = call.term.driver
         of_run = (each for each in driver.drains if each.run_id in ("", call.run_id))
-        return {"drains": [drain_document(drain_message(e, now=driver.now())) for e in of_run]}
+        return {"drains": [document_of(drain_message(e, now=driver.now())) for e in of_run]}
 
 
 async def _ask(call: Call, method: str, **more: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from drumbeat.coordinator.api.documents import Document, goodput_document, run_document
+from drumbeat.coordinator.api.documents import Document, document_of, goodput_document
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.v1 import query_pb2 as pb
 
@@ -20,7 +20,7 @@ async def runs_document(term: Term, only_run: str) -> Document:
     while True:
         page = await term.queries.ListRuns(asked)
         shown = [run for run in page.runs if only_run in ("", run.run_id)]
-        found += [{**run_document(run), "goodput": await goodput(term, run)} for run in shown]
+        found += [{**document_of(run), "goodput": await goodput(term, run)} for run in shown]
         if not page.next_page_token:
             return {"runs": found}
         asked.page_token = page.next_page_token

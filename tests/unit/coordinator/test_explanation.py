@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.coordinator.api.documents import status_document, verdict_document
+from drumbeat.coordinator.api.documents import document_of, status_document
 from drumbeat.coordinator.command.looking.explanation import explanation
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2
@@ -24,7 +24,7 @@ def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "")
 
 
 def explain(run: pb.Run, *agents: pb.Agent, events: Any = (), behind: str = "") -> dict[str, Any]:
-    verdict = verdict_document(run.verdict) if run.HasField("verdict") else None
+    verdict = document_of(run.verdict) if run.HasField("verdict") else None
     overview = pb.GetOverviewResponse(run=run, behind=behind, heartbeat_age=duration(0.1))
     return explanation(status_document(overview, agents, events), verdict)
 
@@ -210,7 +210,7 @@ def test_steps_that_were_lost_are_a_cost() -> None:
         verdict=failure_pb2.Verdict(report=report),
     )
     overview = pb.GetOverviewResponse(run=failed, steps_repeated=40)
-    found = explanation(status_document(overview, (), ()), verdict_document(failed.verdict))
+    found = explanation(status_document(overview, (), ()), document_of(failed.verdict))
     assert found["cost"][1:] == [
         "At least 40 steps computed again after restarts.",
         "The furthest worker was at step 120; what it computed after its last checkpoint is lost.",

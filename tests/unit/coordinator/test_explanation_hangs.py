@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.coordinator.api.documents import hang_document, verdict_document
+from drumbeat.coordinator.api.documents import document_of
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2
 from drumbeat.v1 import query_pb2 as pb
@@ -140,7 +140,7 @@ def test_a_run_that_has_ended_is_explained_by_the_hang_of_its_report() -> None:
 
 
 def test_a_hang_as_a_document() -> None:
-    document = hang_document(a_hang(is_ending=True))
+    document = document_of(a_hang(is_ending=True))
     causes, groups = document.pop("causes"), document.pop("groups")
     assert document == {
         "round_id": 2,
@@ -176,10 +176,10 @@ def test_a_hang_as_a_document() -> None:
 
 
 def test_what_is_not_known_of_a_hang_is_null() -> None:
-    document = hang_document(failure_pb2.HangDiagnosis(causes=[failure_pb2.HungRank(rank=3)]))
+    document = document_of(failure_pb2.HangDiagnosis(causes=[failure_pb2.HungRank(rank=3)]))
     assert document["age_s"] is None
     assert (document["causes"][0]["pid"], document["causes"][0]["step"]) == (None, None)
 
 
 def test_a_verdict_without_a_hang_says_so() -> None:
-    assert verdict_document(failure_pb2.Verdict())["hang"] is None
+    assert document_of(failure_pb2.Verdict())["hang"] is None
