@@ -23,9 +23,8 @@ from drumbeat.coordinator.errors import (
     Unavailable,
     UnknownRun,
 )
-from drumbeat.coordinator.observe.goodput_messages import goodput_message
+from drumbeat.coordinator.observe.messages import goodput_message, step_times_message
 from drumbeat.coordinator.observe.overviews import Overviews
-from drumbeat.coordinator.observe.step_time_messages import step_times_message
 from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.observe.messages import stragglers_of
 from drumbeat.coordinator.observe.overview import Overview
 from drumbeat.coordinator.observe.shared_reading import RunReadings
-from drumbeat.coordinator.observe.step_time_messages import stragglers_of
 from drumbeat.coordinator.wire.run_status import AnyRun, glimpses, overview_message
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2

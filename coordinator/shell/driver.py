@@ -36,7 +36,7 @@ from drumbeat.coordinator.errors import CoordinatorError, JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.outage import Outage
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe import stragglers
+from drumbeat.coordinator.observe.observations import DECISIONS
 from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
 from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
@@ -403,7 +403,7 @@ class Driver:
             return
         where["run.round"] = effect.round_id
         line, write = self._history.line(effect), log.info
-        if self._is_embedded and effect.decision in (stragglers.FOUND, stragglers.OVER):
+        if self._is_embedded and effect.decision in DECISIONS:
             line = f"{effect.decision}: {effect.reason}"
         elif self._is_embedded:  # the agent says it
             write = log.debug

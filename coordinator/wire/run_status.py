@@ -272,7 +272,7 @@ def overview_message(
     presences = run.members.presences.values() if run is not None else ()
     repeated = (presence.whereabouts.steps_repeated for presence in presences)
     response.steps_repeated = max(repeated, default=0)
-    progress = None if run is None else run.members.meter.progress
+    progress = None if run is None else run.members.observer.meter.progress
     if progress is not None:
         response.heartbeat_age.CopyFrom(_age(progress / SECOND, now))
     response.memory_growth.extend(_growth(each, state) for each in overview.growing())

@@ -77,11 +77,11 @@ def look(cluster: Cluster, log: Log) -> None:
     """Compare what a reader would be shown now."""
     state, life = cluster.checker.shadow, cluster.head.life
     run = life.registry.runs.get(RUN) if life is not None else None
-    if run is None or state is None or state.goodput.stretch is None:
+    if run is None or state is None or state.observed.ledger.stretch is None:
         return
     if log.life_of(run.members) is not log.lives[-1]:
         return  # a coordinator that stands still, while another one leads
-    known, meter = state.goodput, run.members.meter
+    known, meter = state.observed.ledger, run.members.observer.meter
     is_current = meter.number == known.number
     marks = meter.marks() if is_current else known.marks
     if known.found is not None or (marks is None and known.stretch in MEASURED):
@@ -110,7 +110,7 @@ def live(cluster: Cluster) -> tuple[Account, int]:
             assert shadow is not None, "the run was created"
             spans = spans_of(log)
             expected = account_of(spans)
-            compare(shadow.goodput, expected)
+            compare(shadow.observed.ledger, expected)
             is_prompt = cluster.plan.kind is Kind.WORKERS and not is_failover
             truth = Truth(cluster.plan, training, log, is_prompt=is_prompt)
             truth.check(spans)

@@ -142,7 +142,7 @@ class InProcessRestarts:
         host, kind = culprit
         if kind not in _HANGS:
             return Found(cause=Cause.INTERRUPTED, host=host)
-        return Found(cause=Cause.HANG, host=host, since=self._run.members.meter.progress)
+        return Found(cause=Cause.HANG, host=host, since=self._run.members.observer.meter.progress)
 
     def _begin(self, now: float) -> Iterations:
         """Watch the iterations of the round. Linear in workers."""

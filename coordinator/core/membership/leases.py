@@ -12,9 +12,7 @@ from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import BeatReceived
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, GroupState
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.observe.meter import Meter
-from drumbeat.coordinator.observe.step_times import StepTimes
-from drumbeat.coordinator.observe.stragglers import Straggler
+from drumbeat.coordinator.observe.observer import Observer
 from drumbeat.coordinator.observe.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 
@@ -91,8 +89,7 @@ class Membership:
         self._stretch = 1
         self._set_pace()
         self.follow(agents)
-        self.meter = Meter()  # sees what members say of their workers
-        self.step_times: StepTimes | None = None  # and so does this, of a round that runs
+        self.observer = Observer()
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
@@ -129,12 +126,6 @@ class Membership:
     def met_count(self) -> int:
         """How many members had a session in this life of the coordinator. Linear in members."""
         return sum(presence.silent_since > 0.0 for presence in self.presences.values())
-
-    @property
-    def stragglers(self) -> Mapping[int, Straggler]:
-        """All ranks of the round that are stragglers now; of these the journal names a few."""
-        found = self.step_times and self.step_times.stragglers
-        return found.found if found else {}
 
     def is_present(self, incarnation: str) -> bool:
         """Return whether a member can be seated now: connected, and heard of late."""
@@ -197,12 +188,11 @@ class Membership:
         if beat.workers:
             told_at = now if sent_at is None else sent_at
             presence.whereabouts.take(beat.round_id, beat.workers, now=told_at)
-            if self.step_times is not None:
-                self.step_times.heard(incarnation, beat, now=now)
         if beat.pids:
             presence.whereabouts.take_pids(beat.round_id, beat.pids)
         self._restart_lease(incarnation, presence, now)
-        self.meter.heard(incarnation, beat, sent_at=now if sent_at is None else sent_at, now=now)
+        sent_at = now if sent_at is None else sent_at
+        self.observer.heard(incarnation, beat, sent_at=sent_at, now=now)
         return presence
 
     def take_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
@@ -213,9 +203,7 @@ class Membership:
         presence = self.current(event.incarnation, event.session_id)
         if presence is None or event.incarnation in self.suspects or event.incarnation in awaited:
             return False
-        if not event.beat.repeats(presence.beat) or self.meter.is_due(now):
-            return False
-        if self.step_times is not None and self.step_times.is_due(now):
+        if not event.beat.repeats(presence.beat) or self.observer.is_due(now):
             return False
         sent_at = self.sent_at(event.incarnation, event.uptime_s, now=now)
         self.heard(event.incarnation, event.beat, sent_at=sent_at, now=now)
@@ -231,8 +219,7 @@ class Membership:
     def forget(self, incarnation: str) -> None:
         """Drop what is known of a member."""
         self.presences.pop(incarnation, None)
-        if self.step_times is not None and self.step_times.stragglers is not None:
-            self.step_times.stragglers.lost(incarnation)
+        self.observer.forget(incarnation)
         for group in (self.connected, self.suspects, self.missed):
             group.discard(incarnation)
         self._deadlines.clear(incarnation)
@@ -255,8 +242,7 @@ class Membership:
         assert holders == self.connected, "connected members are not those with sessions"
         assert not self.connected & self.missed, "connected and missed at once"
         assert self.suspects <= self.connected, "suspect without a session"
-        if self.step_times is not None:
-            self.step_times.check_invariants()
+        self.observer.check_invariants()
 
     def next_deadline(self) -> float | None:
         """Return when the next member becomes suspect or is given up."""

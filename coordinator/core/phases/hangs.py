@@ -127,7 +127,7 @@ class Hangs:
         return told
 
     def _judge(self, found: HangDiagnosis, host: str, now: float) -> None:
-        since = self._run.members.meter.progress
+        since = self._run.members.observer.meter.progress
         since = nanoseconds(found.since_s) if since is None else since
         self._run.close_stretch(Found(cause=Cause.HANG, host=host, since=since), now=now)
         self._run.decide(HangJudged(hang=found, at_s=now))
@@ -146,7 +146,7 @@ class Hangs:
         """Return whether the workers went on: they exceed nothing any more, and have not ended."""
         if hang.is_held or self._expired or self._asked is not None or self._unheard:
             return False
-        has_progressed = self._run.members.meter.progress is not None
+        has_progressed = self._run.members.observer.meter.progress is not None
         return has_progressed or hang.limit.kind not in _ENDED_BY_A_HEARTBEAT
 
     def _note_judged(self) -> None:

@@ -24,6 +24,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.stretches import MEASURED, Found, Stretch
 from drumbeat.format import count
 
@@ -45,39 +46,39 @@ class RunContext:
 
     def commit(self, record: Record) -> None:
         """Fold a record in, and journal it."""
-        before = self.state.goodput.stretch
+        before = self.state.observed.ledger.stretch
         self.state.apply(record)
         self.effects.append(fx.Persist(run_id=self.state.key, record=record))
         self._follow_account(before)
 
     def decide(self, record: Record) -> None:
         """Commit a record that the history calls a decision, and log that."""
-        before = self.state.goodput.stretch
+        before = self.state.observed.ledger.stretch
         self.effects += decided(self.state, record)
         self._follow_account(before)
 
     def note_progress(self, *, now: float, found: Found | None = None) -> None:
         """Journal what was seen of the present stretch of the account, and what ends it now."""
-        if found is not None or self.state.goodput.stretch in MEASURED:
-            self.commit(self.members.meter.note(now=now, found=found))
+        if found is not None or self.state.observed.ledger.stretch in MEASURED:
+            self.commit(self.members.observer.meter.note(now=now, found=found))
 
     def close_stretch(self, found: Found | None, *, now: float) -> None:
         """Have all noted that was seen of a stretch that ends now, and what ends it."""
-        ledger = self.state.goodput
-        if found != ledger.found or self.members.meter.marks() != ledger.marks:
+        ledger = self.state.observed.ledger
+        if found != ledger.found or self.members.observer.meter.marks() != ledger.marks:
             self.note_progress(now=now, found=found)
 
     def resume_account(self, *, now: float) -> None:
         """Go on with the account of an earlier life. Linear in members."""
-        members, ledger = self.state.members, self.state.goodput
+        members, ledger = self.state.members, self.state.observed.ledger
         round_id, sizes = self._seated()
         left = {incarnation: size for incarnation, size in sizes.items() if incarnation in members}
         if ledger.stretch is not None:
-            self.members.meter.resume(ledger, round_id, left, members, now=now)
+            self.members.observer.meter.resume(ledger, round_id, left, members, now=now)
 
     def _follow_account(self, before: Stretch | None) -> None:
         """Let what agents say count for another stretch of the account, if one has begun."""
-        ledger, meter = self.state.goodput, self.members.meter
+        ledger, meter = self.state.observed.ledger, self.members.observer.meter
         if ledger.number == meter.number:
             return  # as after most records
         presences = self.members.presences
@@ -108,8 +109,8 @@ class RunContext:
     def ended(self, cause: model.VerdictCause, reason: str, *, now: float) -> RunEnded:
         """Return the end of the run, with the report on its last round if that failed."""
         verdict = make_verdict(self.state, self.members, self.done, cause=cause, reason=reason)
-        account = self.state.goodput.as_of(now, self.members.meter.marks())
-        return RunEnded(verdict=replace(verdict, goodput=account.line()), at_s=now)
+        made = account(self.state.observed, self.members.observer, now=now)
+        return RunEnded(verdict=replace(verdict, goodput=made.line()), at_s=now)
 
     def port_of(self, incarnation: str) -> int:
         """Return the port this agent holds for a round it leads; 0 if none, or a used one."""

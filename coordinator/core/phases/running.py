@@ -28,7 +28,6 @@ from drumbeat.coordinator.core.run.records import (
     RoundEnd,
     RoundEnded,
 )
-from drumbeat.coordinator.observe.step_times import StepTimes
 from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
 from drumbeat.durations import nanoseconds
@@ -49,7 +48,7 @@ class Running(RunPhase):
         run.done.clear()
         assert run.state.round is not None, "running without a round"
         self._round = run.state.round
-        run.members.step_times = StepTimes(self._round, run.state.spec, run.state.stragglers)
+        run.members.observer.enter_round(self._round, run.state.spec, run.state.observed)
         self._failed: set[str] = set()  # participants whose group failed
         self._failed_since: float | None = None
         self._undecided: Wait | None = None  # what a failure waits for before it is judged
@@ -127,9 +126,9 @@ class Running(RunPhase):
             return self._found_lost()
         if not isinstance(transition, EndingStarted | RoundEnded) or transition.cause in _PLANNED:
             return None
-        progress = self.members.meter.progress
+        progress = self.members.observer.meter.progress
         if (judged := self._hang()) is not None:
-            host, since_s = self.state.goodput.host, judged.since_s
+            host, since_s = self.state.observed.ledger.host, judged.since_s
             return Found(cause=Cause.HANG, host=host, since=nanoseconds(since_s))
         if not (causes := self._causes()):  # no word of it came: it was after the last progress
             failed = sorted(self._failed, key=lambda i: self._round.seats[i].group_rank)
@@ -144,7 +143,7 @@ class Running(RunPhase):
 
     def _found_lost(self) -> Found | None:
         """Return since when the first that was lost is silent, unless all progressed after it."""
-        meter, seats = self.members.meter, self._round.seats
+        meter, seats = self.members.observer.meter, self._round.seats
         if not (lost := sorted(self._lost, key=lambda i: (meter.gone.get(i, 0), i))):
             return None
         host = seats[lost[0]].agent.name

@@ -19,8 +19,7 @@ from drumbeat.coordinator.core.model import (
 )
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.notice import NoticeRecord
-from drumbeat.coordinator.observe.stragglers import StragglerRecord
-from drumbeat.coordinator.observe.stretches import ProgressNoted
+from drumbeat.coordinator.observe.observations import Observation
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 
 CALLER_CHARACTERS_MAX = 256
@@ -205,8 +204,7 @@ Record = (
     | MembersForgotten
     | IterationRecord
     | NoticeRecord
-    | ProgressNoted
-    | StragglerRecord
+    | Observation
 )
 
 

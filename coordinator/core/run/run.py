@@ -94,9 +94,10 @@ class Run(RunContext):
                 self._follow(transition, now)
             if not self._let_go_drained(now) and transition is None:
                 break
-        if self.members.meter.is_due(now):
+        if self.members.observer.meter.is_due(now):
             self.note_progress(now=now)
-        self._tell_stragglers(now)
+        for record in self.members.observer.news(self.state.observed, now=now):
+            self.decide(record)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += [*phase.instructions(), *phase.notices(now=now), *phase.held()]
@@ -444,7 +445,7 @@ class Run(RunContext):
             self._workers -= agent.local_world_size
         presence = self.members.presences.get(incarnation)
         silent_since = now if presence is None else presence.silent_since
-        self.members.meter.lost(incarnation, silent_since=silent_since, now=now)
+        self.members.observer.meter.lost(incarnation, silent_since=silent_since, now=now)
         self.members.forget(incarnation)
         self._draining.pop(incarnation, None)
         if self.state.phase is Phase.ENDED:
@@ -476,16 +477,9 @@ class Run(RunContext):
         elif isinstance(transition, rec.RoundEnded):
             self.learning.end_round()
             self._tell_limits()
-        self.members.step_times = None  # of a round that is over
+        self.members.observer.leave_round()
         self._phase = PHASES[self.state.phase](self, now=now)
         self.tell_all()
-
-    def _tell_stragglers(self, now: float) -> None:
-        """Journal which ranks have become slower than their peers, or are so no more."""
-        steps = self.members.step_times
-        if steps is not None and steps.stragglers is not None and steps.is_due(now):
-            for record in steps.stragglers.news(self.state.stragglers, now=now):
-                self.decide(record)
 
     def _note(self, kind: rec.CallKind, reason: str, caller: str, now: float) -> None:
         """Journal what a caller did. Who serves callers logs it."""

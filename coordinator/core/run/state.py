@@ -27,10 +27,8 @@ from drumbeat.coordinator.core.run import notice as notices
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
-from drumbeat.coordinator.core.run.times import RoundTimes
-from drumbeat.coordinator.observe.goodput import Ledger
-from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
-from drumbeat.coordinator.observe.stretches import Cause, ProgressNoted, Stretch
+from drumbeat.coordinator.observe.observations import DECISIONS, Observation, Observations
+from drumbeat.coordinator.observe.stretches import Cause, Stretch
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
 
@@ -123,9 +121,7 @@ class RunState:
     drained: dict[str, str] = field(default_factory=dict)  # incarnations that shall leave, why
     stop_reason: str = ""  # why it shall end; empty: no operator asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
-    goodput: Ledger = field(default_factory=Ledger)  # what its time went into
-    stragglers: dict[int, Straggler] = field(default_factory=dict)  # of the round
-    times: RoundTimes = field(default_factory=RoundTimes)
+    observed: Observations = field(default_factory=Observations)
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -200,7 +196,7 @@ class RunState:
         held = sum(record.size_bytes for record in self.failures)
         assert self.failures_bytes == held, "failure records are not weighed right"
         assert (self.ended_at is not None) == (self.phase is Phase.ENDED), self.ended_at
-        self.goodput.check_invariants()
+        self.observed.ledger.check_invariants()
         if self.phase is not Phase.RUNNING:
             return
         assert current is not None, "running without a round"
@@ -218,12 +214,8 @@ class RunState:
 
     def apply(self, record: rec.Record) -> None:
         """Fold one record in. The only way this state ever changes."""
-        if isinstance(record, ProgressNoted):
-            self.times = self.times.noted(record, self.goodput.reached)
-            self.goodput.note(record)
-            return
-        if isinstance(record, StragglerRecord):
-            self._take_straggler(record)
+        if isinstance(record, Observation):
+            self._observe(record)
             return
         if isinstance(record, rec.HangRecord):
             self._take_hang(record)
@@ -266,7 +258,7 @@ class RunState:
                 cause = Cause.INTERRUPTED
         iterations = self.iterations
         has_iterated = iterations is not None and iterations.iteration >= 0
-        self.goodput.follow(
+        self.observed.ledger.follow(
             at_s,
             self.stretch(),
             hosts=hosts,
@@ -332,7 +324,7 @@ class RunState:
         if self.round is None:
             self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
-        self.times = self.times.next(record.at_s, self.round_id)
+        self.observed.enter_round(record.at_s, self.round_id)
         seats = assign_seats([self.members[incarnation] for incarnation in record.participants])
         world_size = sum(seat.agent.local_world_size for seat in seats.values())
         self.round = Round(
@@ -347,15 +339,15 @@ class RunState:
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
         self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
-        self.where, self.restart_reason, self.stragglers = NOWHERE, "", {}
+        self.where, self.restart_reason = NOWHERE, ""
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _leave_round(self, record: rec.RoundEnded | rec.EndingStarted) -> None:
-        self.where, self.restart_reason, self.stragglers = record.where, "", {}
+        self.where, self.restart_reason = record.where, ""
         self.notice = self.notice_over = None
-        self.times = self.times.left(record.at_s, self.goodput)
+        self.observed.leave_round(record.at_s)
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
             self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
@@ -369,12 +361,12 @@ class RunState:
     def _end(self, verdict: Verdict, at_s: float) -> None:
         """Take the verdict, and let go of what only a run that lives needs."""
         self._enter(Phase.ENDED, verdict.reason)
-        self.times = self.times.left(at_s, self.goodput)
+        self.observed.leave_round(at_s)
         self.verdict, self.ended_at = verdict, at_s
         self._note(at_s, _END.get(verdict.cause, "run failed"), verdict.reason)
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
-        self.masters_spent, self.where, self.stragglers = [], NOWHERE, {}
+        self.masters_spent, self.where = [], NOWHERE
         self.notice = self.notice_over = None
         if self.round is not None:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
@@ -387,9 +379,7 @@ class RunState:
         name = agent.name if agent is not None else record.incarnation
         self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         self.restarts_returned += record.restarts_returned
-        if self.stragglers:
-            left = self.stragglers.items()
-            self.stragglers = {rank: each for rank, each in left if each.name != name}
+        self.observed.forget(name)
         if record.is_drained:
             latest = list(self.drained.items())[-DRAINED_KNOWN_MAX + 1 :]
             self.drained = dict(latest) | {record.incarnation: record.reason}
@@ -464,14 +454,11 @@ class RunState:
         if record.kind is rec.CallKind.ACCESS_REFUSED:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
 
-    def _take_straggler(self, record: StragglerRecord) -> None:
-        """Take in who is slow, or no more: of such decisions a part of the history only."""
-        known = record.straggler
-        self.stragglers.pop(known.rank, None)
-        if record.decision == FOUND:
-            self.stragglers[known.rank] = known
-        self._note(record.at_s, record.decision, str(known))
-        self._keep_few({FOUND, OVER}, max(1, self.history_max // 10))
+    def _observe(self, record: Observation) -> None:
+        """Take in what was seen; observations have a part of the history only."""
+        if (told := self.observed.take(record)) is not None:
+            self._note(record.at_s, *told)
+            self._keep_few(DECISIONS, max(1, self.history_max // 10))
 
     def _keep_few(self, decisions: Collection[str], most: int) -> None:
         """Forget the oldest of such decisions if there are more: they push no other out."""

@@ -45,9 +45,8 @@ def values(
     state: RunState, run: IsolatedRun | None, *, now: float, epoch_s: float
 ) -> Iterator[Sample]:
     """Yield what is told of a run at ``now``; ``now + epoch_s`` is since 1970."""
-    ledger, marks = state.goodput, None
-    if run is not None and run.members.meter.number == ledger.number:
-        marks = run.members.meter.marks()
+    ledger = state.observed.ledger
+    marks = None if run is None else run.members.observer.marks(ledger)
     for phase in Phase:
         yield the.PHASE, (phase.lower(),), float(state.phase is phase)
     current = state.round
@@ -72,7 +71,7 @@ def values(
     yield (
         the.STRAGGLERS,
         (),
-        float(len(state.stragglers if run is None else run.members.stragglers)),
+        float(len(state.observed.slow if run is None else run.members.observer.slow)),
     )
     hang = state.current_hang
     yield the.HANGING, (), 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)

@@ -26,7 +26,7 @@ class Place(Struct, frozen=True):
 
         Runs of one id on coordinators without a common journal began at other instants.
         """
-        key = f"{state.key}\n{state.goodput.began}\n{trace}\n{number}"
+        key = f"{state.key}\n{state.observed.ledger.began}\n{trace}\n{number}"
         found = blake2b(key.encode(), digest_size=_TRACE_BYTES + _SPAN_BYTES).digest()
         return Place(_number(found[:_TRACE_BYTES]), _number(found[_TRACE_BYTES:]))
 

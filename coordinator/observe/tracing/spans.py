@@ -24,7 +24,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.core.run.times import RoundTimes
+from drumbeat.coordinator.observe.observations import RoundTimes
 from drumbeat.coordinator.observe.stretches import (
     FAILURES,
     Cause,
@@ -49,8 +49,8 @@ def spans_of(state: RunState, record: Record) -> list[Span]:
     """Return the spans that end with a record; ``state`` is that of the run before it."""
     match record:
         case ProgressNoted() if state.phase is Phase.RUNNING:
-            times = state.times.noted(record, state.goodput.reached)
-            is_news = state.times.is_starting and times.progressed is not None
+            times = state.observed.times.noted(record, state.observed.ledger.reached)
+            is_news = state.observed.times.is_starting and times.progressed is not None
             return list(_restarted(state, times, record)) if is_news else []
         case RoundStarted():
             return list(_gathered(state, record))
@@ -75,7 +75,7 @@ def _restarted(
     record: ProgressNoted | RoundEnded | EndingStarted | RunEnded,
 ) -> Iterator[Span]:
     """Tell of the restart that led to the round: it progresses, or has ended and never did."""
-    current, ledger = state.round, state.goodput
+    current, ledger = state.round, state.observed.ledger
     assert current is not None, "it runs"
     assert times.began is not None, "it runs"
     is_first = times.before is None
@@ -120,10 +120,10 @@ def _restarted(
 
 def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> Iterator[Span]:
     """Tell of a round that ends, of its start if it never progressed, of what it was about."""
-    current, times, found = state.round, state.times, state.goodput.found
+    current, times, found = state.round, state.observed.times, state.observed.ledger.found
     if current is None or times.began is None:
         return  # a coordinator of an earlier version began it
-    over = times.left(record.at_s, state.goodput)
+    over = times.left(record.at_s, state.observed.ledger)
     if times.progressed is None:
         yield from _restarted(state, over, record)
     root, end = Place.of(state, ROUND, current.round_id), nanoseconds(record.at_s)
@@ -162,7 +162,7 @@ def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) 
 
 def _run_over(state: RunState, record: RunEnded) -> Iterator[Span]:
     """Tell of a run that ends, and of what it was about."""
-    verdict, ledger, end = record.verdict, state.goodput, nanoseconds(record.at_s)
+    verdict, ledger, end = record.verdict, state.observed.ledger, nanoseconds(record.at_s)
     root = Place.of(state, RUN)
     if state.phase is Phase.RUNNING:
         yield from _round_over(state, record)
@@ -176,12 +176,12 @@ def _run_over(state: RunState, record: RunEnded) -> Iterator[Span]:
             place=lost, name=name, start=start, end=end, attributes=attributes, error=error,
             links=(_to_run(state),),
         )  # fmt: skip
-    elif state.times.ended is not None:
+    elif state.observed.times.ended is not None:
         yield Span(
             place=root.child("stopping"),
             parent=root,
             name="stopping",
-            start=min(state.times.ended, end),
+            start=min(state.observed.times.ended, end),
             end=end,
             attributes=_run(state),
         )
@@ -256,7 +256,7 @@ def _parts(state: RunState, root: Place, start: int, end: int) -> Iterator[Span]
     stretch, round_id = state.stretch(), state.next_round_id
     if stretch is None:
         return
-    for part, first, last in cut(stretch, state.goodput.marks, min(start, end), end):
+    for part, first, last in cut(stretch, state.observed.ledger.marks, min(start, end), end):
         if part in _PARTS:
             yield _part(state, root, part, first, last, round_id)
 
@@ -276,8 +276,8 @@ def _part(state: RunState, root: Place, part: Part, first: int, last: int, round
 
 def _gathering_since(state: RunState) -> int:
     """Return since when there is no round."""
-    since = state.goodput.began if state.round is None else state.times.ended
-    return state.goodput.until if since is None else since
+    since = state.observed.ledger.began if state.round is None else state.observed.times.ended
+    return state.observed.ledger.until if since is None else since
 
 
 def _run(state: RunState) -> Attributes:
@@ -294,7 +294,7 @@ def _to_run(state: RunState) -> Link:
 
 def _lost_for(state: RunState) -> Attributes:
     """Return what the round before was ended for."""
-    ledger = state.goodput
+    ledger = state.observed.ledger
     found: Attributes = {"drumbeat.restart.cause": ledger.cause.value}
     if ledger.host:
         found["drumbeat.restart.host"] = ledger.host
@@ -307,7 +307,7 @@ def _reason(record: RoundEnded | EndingStarted | RunEnded) -> str:
 
 def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
     """Return why a round ended badly, empty if it did not."""
-    found = state.goodput.found
+    found = state.observed.ledger.found
     is_drained = found is not None and found.cause is Cause.AGENT_DRAINED
     is_fine = isinstance(record, RoundEnded) and (record.cause in _FINE_ENDS or is_drained)
     if isinstance(record, EndingStarted):
@@ -319,6 +319,6 @@ def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> st
 
 def _cause(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
     """Return what a round ended for, in a word."""
-    if (found := state.goodput.found) is not None:
+    if (found := state.observed.ledger.found) is not None:
         return found.cause.value
     return record.verdict.cause.value if isinstance(record, RunEnded) else record.cause.value

@@ -16,7 +16,7 @@ from drumbeat.coordinator.api.documents import (
 )
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.errors import UnknownRun
-from drumbeat.coordinator.observe.step_time_messages import RANKS_MAX
+from drumbeat.coordinator.observe.messages import RANKS_MAX
 from drumbeat.coordinator.web.access import Access
 from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.api.runs import runs_document

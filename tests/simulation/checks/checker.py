@@ -96,7 +96,7 @@ class Checker:
             return
         shadow.apply(record)
         shadow.check_invariants()
-        _expect_segments(shadow.goodput)
+        _expect_segments(shadow.observed.ledger)
         assert before <= shadow.restart_count, "restart_count"
         written = sum(len(records) for records in self.written.values())
         assert shadow.failures_count <= written, "failures are counted twice"

@@ -128,7 +128,7 @@ class Log:
             self.lives.append(life)
             self._cores.append(run.members)
             self._states[id(run.members)] = run.state
-            self._of[id(run.members)] = self._of[id(run.members.meter)] = life
+            self._of[id(run.members)] = self._of[id(run.members.observer.meter)] = life
             resume(run, now=now)
 
         def told_at(of: Membership, name: str, uptime_s: float | None, *, now: float) -> float:

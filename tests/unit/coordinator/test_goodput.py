@@ -13,8 +13,9 @@ from drumbeat.coordinator.core.model import GroupState, Hang, HangKind, VerdictC
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.goodput import HOSTS_MAX, SEGMENTS_MAX, Ledger
-from drumbeat.coordinator.observe.goodput_messages import goodput_message
+from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
+from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.stretches import (
     Cause,
     Found,
@@ -31,16 +32,16 @@ from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec
 
 
-def account(story: Story) -> Ledger:
+def account_of(story: Story) -> Ledger:
     run = story.run()
-    found = run.state.goodput.as_of(story.now, run.members.meter.marks())
+    found = account(run.state.observed, run.members.observer, now=story.now)
     found.check_invariants()
     return found
 
 
 def parts(story: Story) -> dict[str, float]:
     """Return the seconds of each part."""
-    found = account(story).parts
+    found = account_of(story).parts
     return {part.lower(): time.run / SECOND for part, time in found.items() if time.run}
 
 
@@ -75,7 +76,7 @@ def test_waiting_starting_and_training_without_heartbeats_go_by_who_is_there() -
     start(story)
     story.advance(65.0)
     assert parts(story) == {"waiting": 30.0, "starting": 5.0, "training": 65.0}
-    found = account(story)
+    found = account_of(story)
     assert (found.ratio, found.failures) == (0.65, 0)
     assert found.parts[Part.WAITING].hosts == 30 * SECOND
     assert found.parts[Part.TRAINING].hosts == 130 * SECOND
@@ -86,7 +87,7 @@ def test_after_a_loss_only_the_hosts_that_are_left_are_accounted_for() -> None:
     story.advance(10.0)
     story.leave("b")
     story.advance(30.0)
-    assert account(story).parts[Part.STOPPING].hosts == 30 * SECOND
+    assert account_of(story).parts[Part.STOPPING].hosts == 30 * SECOND
 
 
 def test_starting_lasts_until_all_ranks_have_told_a_heartbeat() -> None:
@@ -121,7 +122,7 @@ def test_steps_that_were_done_before_are_repeated() -> None:
     train(story, range(10, 25))
     # Until step 20 is told, which no round had reached: 10 seconds from the first, of step 10.
     assert parts(story) == {"starting": 1.0 + 10.0, "training": 19.0 + 4.0, "repeated": 10.0}
-    found = account(story)
+    found = account_of(story)
     assert (found.reached, found.failures) == (19, 1)
     assert found.restarts == {Cause.WORKER_FAILED: 1}
     assert found.causes[Cause.WORKER_FAILED].run == 20 * SECOND
@@ -144,7 +145,7 @@ def test_a_hang_lasts_from_the_last_progress_until_it_is_found() -> None:
     story.record("b", hang=hang)
     story.fail("b")
     assert parts(story) == {"starting": 1.0, "training": 19.0, "hanging": 40.0}
-    found = account(story)
+    found = account_of(story)
     assert found.causes[Cause.HANG].run == 40 * SECOND
     assert found.hosts_lost["b"].hosts == 80 * SECOND
     assert found.line().startswith("trained 31.7% of 1 min; no progress 66.7%, starting 1.7%")
@@ -157,7 +158,7 @@ def test_of_a_run_that_ended_within_a_second_no_line_tells_the_parts(
     story = a_running_story(1)
     story.advance(ran_s)
     story.fail("a")
-    assert bool(account(story).line()) == is_told
+    assert bool(account_of(story).line()) == is_told
     answer = query_pb2.GetGoodputResponse(whole=duration(ran_s), effective_ratio=0.5)
     document = goodput_document("r", answer)
     assert ("too soon to tell" in text_of(goodput_screen(document))) != is_told
@@ -171,8 +172,8 @@ def test_a_machine_that_fell_silent_is_time_without_progress() -> None:
     story.advance(60.0)
     (ended,) = story.records(RoundEnded)
     assert parts(story)["hanging"] == pytest.approx(ended.at_s - began)
-    assert account(story).hosts_lost["b"].run >= round((ended.at_s - began) * SECOND)
-    assert Cause.AGENT_LOST in account(story).restarts
+    assert account_of(story).hosts_lost["b"].run >= round((ended.at_s - began) * SECOND)
+    assert Cause.AGENT_LOST in account_of(story).restarts
 
 
 def test_workers_of_the_round_before_have_to_stop_first() -> None:
@@ -206,8 +207,8 @@ def test_the_end_of_a_failed_run_is_stopping() -> None:
     story.advance(100.0)
     stopping = parts(story)["stopping"]
     assert stopping == pytest.approx(ended.at_s - story.records(EndingStarted)[0].at_s)
-    assert account(story).whole == round((ended.at_s - 1000.0) * SECOND)
-    assert ended.verdict.goodput == account(story).line()
+    assert account_of(story).whole == round((ended.at_s - 1000.0) * SECOND)
+    assert ended.verdict.goodput == account_of(story).line()
     assert ended.verdict.cause is VerdictCause.WORKER_FAILED
 
 
@@ -231,7 +232,7 @@ def test_an_interruption_in_process_lasts_until_the_next_iteration_begins() -> N
         "interrupted": 5.0,
         "repeated": 3.0,
     }
-    found = account(story)
+    found = account_of(story)
     assert (found.failures, found.restarts) == (1, {Cause.INTERRUPTED: 1})
 
 
@@ -261,7 +262,7 @@ def test_a_coordinator_that_was_away_counts_what_both_sides_have_seen() -> None:
     assert away_s <= 100.0 + NOTE_INTERVAL_S, "no more is lost than what was not noted yet"
     assert sum(parts(story).values()) == 130.0
     assert parts(story)["starting"] == 1.0
-    assert account(story).ratio == pytest.approx(129 / 130)
+    assert account_of(story).ratio == pytest.approx(129 / 130)
 
 
 def test_a_round_that_failed_while_the_coordinator_was_away_trained_until_its_last_progress() -> (
@@ -292,7 +293,7 @@ def test_a_machine_that_never_comes_back_to_a_coordinator_trained_until_that_was
     found = parts(story)
     assert found["training"] + found["hanging"] == pytest.approx(ended.at_s - 1000.0, abs=1.0)
     assert found["training"] > 100.0
-    assert account(story).hosts_lost["b"].run > 0
+    assert account_of(story).hosts_lost["b"].run > 0
 
 
 def test_a_rank_that_told_a_heartbeat_and_ended_is_not_waited_for() -> None:
@@ -316,7 +317,7 @@ def test_what_interrupted_an_iteration_for_good_is_the_cause_of_the_next_round()
     train(story, range(10))
     story.interrupt("a")
     story.fail("b")
-    found = account(story)
+    found = account_of(story)
     assert Cause.WORKER_FAILED in found.restarts
     assert found.host == "b"
 
@@ -337,25 +338,25 @@ def test_a_fold_of_the_journal_is_the_account() -> None:
     story.fail("b")
     story.obey_all()
     train(story, range(10, 15))
-    ledger = story.state().goodput
+    ledger = story.state().observed.ledger
     body = msgspec.json.encode(ledger)
     assert msgspec.json.decode(body, type=Ledger) == ledger
     story.restart()
-    assert story.state().goodput == ledger
+    assert story.state().observed.ledger == ledger
 
 
 def test_of_a_journal_of_before_what_was_is_unknown() -> None:
     story = a_running_story(2)
     train(story, range(20))
     document = msgspec.json.decode(msgspec.json.encode(story.state()))
-    del document["goodput"]
+    del document["observed"]["ledger"]
     old = msgspec.convert(document, type=RunState)
-    assert old.goodput == Ledger()
+    assert old.observed.ledger == Ledger()
     old.apply(RoundEnded(cause="AGENT_JOINED", reason="more", at_s=story.now))  # type: ignore[arg-type]
-    old.goodput.check_invariants()
-    assert old.goodput.parts[Part.UNKNOWN].run == 20 * SECOND
-    assert old.goodput.ratio is None
-    assert old.goodput.line() == ""
+    old.observed.ledger.check_invariants()
+    assert old.observed.ledger.parts[Part.UNKNOWN].run == 20 * SECOND
+    assert old.observed.ledger.ratio is None
+    assert old.observed.ledger.line() == ""
 
 
 def test_of_records_of_before_a_round_is_unknown_and_waiting_is_not() -> None:
@@ -372,7 +373,7 @@ def test_of_records_of_before_a_round_is_unknown_and_waiting_is_not() -> None:
             assert state is not None
             state.apply(record)
     assert state is not None
-    found = state.goodput.as_of(story.now, None)
+    found = state.observed.ledger.as_of(story.now, None)
     assert {part: time.run for part, time in found.parts.items()} == {
         Part.WAITING: 10 * SECOND,
         Part.UNKNOWN: 20 * SECOND,
@@ -451,7 +452,7 @@ def test_segments_name_the_iteration() -> None:
     story.enter("a")
     story.enter("b")
     train(story, range(10, 15))
-    told = [(each.part, each.iteration) for each in account(story).segments]
+    told = [(each.part, each.iteration) for each in account_of(story).segments]
     assert told == [
         (Part.STARTING, 0),
         (Part.TRAINING, 0),

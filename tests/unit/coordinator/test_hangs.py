@@ -20,6 +20,7 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
 )
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.stretches import Cause, Stretch
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
@@ -224,7 +225,7 @@ def train(story: Story, seconds: int, first: int = 0) -> None:
 
 def parts(story: Story) -> dict[str, float]:
     run = story.run()
-    found = run.state.goodput.as_of(story.now, run.members.meter.marks())
+    found = account(run.state.observed, run.members.observer, now=story.now)
     found.check_invariants()
     return {part.lower(): time.run / SECOND for part, time in found.parts.items() if time.run}
 
@@ -260,7 +261,7 @@ def test_the_time_of_a_reported_hang_is_charged_to_the_host_that_causes_it() -> 
     answer(story, question, b=LOADER)
     story.advance(10.0)
     run = story.run()
-    ledger = run.state.goodput.as_of(story.now, run.members.meter.marks())
+    ledger = account(run.state.observed, run.members.observer, now=story.now)
     assert ledger.causes[Cause.HANG].run == 40 * SECOND
     assert list(ledger.hosts_lost) == ["b"]
 
@@ -463,7 +464,7 @@ def test_the_time_of_a_hang_that_ended_the_round_is_charged_to_its_cause() -> No
     story.fail("a")
     assert parts(story) == {"starting": 1.0, "training": 9.0, "hanging": 32.0}
     run = story.run()
-    ledger = run.state.goodput.as_of(story.now, run.members.meter.marks())
+    ledger = account(run.state.observed, run.members.observer, now=story.now)
     assert list(ledger.hosts_lost) == ["b"]
     assert ledger.failures == 1
 

@@ -11,6 +11,7 @@ from drumbeat.coordinator.observe.goodput import NONE
 from drumbeat.coordinator.observe.metrics import declared as the
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import OTHERS, RunMetrics
+from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
 from tests.support.world import RUN, Story, a_running_story, a_spec
@@ -93,7 +94,7 @@ def test_parts_are_those_of_the_account_and_never_go_back_through_a_hang() -> No
     story.record("b", hang=Hang(kind=HangKind.PROGRESS, limit_s=30.0, elapsed_s=40.0))
     story.fail("b")
     found = watched.look()
-    account = story.state().goodput
+    account = story.state().observed.ledger
     told = {part: value(found, the.TIME, part) for part in the.PARTS}
     assert told == {
         part: account.parts.get(part.upper(), NONE).run / SECOND  # type: ignore[call-overload]
@@ -127,7 +128,7 @@ def test_no_counter_goes_back_when_the_coordinator_restarts_and_steps_are_done_a
     watched.restart()
     watched.story.obey_all()
     watched.train(range(110, 140))
-    account = watched.story.run().state.goodput
+    account = watched.story.run().state.observed.ledger
     found = watched.look()
     told = sum(value(found, the.TIME, part) for part in the.PARTS)
     # All of it, but for what no one knows yet.
@@ -138,7 +139,7 @@ def test_the_ratio_is_that_of_the_account_now() -> None:
     watched = Watched(a_running_story(2))
     watched.train(range(90))
     story = watched.story
-    exact = story.run().state.goodput.as_of(story.now, story.run().members.meter.marks()).ratio
+    exact = account(story.run().state.observed, story.run().members.observer, now=story.now).ratio
     assert value(watched.look(), the.RATIO) == pytest.approx(exact, abs=1e-6)
 
 

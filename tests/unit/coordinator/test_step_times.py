@@ -8,7 +8,7 @@ import pytest
 
 from drumbeat.coordinator.core.model import Beat, GroupState
 from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
-from drumbeat.coordinator.observe.step_time_messages import (
+from drumbeat.coordinator.observe.messages import (
     RANKS_CHOSEN,
     RANKS_MAX,
     step_times_message,

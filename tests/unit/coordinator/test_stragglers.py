@@ -12,7 +12,7 @@ from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.model import Beat, GroupState, Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.observe.step_time_messages import stragglers_of
+from drumbeat.coordinator.observe.messages import stragglers_of
 from drumbeat.coordinator.observe.stragglers import (
     BEATS_LEAST,
     EVENT_INTERVAL_S,
@@ -91,14 +91,14 @@ def test_a_rank_that_keeps_being_slow_is_found_and_over_when_it_is_not() -> None
     assert events(story) == []  # 20 steps are in two beats, but that may be one pause
     ranks.train(1, c=0.25)
     assert events(story) == [SLOW]
-    assert [each.rank for each in story.run().members.stragglers.values()] == [2]
+    assert [each.rank for each in story.run().members.observer.slow.values()] == [2]
     ranks.train(BEATS_LEAST - 1)
     assert len(events(story)) == 1
     ranks.train(1)
     assert events(story)[1:] == [
         "straggler over: rank 2 on c takes 100 ms for a step, the median of its peers is 100 ms"
     ]
-    assert not story.state().stragglers
+    assert not story.state().observed.slow
     page = events_page(query_pb2.ListEventsRequest(), story.state(), now=story.now)
     kinds = [event.kind for event in page.events][-2:]
     assert kinds == [
@@ -187,7 +187,7 @@ def test_without_the_setting_nothing_is_looked_for() -> None:
     story = a_running_story(3)
     Ranks(story).train(10, b=9.0)
     assert events(story) == []
-    assert not story.run().members.stragglers
+    assert not story.run().members.observer.slow
 
 
 def test_a_rank_that_hangs_stays_what_it_was() -> None:
@@ -197,7 +197,7 @@ def test_a_rank_that_hangs_stays_what_it_was() -> None:
     ranks.train(5, c=0.3)
     ranks.train(60, c=None)
     assert len(events(story)) == 1
-    assert list(story.run().members.stragglers) == [2]
+    assert list(story.run().members.observer.slow) == [2]
 
 
 def test_it_ends_with_its_round_and_with_its_agent() -> None:
@@ -205,11 +205,11 @@ def test_it_ends_with_its_round_and_with_its_agent() -> None:
     ranks = Ranks(story)
     ranks.train(1)
     ranks.train(5, c=0.3)
-    assert list(story.state().stragglers) == [2]
+    assert list(story.state().observed.slow) == [2]
     story.fail("a")
     assert story.state().round_id == 1
-    assert not story.state().stragglers
-    assert not story.run().members.stragglers
+    assert not story.state().observed.slow
+    assert not story.run().members.observer.slow
     assert len(events(story)) == 1  # the end of the round says it
 
 
@@ -221,7 +221,7 @@ def test_a_coordinator_that_restarts_knows_those_it_has_told_of() -> None:
     story.restart()
     for name in story.agents:
         story.back(name)
-    assert list(story.run().members.stragglers) == [2]
+    assert list(story.run().members.observer.slow) == [2]
     ranks.train(10, c=0.25)
     assert events(story) == [SLOW]  # and are not told again
     ranks.train(10)
@@ -368,7 +368,7 @@ def test_a_beat_costs_next_to_nothing_without_and_little_with_it() -> None:
     costs = []
     for rule in (dict[str, Any](), RULE):
         story = a_running_story(2, **rule)
-        step_times = story.run().members.step_times
+        step_times = story.run().members.observer.step_times
         assert step_times is not None
         incarnation = story.agents["a"].identity.incarnation
         beats = [

@@ -10,7 +10,7 @@ import pytest
 from drumbeat.coordinator.core.model import GroupState, Hang, HangKind
 from drumbeat.coordinator.core.run.records import RoundEnded, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.core.run.times import SILENT_MAX
+from drumbeat.coordinator.observe.observations import SILENT_MAX
 from drumbeat.coordinator.observe.tracing.failures import (
     MESSAGE_CHARACTERS_MAX,
     STACKTRACE_CHARACTERS_MAX,
@@ -290,7 +290,7 @@ def test_a_round_that_a_coordinator_of_before_began_is_not_told() -> None:
     story = a_running_story(2, restarts_max=1)
     train(story, range(3))
     document = msgspec.json.decode(msgspec.json.encode(story.state()))
-    del document["times"]
+    del document["observed"]["times"]
     old = msgspec.convert(document, type=RunState)
     story.fail("b")
     (ended,) = story.records(RoundEnded)
@@ -304,7 +304,7 @@ def test_no_two_runs_have_a_trace_in_common(other: dict[str, Any]) -> None:
     assert before == Place.of(state, "round", 3)
     assert before.trace_id != Place.of(state, "round", 4).trace_id
     if "began" in other:
-        state.goodput.began = other["began"]
+        state.observed.ledger.began = other["began"]
     else:
         for name, value in other.items():
             setattr(state, name, value)

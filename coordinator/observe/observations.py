@@ -1,24 +1,31 @@
-"""Pure. When rounds of a run began, progressed and ended: nanoseconds of the coordinator's clock.
-
-It is in the journal's fold, for what is told of a round may be told by another coordinator.
-"""
+"""Pure. What is observed of a run and journaled beside its decisions, in one fold."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
 from drumbeat.durations import SECOND, nanoseconds
 
 # Workers that have run for so long in a run that never named a step are believed to tell no
 # heartbeat at all: they progress since they run.
 SILENT_MAX = 600 * SECOND
+# The observations that the history of a run names.
+DECISIONS = frozenset({FOUND, OVER})
+
+Observation = ProgressNoted | StragglerRecord
 
 
 class RoundTimes(Struct, frozen=True, kw_only=True):
-    """Of the current or last round, and of what led to it. What is not known is ``None``."""
+    """Of the current or last round, and of what led to it, in nanoseconds; ``None``: unknown.
+
+    They are in the journal, for another coordinator may trace what this one began.
+    """
 
     began: int | None = None
     progressed: int | None = None  # all its ranks did for the first time
@@ -54,3 +61,37 @@ class RoundTimes(Struct, frozen=True, kw_only=True):
         if progressed is None:
             progressed = (ledger.marks or Marks()).began_after(ledger.reached)
         return replace(self, ended=ended, progressed=progressed)
+
+
+@dataclass(slots=True, kw_only=True)
+class Observations:
+    """The part of a run's durable state that no decision depends on."""
+
+    ledger: Ledger = field(default_factory=Ledger)  # what its time went into
+    times: RoundTimes = field(default_factory=RoundTimes)
+    slow: dict[int, Straggler] = field(default_factory=dict)  # of the round, by rank
+
+    def take(self, record: Observation) -> tuple[str, str] | None:
+        """Fold a record in; return its decision and reason if the history names it."""
+        if isinstance(record, ProgressNoted):
+            self.times = self.times.noted(record, self.ledger.reached)
+            self.ledger.note(record)
+            return None
+        known = record.straggler
+        self.slow.pop(known.rank, None)
+        if record.decision == FOUND:
+            self.slow[known.rank] = known
+        return record.decision, str(known)
+
+    def enter_round(self, at_s: float, before: int | None) -> None:
+        """Take in that a round begins, after the round ``before``."""
+        self.times, self.slow = self.times.next(at_s, before), {}
+
+    def leave_round(self, at_s: float) -> None:
+        """Take in that the round ends, if one runs."""
+        self.times, self.slow = self.times.left(at_s, self.ledger), {}
+
+    def forget(self, name: str) -> None:
+        """Forget the ranks of an agent."""
+        if self.slow:
+            self.slow = {rank: each for rank, each in self.slow.items() if each.name != name}

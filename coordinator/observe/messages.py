@@ -1,0 +1,150 @@
+"""Shell. What is observed of a run, as messages: its time, step times, stragglers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from drumbeat.coordinator.core.model import Seat
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
+from drumbeat.coordinator.observe.goodput import NONE, Ledger, Time
+from drumbeat.coordinator.observe.observer import account
+from drumbeat.coordinator.observe.stragglers import NAMED_MAX, Straggler
+from drumbeat.coordinator.observe.stretches import Cause, Part
+from drumbeat.coordinator.wire.run_status import AnyRun
+from drumbeat.durations import SECOND, nanoseconds
+from drumbeat.mapping import MessageMapping
+from drumbeat.v1 import query_pb2
+
+RANKS_MAX = 64  # that one call asks for
+RANKS_CHOSEN = 8  # if it names none
+
+_STRAGGLER = MessageMapping(Straggler, query_pb2.Straggler)
+_KINDS = {part: query_pb2.PartKind.Value(f"PART_KIND_{part}") for part in Part}
+_CAUSES: dict[Cause | None, query_pb2.LossCause.ValueType] = {
+    None: query_pb2.LOSS_CAUSE_UNSPECIFIED,
+    **{cause: query_pb2.LossCause.Value(f"LOSS_CAUSE_{cause}") for cause in Cause},
+}
+
+
+def goodput_message(
+    state: RunState, run: AnyRun | None, *, now: float, with_segments: bool = False
+) -> query_pb2.GetGoodputResponse:
+    """Write the account of a run as it is at ``now``, with what the core has seen since."""
+    ledger = account(state.observed, None if run is None else run.members.observer, now=now)
+    response = query_pb2.GetGoodputResponse(
+        whole=_duration(ledger.whole),
+        effective_ratio=ledger.ratio,
+        failures_count=ledger.failures,
+        is_running=ledger.stretch is not None,
+        parts=[
+            query_pb2.GoodputPart(kind=_KINDS[part], **_spent(time))
+            for part, time in sorted(ledger.parts.items())
+        ],
+        causes=[
+            query_pb2.LostTime(
+                cause=_CAUSES[cause],
+                restarts_count=ledger.restarts.get(cause, 0),
+                **_spent(ledger.causes.get(cause, NONE)),
+            )
+            for cause in sorted({*ledger.causes, *ledger.restarts})
+        ],
+        hosts=[
+            query_pb2.LostHost(name=name, **_spent(time))
+            for name, time in sorted(ledger.hosts_lost.items(), key=lambda x: (-x[1].run, x[0]))
+        ],
+    )
+    if ledger.failures:
+        mean = _duration(ledger.whole // ledger.failures)
+        response.mean_time_between_failures.CopyFrom(mean)
+    if with_segments:
+        _add_segments(response, ledger, max(nanoseconds(now), ledger.until))
+    return response
+
+
+def _add_segments(response: query_pb2.GetGoodputResponse, ledger: Ledger, now: int) -> None:
+    age = now - ledger.until + sum(segment.time for segment in ledger.segments)
+    for segment in ledger.segments:
+        # As it is, because there are many.
+        message = response.segments.add(
+            kind=_KINDS[segment.part],
+            cause=_CAUSES[segment.cause],
+            host=segment.host,
+            round_id=segment.round_id,
+            iteration=segment.iteration,
+        )
+        message.age.seconds, message.age.nanos = divmod(age, SECOND)
+        message.time.seconds, message.time.nanos = divmod(segment.time, SECOND)
+        age -= segment.time
+
+
+def _spent(time: Time) -> dict[str, Any]:
+    return {"time": _duration(time.run), "host_seconds": time.hosts / SECOND}
+
+
+def _duration(time: int) -> Duration:
+    message = Duration()
+    message.FromNanoseconds(time)
+    return message
+
+
+def stragglers_of(state: RunState, run: AnyRun | None) -> tuple[list[query_pb2.Straggler], int]:
+    """Return those that are journaled, as they are at present, and how many there are in all."""
+    found: Mapping[int, Straggler] = run.members.observer.slow if run is not None else {}
+    told = sorted(state.observed.slow.items())[:NAMED_MAX]
+    shown = [_STRAGGLER.write(found.get(rank, each)) for rank, each in told]
+    return shown, max(len(shown), len(found))
+
+
+def step_times_message(
+    request: query_pb2.GetStepTimesRequest, state: RunState, run: AnyRun | None, *, now: float
+) -> query_pb2.GetStepTimesResponse:
+    """Write what is asked for. Linear in ranks only if none is named.
+
+    Raises ``InvalidRequest``, and ``UnknownRun`` if no round runs.
+    """
+    times = run.members.observer.step_times if run is not None else None
+    if times is None or state.round is None or state.round.round_id != times.round_id:
+        raise UnknownRun(request.run_id, "that has a round at present")
+    size = state.round.world_size
+    if len(request.ranks) > RANKS_MAX:
+        allowed = f"at most {RANKS_MAX} ranks"
+        raise InvalidRequest("ranks", f"{len(request.ranks)} of them", allowed)
+    if above := [rank for rank in request.ranks if rank >= size]:
+        raise InvalidRequest("ranks", str(above[0]), f"0 to {size - 1}, as round has them")
+    ranks = sorted(set(request.ranks)) or times.slowest(RANKS_CHOSEN)
+    columns = times.columns
+    medians = [times.medians(column) for column in columns]
+    has_busy = any(column.busy is not None for column in columns)
+    stragglers, count = stragglers_of(state, run)
+    response = query_pb2.GetStepTimesResponse(
+        round_id=times.round_id,
+        world_size=size,
+        ages_seconds=[max(0.0, now - column.began_at) for column in columns],
+        median_seconds=[steps for steps, _ in medians],
+        median_busy_seconds=[busy for _, busy in medians] if has_busy else (),
+        stragglers=stragglers,
+        stragglers_count=count,
+    )
+    for rank, seat in _seats_of(state, ranks):
+        row = response.ranks.add(rank=rank, name=seat.agent.name, host=seat.agent.host)
+        row.step_seconds.extend(column.steps[rank] for column in columns)
+        if has_busy:
+            row.busy_seconds.extend(
+                column.busy[rank] if column.busy is not None else float("nan") for column in columns
+            )
+    return response
+
+
+def _seats_of(state: RunState, ranks: Sequence[int]) -> list[tuple[int, Seat]]:
+    """Return the seat of each rank; ``ranks`` are in order, and so are seats."""
+    seats = iter(state.seats.values())
+    seat, found = next(seats), []
+    for rank in ranks:
+        while rank >= seat.rank_first + seat.agent.local_world_size:
+            seat = next(seats)
+        found.append((rank, seat))
+    return found

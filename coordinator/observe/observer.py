@@ -1,0 +1,73 @@
+"""Pure. What a run's agents say of their workers, as long as this coordinator lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from drumbeat.coordinator.core.model import Beat, Round, RunSpec
+from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.meter import Meter
+from drumbeat.coordinator.observe.observations import Observations
+from drumbeat.coordinator.observe.step_times import StepTimes
+from drumbeat.coordinator.observe.stragglers import Straggler, StragglerRecord
+from drumbeat.coordinator.observe.stretches import Marks
+
+
+class Observer:
+    """Sees each beat, in constant time for each worker. Decides nothing."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.step_times: StepTimes | None = None  # of the round that runs
+
+    def enter_round(self, current: Round, spec: RunSpec, observed: Observations) -> None:
+        """Look at the steps of a round. Linear in agents."""
+        self.step_times = StepTimes(current, spec, observed.slow)
+
+    def leave_round(self) -> None:
+        """Forget the steps of the round."""
+        self.step_times = None
+
+    def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
+        """Take a beat of a member in."""
+        if beat.workers and self.step_times is not None:
+            self.step_times.heard(incarnation, beat, now=now)
+        self.meter.heard(incarnation, beat, sent_at=sent_at, now=now)
+
+    def forget(self, incarnation: str) -> None:
+        """Forget the steps of a member's workers."""
+        if self.step_times is not None and self.step_times.stragglers is not None:
+            self.step_times.stragglers.lost(incarnation)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether there may be something to journal, though nothing else may be."""
+        steps = self.step_times
+        return self.meter.is_due(now) or (steps is not None and steps.is_due(now))
+
+    def news(self, observed: Observations, *, now: float) -> Sequence[StragglerRecord]:
+        """Return the decisions to journal."""
+        steps = self.step_times
+        if steps is None or steps.stragglers is None or not steps.is_due(now):
+            return ()
+        return steps.stragglers.news(observed.slow, now=now)
+
+    @property
+    def slow(self) -> Mapping[int, Straggler]:
+        """All stragglers of the round now, by rank; of these the journal names a few."""
+        found = self.step_times and self.step_times.stragglers
+        return found.found if found else {}
+
+    def marks(self, ledger: Ledger) -> Marks | None:
+        """Return what was seen of the open stretch of an account; ``None``: of another one."""
+        return self.meter.marks() if self.meter.number == ledger.number else None
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        if self.step_times is not None:
+            self.step_times.check_invariants()
+
+
+def account(observed: Observations, observer: Observer | None, *, now: float) -> Ledger:
+    """Return the account of a run as it is now, with what was seen since the last record."""
+    ledger = observed.ledger
+    return ledger.as_of(now, None if observer is None else observer.marks(ledger))
