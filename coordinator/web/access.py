@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
 from aiohttp import hdrs, web
+from msgspec.structs import replace
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.access.audit import Audit
@@ -23,7 +24,7 @@ from drumbeat.coordinator.cluster.service import Cluster
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.errors import Forbidden, RevokedToken, Unauthenticated
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
+from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
 CSRF = "X-Drumbeat-CSRF"
 _PURPOSE = b"page 1"
@@ -143,12 +144,13 @@ class Access:
     def code(self, name: str, role: Role, run_id: str, token_id: str) -> str:
         """Return a code that lets a browser in once, as a caller, while the token is valid."""
         assert self._identity is not None, "else nothing is asked for"
+        until = time.time() + self._limits.page_code_life_s
         made = Pass(
             kind=Kind.CODE,
             pass_id=secrets.token_urlsafe(16),
             name=name,
             role=role,
-            until=time.time() + self._limits.page_code_life_s,
+            until=until,
             run_id=run_id,
             token_id=token_id,
         )
@@ -163,18 +165,10 @@ class Access:
         found = opened(code, Kind.CODE, self._secret(), now=now)
         self._check(found, coordinator)
         self._used.take(found, now=now)
-        made = Pass(
-            kind=Kind.SESSION,
-            pass_id=secrets.token_urlsafe(16),
-            name=found.name,
-            role=found.role,
-            until=now + self._limits.page_session_life_s,
-            run_id=found.run_id,
-            token_id=found.token_id,
-        )
+        until, pass_id = now + self._limits.page_session_life_s, secrets.token_urlsafe(16)
+        made = replace(found, kind=Kind.SESSION, pass_id=pass_id, until=until)
         caller = Caller(found.name, found.role, found.run_id)
-        known = Known(caller, made.pass_id, found.token_id)
-        return signed(made, self._secret()), known
+        return signed(made, self._secret()), Known(caller, pass_id, found.token_id)
 
     def _of_session(self, text: str, coordinator: Coordinator) -> Known:
         now = time.time()

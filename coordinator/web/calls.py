@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.access import Known
-from drumbeat.coordinator.web.connections import DATA, Connection
+from drumbeat.coordinator.web.connections import DATA, Connection, connection_of
 from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.format import one_line
 
@@ -43,7 +43,7 @@ _RETRY = b"retry: 1000\n\n"
 class Call:
     """One call. To services it is what gRPC's context is to them."""
 
-    def __init__(self, request: web.BaseRequest, limits: Limits) -> None:
+    def __init__(self, request: web.Request, limits: Limits) -> None:
         self.request, self._limits = request, limits
         self.known: Known
         self.term: Term
@@ -54,9 +54,7 @@ class Call:
     @property
     def connection(self) -> Connection:
         """The connection on which it came."""
-        connection = self.request.protocol
-        assert isinstance(connection, Connection), "one of ours"
-        return connection
+        return connection_of(self.request)
 
     @property
     def is_head(self) -> bool:

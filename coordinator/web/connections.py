@@ -116,14 +116,23 @@ class Connection(web.RequestHandler):
 _NO_REQUEST = {"error": {"reason": "this is no request that can be read", "hint": ""}}
 
 
-class Listener:
-    """Takes the port, and the connections to it; one more than there may be ends another one."""
+def connection_of(request: web.BaseRequest) -> Connection:
+    """Return the connection on which a request came."""
+    connection = request.protocol
+    assert isinstance(connection, Connection), "one of ours"
+    return connection
 
-    def __init__(self, config: CoordinatorConfig, handler: Any) -> None:
+
+class Listener:
+    """Takes the port, and the connections to it; one more than there may be ends another one.
+
+    In place of aiohttp's sites, which bound neither handshakes nor connections: ADR 37.
+    """
+
+    def __init__(self, config: CoordinatorConfig, app: web.Application) -> None:
         self._config, self._limits = config, config.limits
-        self._handler = handler
+        self._runner = web.AppRunner(app, handler_cancellation=True)
         self._socket: socket.socket | None = None
-        self._manager: web.Server | None = None
         # Those that were accepted, the oldest first, each by itself: until TLS stands, a task.
         self._open: dict[Connection | asyncio.Task[None], None] = {}
         self._accepting: asyncio.Task[None] | None = None
@@ -149,7 +158,6 @@ class Listener:
 
     def start(self, context: ssl.SSLContext | None) -> None:
         """Let connections in; they are encrypted, unless there is no context."""
-        self._manager = web.Server(self._handler, handler_cancellation=True)
         self._accepting = asyncio.create_task(self._accept(context), name="http")
 
     async def stop(self, within_s: float) -> None:
@@ -159,12 +167,12 @@ class Listener:
             await asyncio.wait({self._accepting})
         if self._socket is not None:
             self._socket.close()
-        if self._manager is not None:
-            self._manager.pre_shutdown()
-            await self._manager.shutdown(within_s)
+        if (server := self._runner.server) is not None:
+            server.pre_shutdown()
+            await server.shutdown(within_s)
         for each in list(self._open):
             _end(each)
-        await asyncio.sleep(0)
+        await self._runner.cleanup()
 
     def left(self, connection: Connection) -> None:
         """Take in that a connection is over."""
@@ -172,6 +180,7 @@ class Listener:
 
     async def _accept(self, context: ssl.SSLContext | None) -> None:
         assert self._socket is not None, "it has a port"
+        await self._runner.setup()
         loop = asyncio.get_running_loop()
         pace = Pace(self._limits.http_handshakes_per_s, self._limits.http_at_once_max)
         while True:
@@ -203,8 +212,8 @@ class Listener:
         return oldest is not None
 
     async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
-        assert self._manager is not None, "it was started"
-        connection = Connection(self, self._manager, self._limits)
+        assert self._runner.server is not None, "it was started"
+        connection = Connection(self, self._runner.server, self._limits)
         more: dict[str, Any] = {}
         if context is not None:
             within_s = self._limits.http_request_timeout_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -34,12 +34,12 @@ class Files:
             contents[INDEX] = _preloading(index.decode(), contents).encode()
         self._files = {name: _file(name, content) for name, content in contents.items()}
 
-    def find(self, path: str) -> File | None:
-        """Return the file at a path of the page; all that is no file's name is the page itself."""
-        name = path.removeprefix("/")
-        if name in ("", "runs") or name.startswith("runs/"):
-            name = INDEX
-        return self._files.get(name)
+    def by_path(self) -> Iterator[tuple[str, File]]:
+        """Yield the paths at which there is a file: those of the page's views have the same."""
+        for name, file in self._files.items():
+            yield f"/{name}", file
+            if name == INDEX:
+                yield from ((path, file) for path in ("/", "/runs", "/runs/{rest:.*}"))
 
 
 def _preloading(index: str, names: Iterable[str]) -> str:

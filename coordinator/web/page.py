@@ -37,7 +37,7 @@ class Page:
         parts = (Reading(self._access, live), live, Collecting(live), self._scrapes)
         routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
-        self._listener = Listener(config, self._site)
+        self._listener = Listener(config, self._site.app)
         self._host, self._port = "", 0
 
     @property

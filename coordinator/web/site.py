@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
+from functools import partial
+from typing import NamedTuple
 
 import structlog
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
 from drumbeat.coordinator.api.shares import Shares
@@ -29,20 +30,17 @@ from drumbeat.coordinator.web.calls import (
     error_document,
     event,
 )
-from drumbeat.coordinator.web.connections import SECURITY
+from drumbeat.coordinator.web.connections import SECURITY, connection_of
 from drumbeat.coordinator.web.files import File, Files
 from drumbeat.coordinator.web.pace import Pace
 from drumbeat.format import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 log = structlog.get_logger()
 
 Handle = Callable[[Call], Awaitable[object]]
 # For a reader to take why its stream ends.
 LAST_WORD_S = 0.5
-RUN = "*"  # stands for a run in the path of a route
+RUN = "{run_id}"  # the run in the path of a route
 
 
 class Route(NamedTuple):
@@ -56,18 +54,25 @@ class Route(NamedTuple):
 
 
 class Site:
-    """Answers every request."""
+    """Answers every request, as an application of aiohttp."""
 
     def __init__(
-        self, access: Access, limits: Limits, routes: Sequence[Route], files: Files
+        self, access: Access, limits: Limits, routes: Iterable[Route], files: Files
     ) -> None:
-        self._access, self._limits, self._files = access, limits, files
-        self._routes = {tuple(route.path.split("/")[1:]): route for route in routes}
+        self._access, self._limits = access, limits
         self.coordinator: Coordinator  # once it serves
         self._calls = Calls()
         self._strangers = Pace(limits.http_strangers_per_s, limits.http_at_once_max)
         self._shares = Shares("http_connections", limits)
         self._of_tokens: dict[str, list[Calls]] = {}
+        self.app = web.Application(middlewares=[self._answered_in_time, self._answered_in_words])
+        router = self.app.router
+        for path, file in files.by_path():
+            router.add_get(path, partial(_serve_file, file))
+        router.add_post("/api/enter", self._enter)
+        for route in routes:
+            for method in (hdrs.METH_POST,) if route.is_change else (hdrs.METH_GET, hdrs.METH_HEAD):
+                router.add_route(method, route.path, partial(self._serve, route))
 
     def end(self, error: CoordinatorError) -> None:
         """End all calls, and those that come, with an error."""
@@ -78,35 +83,33 @@ class Site:
         for calls in self._of_tokens.get(token_id, ()):
             calls.end(Unauthenticated(f"its token {token_id} was revoked"))
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, and have the answer sent."""
-        call = Call(request, self._limits)
-        call.connection.expect(self._limits.http_answer_timeout_s)
+    @web.middleware
+    async def _answered_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer strangers in turn, and end a connection that takes no answer."""
+        connection = connection_of(request)
+        connection.expect(self._limits.http_answer_timeout_s)
         try:
-            if call.connection.caller is None:
+            if connection.caller is None:
                 await self._wait_for_turn()
-            response = await self._answered(call)
+            response = await handler(request)
             await response.prepare(request)
             await response.write_eof()
         finally:
-            call.connection.expect(self._limits.http_request_timeout_s)
+            connection.expect(self._limits.http_request_timeout_s)
         return response
 
-    async def _answered(self, call: Call) -> web.StreamResponse:
+    @web.middleware
+    async def _answered_in_words(
+        self, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        """Answer with the document of an error what fails."""
         try:
-            self._access.check_host(call.request)
-            if (file := self._file(call.request)) is not None:
-                return _of_file(call.request, file)
-            return await self._served(call)
-        except CoordinatorError as error:
-            if error.status in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-                self._tell_refused(call.request, error)
-            return await _failed(call, error)
+            self._access.check_host(request)
+            return await handler(request)
         except ConnectionError:  # who asked is gone
             raise
-        except Exception:
-            log.exception("request broken", path=one_line(call.request.path))
-            return await _failed(call, CoordinatorError("it failed; its log says why"))
+        except Exception as error:  # noqa: BLE001 - it is logged where it is not expected
+            return error_answer(self._told(request, error))
 
     async def _wait_for_turn(self) -> None:
         if delay_s := self._strangers.take(now=asyncio.get_running_loop().time()):
@@ -116,55 +119,40 @@ class Site:
                 self._strangers.give_back()
                 raise
 
-    def _file(self, request: web.BaseRequest) -> File | None:
-        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
-            return None
-        return self._files.find(request.rel_url.raw_path)
+    async def _serve(self, route: Route, request: web.Request) -> web.StreamResponse:
+        """Answer a call of the API."""
+        call = Call(request, self._limits)
+        try:
+            made = await self._made(route, call)
+        except Exception as error:
+            if call.stream is None or isinstance(error, ConnectionError):
+                raise
+            await _end_stream(call, self._told(request, error))
+        else:
+            if isinstance(made, web.StreamResponse):
+                return made
+        return answer(made) if call.stream is None else call.stream
 
-    async def _served(self, call: Call) -> web.StreamResponse:
-        request = call.request
-        parts = tuple(map(unquote, request.rel_url.raw_path.split("/")[1:]))
-        if parts == ("api", "enter"):
-            return await self._enter(call)
-        call.known = known = self._access.known(request, self.coordinator)
+    async def _made(self, route: Route, call: Call) -> object:
+        """Return what a route makes for a caller that may have it."""
+        call.known = known = self._access.known(call.request, self.coordinator)
         call.connection.caller = known.caller.name
-        route = self._found(call, parts)
+        call.run_id = call.request.match_info.get("run_id", "")
         known.caller.check_method(f"/drumbeat.v1.{route.rpc}")
         if call.run_id:
             known.caller.check_run(call.run_id)
         set_caller(known.caller)
-        with self._held(known):
+        with self._held(known) as stack:
             if route.is_change:
-                self._access.check_change(request, known)
-            with ExitStack() as stack:
-                if route.needs_term:
-                    call.term = await self.coordinator.term_for(call)
-                    stack.enter_context(call.term.services.calls.held())
-                made = await _within(known.within_s, route.handle(call))
-        if isinstance(made, web.StreamResponse):
-            return made
-        if call.stream is not None:
-            return call.stream
-        return answer(made)
+                self._access.check_change(call.request, known)
+            if route.needs_term:
+                call.term = await self.coordinator.term_for(call)
+                stack.enter_context(call.term.services.calls.held())
+            return await _within(known.within_s, route.handle(call))
 
-    def _found(self, call: Call, parts: tuple[str, ...]) -> Route:
-        """Return what is asked for. Raises ``InvalidRequest``."""
-        if len(parts) > 2 and parts[:2] == ("api", "runs"):
-            call.run_id, parts = parts[2], ("api", "runs", RUN, *parts[3:])
-        route = self._routes.get(parts)
-        method = call.request.method
-        if route is None:
-            raise _NoPath(one_line(call.request.path, 256))
-        allowed = ("POST",) if route.is_change else ("GET", "HEAD")
-        if method not in allowed:
-            raise InvalidRequest("method", one_line(method, 16), " or ".join(allowed))
-        return route
-
-    async def _enter(self, call: Call) -> web.StreamResponse:
+    async def _enter(self, request: web.Request) -> web.StreamResponse:
         """Let a browser in that brings a code."""
-        request = call.request
-        if request.method != hdrs.METH_POST:
-            raise InvalidRequest("method", one_line(request.method, 16), "POST")
+        call = Call(request, self._limits)
         self._access.check_origin(request)
         code = (await call.body()).get("code")
         if not isinstance(code, str):
@@ -186,22 +174,39 @@ class Site:
         return response
 
     @contextmanager
-    def _held(self, known: Known) -> Iterator[None]:
+    def _held(self, known: Known) -> Iterator[ExitStack]:
         """Count a call among those of its token, which may end together."""
         calls, of_token = Calls(), self._of_tokens.setdefault(known.token_id, [])
         of_token.append(calls)
         try:
             with ExitStack() as stack:
-                stack.enter_context(self._shares.held(known.caller))
-                stack.enter_context(self._calls.held())
-                stack.enter_context(calls.held())
-                yield
+                for held in (self._shares.held(known.caller), self._calls.held(), calls.held()):
+                    stack.enter_context(held)
+                yield stack
         finally:
             of_token.remove(calls)
             if not of_token:
                 self._of_tokens.pop(known.token_id, None)
 
-    def _tell_refused(self, request: web.BaseRequest, error: CoordinatorError) -> None:
+    def _told(self, request: web.Request, error: Exception) -> CoordinatorError:
+        """Return what a caller is told of an error; log or audit it if that is due."""
+        match error:
+            case CoordinatorError(status="UNAUTHENTICATED" | "PERMISSION_DENIED"):
+                self._tell_refused(request, error)
+                return error
+            case CoordinatorError():
+                return error
+            case web.HTTPMethodNotAllowed():
+                allowed = " or ".join(sorted(error.allowed_methods))
+                return InvalidRequest("method", one_line(error.method, 16), allowed)
+            case web.HTTPNotFound():
+                return _NoPath(one_line(request.path, 256))
+            case web.HTTPException():
+                return InvalidRequest("request", one_line(error.reason, 64), "one that is served")
+        log.error("request broken", path=one_line(request.path), exc_info=error)
+        return CoordinatorError("it failed; its log says why")
+
+    def _tell_refused(self, request: web.Request, error: CoordinatorError) -> None:
         peer = request.get_extra_info("peername") or ("unknown", 0)
         kind = "ipv6" if ":" in str(peer[0]) else "ipv4"
         shown = [(AUTHORIZATION, value) for value in request.headers.getall(hdrs.AUTHORIZATION, [])]
@@ -227,18 +232,15 @@ async def _within(within_s: float | None, made: Awaitable[object]) -> object:
         raise Unauthenticated("its time here is over") from None
 
 
-async def _failed(call: Call, error: CoordinatorError) -> web.StreamResponse:
-    if call.stream is None:
-        return error_answer(error)
+async def _end_stream(call: Call, error: CoordinatorError) -> None:
     try:
         async with asyncio.timeout(LAST_WORD_S):
             await call.send(event("ended", error_document(error)))
     except TimeoutError:  # it takes nothing
         call.connection.abort()
-    return call.stream
 
 
-def _of_file(request: web.BaseRequest, file: File) -> web.StreamResponse:
+async def _serve_file(file: File, request: web.Request) -> web.StreamResponse:
     headers = {**SECURITY, "Cache-Control": "no-cache", hdrs.ETAG: file.tag}
     if request.headers.get(hdrs.IF_NONE_MATCH) == file.tag:
         return web.Response(status=304, headers=headers)

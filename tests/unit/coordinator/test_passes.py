@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.errors import LimitReached, Unauthenticated
-from drumbeat.coordinator.observe import passes
-from drumbeat.coordinator.observe.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
+from drumbeat.coordinator.web import passes
 from drumbeat.coordinator.web.pace import Pace
+from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 CODE = Pass(
