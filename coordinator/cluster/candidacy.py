@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import assert_never
 
-from drumbeat.coordinator.cluster import model as do
-from drumbeat.coordinator.cluster.model import Call, Leader, Member
+from drumbeat.coordinator.cluster import model
+from drumbeat.coordinator.cluster.model import Ask, Call, Leader, Member
 from drumbeat.coordinator.journal.etcd.model import Lease
 
 # After a call that failed the next of its kind waits this long, twice as long after each that
@@ -66,8 +66,8 @@ class Candidacy:
         self._trouble: dict[Call, str] = {}  # why a call failed, until one of its kind does not
         self._why_not = "it has just begun to ask"
         self._wish = ""  # why it is to step down
-        self._told: tuple[Leader | None, str] = (None, self._why_not)
-        self._effects: list[do.Effect] = []
+        self._announced: tuple[Leader | None, str] = (None, self._why_not)
+        self._effects: list[model.Effect] = []
 
     @property
     def ttl_s(self) -> float:
@@ -109,7 +109,7 @@ class Candidacy:
         """Return whether this one leads, as far as it can know."""
         return self.standing is Standing.LEADING and now < self._lease_until
 
-    def handle(self, event: do.Event, *, now: float) -> list[do.Effect]:
+    def handle(self, event: model.Event, *, now: float) -> list[model.Effect]:
         """Take one event in."""
         if self._lease is not None and now >= self._lease_until:
             self._is_stale = True  # unless this event says otherwise
@@ -117,15 +117,15 @@ class Candidacy:
         self._check_lease(now)
         self._review(now)
         self._ask(now)
-        if (told := (self.leader, self.reason)) != self._told:
-            self._told = told
-            self._effects.append(do.Tell(*told))
+        if (known := (self.leader, self.reason)) != self._announced:
+            self._announced = known
+            self._effects.append(model.LeaderChanged(*known))
         effects, self._effects = self._effects, []
         return effects
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due."""
-        due = [at for at, call, *_ in self._wanted() if call not in self._under_way]
+        due = [self._not_before.get(request.call, -math.inf) for request in self._wanted()]
         if self._lease is not None:
             due.append(self._lease_until)
         at = min([*due, self._leave_by])
@@ -145,33 +145,33 @@ class Candidacy:
 
     # What happens.
 
-    def _take(self, event: do.Event, now: float) -> None:
+    def _take(self, event: model.Event, now: float) -> None:
         match event:
-            case do.LeaseKept():
+            case model.LeaseKept():
                 self._on_kept(event)
-            case do.ClusterSeen():
+            case model.ClusterSeen():
                 self._on_seen(event)
-            case do.LeaseGranted():
+            case model.LeaseGranted():
                 self._on_granted(event)
-            case do.Answered():
+            case model.Answered():
                 self._on_answered(event, now)
-            case do.Revoked():
+            case model.Revoked():
                 self._answered(Call.REVOKE, event.lease_id)
                 if self._leader is not None and self._leader.lease_id == event.lease_id:
                     self._see(None, self.revision)
-            case do.CallFailed():
+            case model.CallFailed():
                 self._on_failed(event, now)
-            case do.WriteRefused():
+            case model.WriteRefused():
                 if event.term == self.term:
                     self._stop(None, "etcd refused a write: another one may lead by now")
-            case do.StepDownAsked():
+            case model.StepDownAsked():
                 self._on_step_down(event, now)
-            case do.DeadlineReached():
+            case model.DeadlineReached():
                 pass
             case _:
                 assert_never(event)
 
-    def _on_granted(self, event: do.LeaseGranted) -> None:
+    def _on_granted(self, event: model.LeaseGranted) -> None:
         self._answered(Call.GRANT, 0)
         if self._lease is not None:  # it is told again
             return
@@ -179,7 +179,7 @@ class Candidacy:
         self.standing = Standing.FOLLOWING
         self._keep(event.asked_at, event.lease.ttl_s)
 
-    def _on_answered(self, event: do.Answered, now: float) -> None:
+    def _on_answered(self, event: model.Answered, now: float) -> None:
         is_current = self._under_way.get(event.call) == event.lease_id
         if is_current and event.call is Call.ENROL:
             self._enrolled_at = event.revision
@@ -188,7 +188,7 @@ class Candidacy:
         if event.call is Call.CAMPAIGN and self._leader is None:  # that one is gone already
             self._not_before[Call.CAMPAIGN] = now + RETRY_FIRST_S
 
-    def _on_seen(self, event: do.ClusterSeen) -> None:
+    def _on_seen(self, event: model.ClusterSeen) -> None:
         self.members = event.members
         is_missing = self.member not in event.members
         if self._enrolled_at is not None and event.revision >= self._enrolled_at and is_missing:
@@ -196,7 +196,7 @@ class Candidacy:
             self._enrolled_at = None
         self._see(event.leader, event.revision)
 
-    def _on_kept(self, event: do.LeaseKept) -> None:
+    def _on_kept(self, event: model.LeaseKept) -> None:
         if self._lease is None or event.lease_id != self._lease.lease_id:
             return
         self._answered(Call.KEEP_ALIVE, event.lease_id)
@@ -210,7 +210,7 @@ class Candidacy:
         self._lease_until = max(self._lease_until, asked_at + ttl_s)
         self._not_before[Call.KEEP_ALIVE] = asked_at + ttl_s / KEEPS_PER_LEASE
 
-    def _on_failed(self, event: do.CallFailed, now: float) -> None:
+    def _on_failed(self, event: model.CallFailed, now: float) -> None:
         if self._under_way.get(event.call) != event.lease_id:
             return  # of a lease that was given up
         del self._under_way[event.call]
@@ -240,16 +240,16 @@ class Candidacy:
         self._leaders_seen += leader not in (None, self._leader)
         self._leader, self.revision, self._is_stale = leader, revision, False
 
-    def _on_step_down(self, event: do.StepDownAsked, now: float) -> None:
+    def _on_step_down(self, event: model.StepDownAsked, now: float) -> None:
         others = [each for each in self.members if each.member_id != self.member.member_id]
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return  # asked for again
         if self.standing is not Standing.LEADING or now >= self._lease_until:
-            self._effects.append(do.RefuseStepDown("it does not lead"))
+            self._effects.append(model.RefuseStepDown("it does not lead"))
         elif not others:
-            self._effects.append(do.RefuseStepDown("there is no other one that could"))
+            self._effects.append(model.RefuseStepDown("there is no other one that could"))
         elif trouble := self._trouble.get(Call.KEEP_ALIVE):
-            self._effects.append(do.RefuseStepDown(f"etcd does not answer now: {trouble}"))
+            self._effects.append(model.RefuseStepDown(f"etcd does not answer now: {trouble}"))
         else:
             self.standing, self._wish = Standing.RESIGNING, event.reason
             self._leave_by = now + self.ttl_s
@@ -290,7 +290,7 @@ class Candidacy:
 
     def _lead(self, leader: Leader) -> None:
         self.standing, self.term = Standing.LEADING, leader.term
-        self._effects.append(do.Lead(leader.term, "it won the campaign"))
+        self._effects.append(model.Lead(leader.term, "it won the campaign"))
 
     def _lost(self, leader: Leader | None, now: float) -> None:
         """Take in that etcd says that this one does not lead any more."""
@@ -316,7 +316,7 @@ class Candidacy:
         self.standing, self._leave_by = Standing.FOLLOWING, math.inf
         reason = f"it gave leadership away ({self._wish}), and {outcome}"
         self._why_not = reason
-        self._effects.append(do.StopLeading(leader, reason))
+        self._effects.append(model.StopLeading(leader, reason))
 
     def _stop(self, leader: Leader | None, reason: str) -> None:
         """Lead no more, by no will of its own."""
@@ -326,9 +326,9 @@ class Candidacy:
         """Begin anew: end the lease, and what this one leads by it."""
         assert self._lease is not None, "it had one"
         if self.standing is not Standing.FOLLOWING:
-            self._effects.append(do.StopLeading(leader, reason))
+            self._effects.append(model.StopLeading(leader, reason))
         if is_revoked and Call.REVOKE not in self._under_way:
-            self._start(Call.REVOKE, do.Revoke(self._lease.lease_id), self._lease.lease_id)
+            self._start(Ask(Call.REVOKE, self._lease.lease_id))
         self._given_up = max(self._given_up, self.term)
         self.standing, self.term, self._leave_by = Standing.OUTSIDE, 0, math.inf
         self._lease, self._lease_until, self._enrolled_at = None, -math.inf, None
@@ -342,33 +342,32 @@ class Candidacy:
     # What is asked of etcd.
 
     def _ask(self, now: float) -> None:
-        for at, call, effect, lease_id in list(self._wanted()):
-            if call not in self._under_way and now >= at:
-                self._start(call, effect, lease_id)
+        for request in list(self._wanted()):
+            if now >= self._not_before.get(request.call, -math.inf):
+                self._start(request)
 
-    def _start(self, call: Call, effect: do.Effect, lease_id: int) -> None:
-        self._under_way[call] = lease_id
-        self._effects.append(effect)
+    def _start(self, request: Ask) -> None:
+        self._under_way[request.call] = request.lease_id
+        self._effects.append(request)
 
-    def _wanted(self) -> Iterator[tuple[float, Call, do.Effect, int]]:
-        """Yield what is to be asked, from when on, about which lease."""
-        for call, effect, lease_id in self._wishes():
-            yield self._not_before.get(call, -math.inf), call, effect, lease_id
+    def _wanted(self) -> Iterator[Ask]:
+        """Yield the requests that are not under way; some may have to wait."""
+        return (request for request in self._needed() if request.call not in self._under_way)
 
-    def _wishes(self) -> Iterator[tuple[Call, do.Effect, int]]:
+    def _needed(self) -> Iterator[Ask]:
         lease_id = 0 if self._lease is None else self._lease.lease_id
         if self._lease is None:
-            yield Call.GRANT, do.Grant(self._asked_ttl_s), 0
+            yield Ask(Call.GRANT)
         else:
-            yield Call.KEEP_ALIVE, do.KeepAlive(lease_id), lease_id
+            yield Ask(Call.KEEP_ALIVE, lease_id)
             if self._enrolled_at is None:
-                yield Call.ENROL, do.Enrol(lease_id), lease_id
+                yield Ask(Call.ENROL, lease_id)
         if self.standing is Standing.FOLLOWING and self._leader is None and self.revision:
-            yield Call.CAMPAIGN, do.Campaign(lease_id), lease_id
+            yield Ask(Call.CAMPAIGN, lease_id)
         if self.standing is Standing.RESIGNING:
-            yield Call.RESIGN, do.Resign(lease_id, self.term), lease_id
-        if (left := self._left_behind()) is not None:
-            yield Call.REVOKE, do.Revoke(left), left
+            yield Ask(Call.RESIGN, lease_id, self.term)
+        if (left_behind := self._left_behind()) is not None:
+            yield Ask(Call.REVOKE, left_behind)
 
     def _left_behind(self) -> int | None:
         """Return the lease by which this process still seems to lead, though it gave that up."""

@@ -1,21 +1,21 @@
-"""Shell. Runs the candidacy of this coordinator on etcd, and tells who leads."""
+"""Shell. Runs the candidacy of this coordinator on etcd."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import aclosing, suppress
+from pathlib import Path
 
+import msgspec
 import structlog
+from msgspec import Struct
 
-from drumbeat.coordinator.cluster import model as do
-from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster import model, transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
-from drumbeat.coordinator.cluster.following import following, reason_of
-from drumbeat.coordinator.cluster.model import Call, Leader, Member
-from drumbeat.coordinator.cluster.seen_terms import SET_BACK
+from drumbeat.coordinator.cluster.model import Ask, Call, Leader, Member
 from drumbeat.coordinator.errors import (
     CannotStepDown,
     CommandFailed,
@@ -23,23 +23,97 @@ from drumbeat.coordinator.errors import (
     JournalUnusable,
     NotLeader,
 )
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.following import following, reason_of
 from drumbeat.coordinator.journal.etcd.model import Etcd
+from drumbeat.coordinator.journal.keys import Keys
 
 log = structlog.get_logger()
 
-# The longest wait for an answer, should the client of etcd, which has shorter ones, not end it.
+# Used if etcd's client, which has shorter limits, does not end a call.
 ANSWER_TIMEOUT_S = 10.0
-# How long ``close`` waits for etcd to take the lease back; without that it ends by itself.
+# How long ``close`` waits for etcd to end the lease, which ends by itself otherwise.
 CLOSE_TIMEOUT_S = 1.0
+
+SET_BACK = (
+    "etcd was emptied or restored from a copy, and agents refuse terms before those that they "
+    "know: restore it with `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted`"
+)
+
+
+class SeenTerm(Struct, frozen=True):
+    """The latest term of a cluster of coordinators."""
+
+    prefix: str
+    term: int
+
+
+class SeenTerms:
+    """The latest term that this host has seen, kept in a file outside of etcd.
+
+    An etcd that was restored from a copy may go on below the terms that agents know; they would
+    refuse every coordinator for ever.
+    """
+
+    def __init__(self, directory: Path, prefix: str) -> None:
+        self._path, self._prefix = directory / "etcd.term", prefix
+        self._term = 0
+        with suppress(OSError, msgspec.DecodeError):
+            kept = msgspec.json.decode(self._path.read_bytes(), type=SeenTerm)
+            self._term = kept.term if kept.prefix == prefix else 0
+
+    def check(self, revision: int) -> None:
+        """Raise ``JournalUnusable`` if a revision of etcd is before the latest term."""
+        if revision < self._term:
+            problem = f"its revision is {revision}, and a coordinator led in term {self._term}"
+            raise JournalUnusable("in etcd", problem, SET_BACK)
+
+    def add(self, term: int) -> None:
+        """Keep a term in which a coordinator leads."""
+        if term > self._term:
+            self._term = term
+            new = self._path.with_suffix(".new")
+            with suppress(OSError):  # where the disk is lost, this file may be lost, too
+                new.write_bytes(msgspec.json.encode(SeenTerm(self._prefix, term)))
+                new.replace(self._path)
+
+
+async def answer(
+    request: Ask,
+    etcd: Etcd,
+    keys: Keys,
+    member: Member,
+    *,
+    ttl_s: float,
+    clock: Callable[[], float],
+) -> model.Event:
+    """Ask etcd for what a candidacy wants, and return the answer. Raises ``CommandFailed``."""
+    call, lease_id, asked_at = request.call, request.lease_id, clock()
+    match call:
+        case Call.GRANT:
+            return model.LeaseGranted(await etcd.grant(ttl_s), asked_at)
+        case Call.KEEP_ALIVE:
+            return model.LeaseKept(lease_id, await etcd.keep_alive(lease_id), asked_at)
+        case Call.REVOKE:
+            await etcd.revoke(lease_id)
+            return model.Revoked(lease_id)
+        case Call.CAMPAIGN:
+            outcome = await etcd.commit(transactions.campaign(keys, member, lease_id))
+            leader: Leader | None = transactions.campaigned(outcome, member, lease_id)
+        case Call.ENROL:
+            outcome = await etcd.commit(transactions.enrol(keys, member, lease_id))
+            leader = transactions.leader_of(outcome)
+        case Call.RESIGN:
+            outcome = await etcd.commit(transactions.resign(keys, request.term))
+            leader = transactions.leader_of(outcome)
+    return model.Answered(call, lease_id, leader, outcome.revision)
 
 
 class Election:
-    """One coordinator's part in the election. One task runs it; everything here is of its loop.
+    """One coordinator's part in the election. One task runs it; all methods are for its loop.
 
-    ``on_lead`` is called with the term when this coordinator leads, ``on_stop`` with what its
-    callers are to be told when it does no more; both in turn, and they must not wait. What is
-    decided in a term is written in it, so leading is a permission to try and no promise.
+    ``on_lead`` is called with the term when this coordinator begins to lead, ``on_stop`` with the
+    error for its callers when it stops; neither may wait. To lead is a permission to try: etcd
+    refuses what is written in a term that is over.
     """
 
     def __init__(
@@ -53,19 +127,17 @@ class Election:
         on_stop: Callable[[NotLeader], object],
     ) -> None:
         self.member = member
-        self._etcd, self._keys = etcd, keys
+        self._etcd, self._keys, self._asked_ttl_s = etcd, keys, ttl_s
         self._on_lead, self._on_stop = on_lead, on_stop
-        # Called with each term in which this or another one leads.
-        self.on_term: Callable[[int], object] = lambda _term: None
+        self.seen_terms: SeenTerms | None = None
         self._core = Candidacy(member, ttl_s=ttl_s)
-        self._asked_ttl_s = ttl_s
         self._lease_id = 0
-        self._last_told = ""  # of why none leads
-        self._events: deque[do.Event] = deque()
+        self._logged_reason = ""  # why no coordinator leads
+        self._events: deque[model.Event] = deque()
         self._is_handling = False
         self._due = asyncio.Event()
-        self._seen = asyncio.Event()  # set, and replaced, whenever the cluster was seen
-        self._told = asyncio.Event()  # set, and replaced, whenever who leads has changed
+        self._cluster_seen = asyncio.Event()  # set, and replaced, at each ``ClusterSeen``
+        self._leader_changed = asyncio.Event()  # set, and replaced, at each ``LeaderChanged``
         self._leaving: set[asyncio.Future[Leader]] = set()
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -122,7 +194,7 @@ class Election:
     async def _wake(self) -> None:
         """Tell the core of its deadlines."""
         while True:
-            self._take(do.DeadlineReached())
+            self._take(model.DeadlineReached())
             self._due.clear()
             while (due := self._core.next_deadline()) is None or due > time.monotonic():
                 with suppress(TimeoutError):
@@ -145,13 +217,13 @@ class Election:
                     leader = self.leader
                     if leader is not None and leader.term > after_term:
                         return leader
-                    await self._told.wait()
+                    await self._leader_changed.wait()
         return None
 
     async def wait_for_members(self, known: Collection[Member]) -> None:
-        """Return once one is there that is not among those known."""
-        while all(each in known for each in self.members):
-            await self._seen.wait()
+        """Return once there is a member that is not among those known."""
+        while all(member in known for member in self.members):
+            await self._cluster_seen.wait()
 
     async def step_down(self, reason: str) -> Leader:
         """Have another coordinator lead; return which, once it does, at most ``ttl_s`` later.
@@ -166,18 +238,18 @@ class Election:
         future: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
         self._leaving.add(future)
         try:
-            self._take(do.StepDownAsked(reason))
+            self._take(model.StepDownAsked(reason))
             return await future
         finally:
             self._leaving.discard(future)
 
     def refused(self, term: int) -> None:
         """Take in that a write of that term was refused: ``LostLeadership`` was raised."""
-        self._take(do.WriteRefused(term))
+        self._take(model.WriteRefused(term))
 
     # The core.
 
-    def _take(self, event: do.Event) -> None:
+    def _take(self, event: model.Event) -> None:
         """Hand an event over and carry out what follows, in order, also where that leads here."""
         self._events.append(event)
         if self._is_handling or self._tasks is None:  # what comes after its end changes nothing
@@ -191,32 +263,23 @@ class Election:
             self._is_handling = False
             self._due.set()
 
-    def _do(self, effect: do.Effect) -> None:
+    def _do(self, effect: model.Effect) -> None:
         match effect:
-            case do.Grant(ttl_s):
-                self._call(Call.GRANT, 0, lambda: self._grant(ttl_s))
-            case do.KeepAlive(lease_id):
-                self._call(Call.KEEP_ALIVE, lease_id, lambda: self._keep_alive(lease_id))
-            case do.Enrol(lease_id):
-                self._call(Call.ENROL, lease_id, lambda: self._enrol(lease_id))
-            case do.Campaign(lease_id):
-                self._call(Call.CAMPAIGN, lease_id, lambda: self._campaign(lease_id))
-            case do.Resign(lease_id, term):
-                self._call(Call.RESIGN, lease_id, lambda: self._resign(lease_id, term))
-            case do.Revoke(lease_id):
-                self._call(Call.REVOKE, lease_id, lambda: self._revoke(lease_id))
-            case do.Lead(term, reason):
+            case model.Ask():
+                assert self._tasks is not None, "it runs"
+                self._tasks.create_task(self._ask(effect), name=effect.call.value)
+            case model.Lead(term, reason):
                 log.info("leadership", message=f"leads, in term {term}", reason=reason)
                 self._on_lead(term)
-            case do.StopLeading():
+            case model.StopLeading():
                 self._stop(effect)
-            case do.RefuseStepDown(reason):
+            case model.RefuseStepDown(reason):
                 self._settle(CannotStepDown(reason))
-            case do.Tell(leader, reason):
-                self._tell(leader, reason)
+            case model.LeaderChanged(leader, reason):
+                self._on_leader(leader, reason)
 
-    def _stop(self, effect: do.StopLeading) -> None:
-        self._last_told = effect.reason
+    def _stop(self, effect: model.StopLeading) -> None:
+        self._logged_reason = effect.reason
         log.warning("leadership", message=f"leads no more: {effect.reason}", reason=effect.reason)
         address = "" if effect.leader is None else effect.leader.address
         self._on_stop(NotLeader(address, effect.reason))
@@ -231,77 +294,52 @@ class Election:
             else:
                 future.set_exception(result)
 
-    def _tell(self, leader: Leader | None, reason: str) -> None:
-        if leader is not None:
-            self.on_term(leader.term)
+    def _on_leader(self, leader: Leader | None, reason: str) -> None:
+        if leader is not None and self.seen_terms is not None:
+            self.seen_terms.add(leader.term)
         if leader is None:
-            if reason != self._last_told:
+            if reason != self._logged_reason:
                 log.warning("leadership", message=f"none leads: {reason}", reason=reason)
-            self._last_told = reason
+            self._logged_reason = reason
         elif leader.member != self.member:
             log.info("leadership", message=f"{leader.address} leads, in term {leader.term}")
-        self._told.set()
-        self._told = asyncio.Event()
+        self._leader_changed.set()
+        self._leader_changed = asyncio.Event()
 
     # Etcd.
 
-    def _call(self, call: Call, lease_id: int, ask: Callable[[], Awaitable[do.Event]]) -> None:
-        assert self._tasks is not None, "it runs"
-        self._tasks.create_task(self._answered(call, lease_id, ask), name=call.value)
-
-    async def _answered(
-        self, call: Call, lease_id: int, ask: Callable[[], Awaitable[do.Event]]
-    ) -> None:
-        known = self._core.revision
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                event = await ask()
-        except TimeoutError:
-            event = do.CallFailed(call, lease_id, "it did not answer in time")
-        except CommandFailed as error:
-            event = do.CallFailed(call, lease_id, reason_of(error))
-        if isinstance(event, do.Answered) and event.revision < known:
+    async def _ask(self, request: Ask) -> None:
+        known, event = self._core.revision, await self._answer(request)
+        if isinstance(event, model.LeaseGranted):
+            self._lease_id = event.lease.lease_id
+            if event.lease.ttl_s > self._asked_ttl_s + 1.0:  # etcd rounds up to whole seconds
+                reason = f"etcd grants no less than {event.lease.ttl_s:g} s"
+                log.warning("a leader that dies is replaced later than --leader-ttl", reason=reason)
+        if isinstance(event, model.Answered) and event.revision < known:
             problem = f"its revision went back from {known} to {event.revision}"
             self._tasks = None  # nothing is asked any more
             raise JournalUnusable("in etcd", problem, SET_BACK)
         self._take(event)
 
-    async def _grant(self, ttl_s: float) -> do.Event:
-        asked_at = time.monotonic()
-        lease = await self._etcd.grant(ttl_s)
-        self._lease_id = lease.lease_id
-        if lease.ttl_s > self._asked_ttl_s + 1.0:  # it is rounded up to whole seconds
-            reason = f"etcd grants no less than {lease.ttl_s:g} s"
-            log.warning("a leader that dies is replaced later than --leader-ttl", reason=reason)
-        return do.LeaseGranted(lease, asked_at)
-
-    async def _keep_alive(self, lease_id: int) -> do.Event:
-        asked_at = time.monotonic()
-        return do.LeaseKept(lease_id, await self._etcd.keep_alive(lease_id), asked_at)
-
-    async def _enrol(self, lease_id: int) -> do.Event:
-        outcome = await self._etcd.commit(requests.enrol(self._keys, self.member, lease_id))
-        return do.Answered(Call.ENROL, lease_id, requests.found(outcome), outcome.revision)
-
-    async def _campaign(self, lease_id: int) -> do.Event:
-        outcome = await self._etcd.commit(requests.campaign(self._keys, self.member, lease_id))
-        leader = requests.campaigned(outcome, self.member, lease_id)
-        return do.Answered(Call.CAMPAIGN, lease_id, leader, outcome.revision)
-
-    async def _resign(self, lease_id: int, term: int) -> do.Event:
-        outcome = await self._etcd.commit(requests.resign(self._keys, term))
-        leader = requests.found(outcome)
-        return do.Answered(Call.RESIGN, lease_id, leader, outcome.revision)
-
-    async def _revoke(self, lease_id: int) -> do.Event:
-        await self._etcd.revoke(lease_id)
-        return do.Revoked(lease_id)
+    async def _answer(self, request: Ask) -> model.Event:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                ttl_s, clock = self._asked_ttl_s, time.monotonic
+                return await answer(
+                    request, self._etcd, self._keys, self.member, ttl_s=ttl_s, clock=clock
+                )
+        except TimeoutError:
+            reason = "it did not answer in time"
+        except CommandFailed as error:
+            reason = reason_of(error)
+        return model.CallFailed(request.call, request.lease_id, reason)
 
     async def _watch(self) -> None:
         """Follow the leader and the members; read anew whenever the watch breaks."""
-        async with aclosing(following(self._etcd, *requests.range_of(self._keys))) as seen:
-            async for pairs, revision in seen:
-                leader, members = requests.cluster(pairs.values(), self._keys)
-                self._take(do.ClusterSeen(leader, members, revision))
-                self._seen.set()
-                self._seen = asyncio.Event()
+        where = transactions.range_of(self._keys)
+        async with aclosing(following(self._etcd, *where)) as readings:
+            async for pairs, revision in readings:
+                leader, members = transactions.cluster(pairs.values(), self._keys)
+                self._take(model.ClusterSeen(leader, members, revision))
+                self._cluster_seen.set()
+                self._cluster_seen = asyncio.Event()

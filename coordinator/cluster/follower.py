@@ -13,11 +13,11 @@ from drumbeat.access.token import Token
 from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.cluster.election import Election
-from drumbeat.coordinator.cluster.following import following
 from drumbeat.coordinator.errors import CoordinatorError, NotLeader
-from drumbeat.coordinator.journal.etcd import layout
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal import layout
+from drumbeat.coordinator.journal.etcd.following import following
 from drumbeat.coordinator.journal.etcd.model import Etcd, KeyValue
+from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.shell.transport.methods import Calls, Context
 from drumbeat.mapping import LOST_TERM_KEY
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import structlog
 
-from drumbeat.coordinator.cluster.election import Election
+from drumbeat.coordinator.cluster.election import Election, SeenTerms
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Leader, Member
+from drumbeat.coordinator.cluster.service import Cluster
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.errors import (
@@ -22,10 +22,10 @@ from drumbeat.coordinator.errors import (
     LostLeadership,
     NotLeader,
 )
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.following import until_answered
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Etcd
-from drumbeat.coordinator.journal.journal import Journal
-from drumbeat.coordinator.journal.outage import Outage
+from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.shell.server import Server, crash_if_failed
 
 log = structlog.get_logger()
@@ -34,8 +34,8 @@ log = structlog.get_logger()
 DESERTED_S = 0.25
 
 
-class Membership:
-    """A ``Cluster``. ``journal_of`` a term is what is written in it."""
+class Membership(Cluster):
+    """A cluster of several on one etcd."""
 
     def __init__(
         self,
@@ -45,15 +45,16 @@ class Membership:
         server: Server,
         *,
         ttl_s: float,
-        journal_of: Callable[[int], Journal],
+        seen_terms: SeenTerms | None = None,
     ) -> None:
-        self.member = member
-        # What is done as each term has begun; it ends with the term, if it has not by then.
+        super().__init__(member)
+        # Run whenever a term has begun; cancelled at its end.
         self.on_term: Callable[[Term], Coroutine[Any, Any, None]] | None = None
-        self._server, self._journal_of = server, journal_of
+        self._server, self._etcd, self._keys = server, etcd, keys
         self._election = Election(
             etcd, keys, member, ttl_s=ttl_s, on_lead=self._lead, on_stop=self._stop
         )
+        self._election.seen_terms = seen_terms
         self.follower = Follower(etcd, keys, self._election, lambda: server.term is not None)
         self._authority: SharedAuthority | None = None
         self._beginning: asyncio.Task[None] | None = None
@@ -63,12 +64,12 @@ class Membership:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All that are there, ordered by address."""
+        """All members, ordered by address."""
         return self._election.members or (self.member,)
 
     @property
     def leader(self) -> Leader | None:
-        """Which of them leads, as far as is known."""
+        """The member that leads, as far as is known."""
         return self._election.leader
 
     @property
@@ -77,10 +78,6 @@ class Membership:
         if self._beginning is not None and self._election.is_leading:
             return "the one that leads reads the journal"
         return self._election.reason
-
-    def note_terms(self, seen: Callable[[int], object]) -> None:
-        """Have each term told in which a coordinator leads."""
-        self._election.on_term = seen
 
     def share(self, authority: SharedAuthority) -> None:
         """Keep up with the authority of the cluster; call it before ``start``."""
@@ -100,11 +97,11 @@ class Membership:
         self._start(self._election.run(), "election")
 
     async def wait_for_members(self, known: Collection[Member]) -> None:
-        """Return once one is there that is not among those known."""
+        """Return once there is a member that is not among those known."""
         await self._election.wait_for_members(known)
 
     async def step_down(self, reason: str) -> Leader:
-        """Have another one lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""
+        """Have another member lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""
         if (term := self._server.term) is None:
             leader = self.leader
             is_other = leader is not None and leader.member != self.member
@@ -170,19 +167,17 @@ class Membership:
 
     async def _begin(self, number: int) -> None:
         """Go on from the journal, as soon as etcd answers."""
-        outage: Outage | None = None
-        while True:
-            try:
-                journal, is_successor = self._journal_of(number), self._election.is_successor
-                term = await self._server.restored(journal, is_successor=is_successor)
-                break
-            except LostLeadership:
-                self._election.refused(number)
-                return
-            except JournalOutage as error:
-                outage = outage or Outage(now=time.monotonic())
-                _note(outage, error)
-            await asyncio.sleep(outage.next_retry_s())
+
+        async def restored() -> Term:
+            journal = EtcdJournal(self._etcd, self._keys, term=number)
+            is_successor = self._election.is_successor
+            return await self._server.restored(journal, is_successor=is_successor)
+
+        try:
+            term = await until_answered(restored, _log_outage)
+        except LostLeadership:
+            self._election.refused(number)
+            return
         self._beginning = None
         self._server.lead(term, lambda owner: self._ended(number, owner))
         self.follower.settled()
@@ -214,7 +209,6 @@ async def _end(term: Term) -> None:
     gc.collect()  # they refer to each other
 
 
-def _note(outage: Outage, error: JournalOutage) -> None:
-    if outage.failed(str(error), now=time.monotonic()):
-        told = "nothing is decided until the journal can be read"
-        log.error(told, reason=str(error), advice=error.hint)
+def _log_outage(error: JournalOutage) -> None:
+    message = "nothing is decided until the journal can be read"
+    log.error(message, reason=str(error), advice=error.hint)

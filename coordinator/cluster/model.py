@@ -1,4 +1,4 @@
-"""Pure. Coordinators of a cluster and their leadership, and what happens to a candidacy."""
+"""Pure. Members and leader of a cluster, and the events and effects of a candidacy."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from drumbeat.coordinator.journal.etcd.model import Lease
 
 
 class Member(Struct, frozen=True):
-    """A coordinator: what it says of itself in etcd, in JSON."""
+    """A coordinator, as it describes itself in etcd in JSON."""
 
-    member_id: str  # of one process; another one at the same address has another
-    address: str  # where agents and operators reach it, as ``host:port``
+    member_id: str  # of one process; a process that follows at the same address has another
+    address: str  # ``host:port`` at which agents and operators reach it
     version: str = ""
 
 
 class Leader(Struct, frozen=True):
-    """A leadership, as it is in etcd."""
+    """A leadership, as etcd has it."""
 
     member: Member
-    term: int  # the revision at which it began; each later one has a greater
-    lease_id: int  # it ends with this lease at the latest
+    term: int  # the revision of etcd at which it began, so later leaderships have greater ones
+    lease_id: int  # the leadership ends with this lease at the latest
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
+        """Address of the leader."""
         return self.member.address
 
 
 class Call(Enum):
-    """What is asked of etcd; of each kind one call is under way at a time."""
+    """What a candidacy asks etcd for; one call of each kind is under way at a time."""
 
-    GRANT = "grant"
-    KEEP_ALIVE = "keep alive"
-    ENROL = "enrol"
-    CAMPAIGN = "campaign"
-    RESIGN = "resign"
-    REVOKE = "revoke"
+    GRANT = "grant"  # a lease
+    KEEP_ALIVE = "keep alive"  # a lease
+    ENROL = "enrol"  # as a member for as long as a lease lasts
+    CAMPAIGN = "campaign"  # to lead unless another coordinator does
+    RESIGN = "resign"  # leadership; the lease goes on
+    REVOKE = "revoke"  # a lease, and what is left of a leadership with it
 
 
-# Events. ``revision`` is of etcd's store: what is said of the leader is as it was then.
+# Events. ``leader`` led at ``revision`` of etcd's store.
 
 
 class LeaseGranted(Struct, frozen=True):
     """A lease began."""
 
     lease: Lease
-    asked_at: float  # when it was asked for, on the clock of ``now``
+    asked_at: float  # on the clock of ``now``
 
 
 class LeaseKept(Struct, frozen=True):
     """A lease was kept alive."""
 
     lease_id: int
-    ttl_s: float  # from when it was asked for, at least; 0.0: there is no such lease any more
+    ttl_s: float  # counted from ``asked_at``; 0.0: the lease has ended
     asked_at: float
 
 
 class Answered(Struct, frozen=True):
-    """What was asked was answered with who leads now, this one or another."""
+    """Etcd answered a request to enrol, campaign or resign with the leader of that moment."""
 
-    call: Call  # to enrol, campaign or resign
-    lease_id: int  # that it was about
+    call: Call
+    lease_id: int
     leader: Leader | None
     revision: int
 
@@ -75,15 +75,15 @@ class Revoked(Struct, frozen=True):
 
 
 class CallFailed(Struct, frozen=True):
-    """A call was not answered, or refused: what was asked for may have happened all the same."""
+    """A call had no answer or was refused; etcd may have done what it asked for all the same."""
 
     call: Call
-    lease_id: int  # that it was about; 0: none
+    lease_id: int
     reason: str
 
 
 class ClusterSeen(Struct, frozen=True):
-    """The leader and the members were read, or one of them changed; this is all of it."""
+    """The leader and all members, as they were read or have changed."""
 
     leader: Leader | None
     members: tuple[Member, ...]  # ordered by address
@@ -91,19 +91,19 @@ class ClusterSeen(Struct, frozen=True):
 
 
 class WriteRefused(Struct, frozen=True):
-    """A write of the journal was refused, because this coordinator does not lead any more."""
+    """Etcd refused a write of the journal, because another coordinator leads by now."""
 
-    term: int  # in which it was written
+    term: int  # of the write
 
 
 class StepDownAsked(Struct, frozen=True):
-    """Another coordinator is to lead instead of this one; nothing is written any more."""
+    """Another coordinator is to lead in place of this one, which writes nothing any more."""
 
     reason: str
 
 
 class DeadlineReached(Struct, frozen=True):
-    """The next deadline has come."""
+    """``next_deadline`` has come."""
 
 
 Event = (
@@ -119,44 +119,15 @@ Event = (
 )
 
 
-# Effects. Each of the first six ends as an event, ``CallFailed`` at the latest.
+# Effects.
 
 
-class Grant(Struct, frozen=True):
-    """Begin a lease."""
+class Ask(Struct, frozen=True):
+    """Ask etcd for something. The answer is an event, ``CallFailed`` at the latest."""
 
-    ttl_s: float
-
-
-class KeepAlive(Struct, frozen=True):
-    """Keep a lease alive."""
-
-    lease_id: int
-
-
-class Enrol(Struct, frozen=True):
-    """Be a member as long as a lease lasts."""
-
-    lease_id: int
-
-
-class Campaign(Struct, frozen=True):
-    """Lead, unless another one does."""
-
-    lease_id: int
-
-
-class Resign(Struct, frozen=True):
-    """Give a leadership back; the lease stays."""
-
-    lease_id: int
-    term: int
-
-
-class Revoke(Struct, frozen=True):
-    """End a lease, and what is left of a leadership by it."""
-
-    lease_id: int
+    call: Call
+    lease_id: int = 0  # that it is about; 0: none
+    term: int = 0  # to resign from
 
 
 class Lead(Struct, frozen=True):
@@ -167,34 +138,23 @@ class Lead(Struct, frozen=True):
 
 
 class StopLeading(Struct, frozen=True):
-    """Lead no more, from now on; ``leader`` does, if one is known."""
+    """Stop leading at once; ``leader`` leads now, if a leader is known."""
 
     leader: Leader | None
     reason: str
 
 
 class RefuseStepDown(Struct, frozen=True):
-    """Say why leadership is not given away; it stays as it was."""
+    """Answer ``StepDownAsked``: this coordinator leads on, or does not lead."""
 
     reason: str
 
 
-class Tell(Struct, frozen=True):
-    """Say who leads, or why none does as far as is known."""
+class LeaderChanged(Struct, frozen=True):
+    """Another coordinator leads, or none does, or none for another reason."""
 
     leader: Leader | None
     reason: str
 
 
-Effect = (
-    Grant
-    | KeepAlive
-    | Enrol
-    | Campaign
-    | Resign
-    | Revoke
-    | Lead
-    | StopLeading
-    | RefuseStepDown
-    | Tell
-)
+Effect = Ask | Lead | StopLeading | RefuseStepDown | LeaderChanged

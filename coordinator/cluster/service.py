@@ -1,10 +1,9 @@
-"""Shell. What each coordinator answers, whether it leads or not: of the cluster that it is in."""
+"""Shell. The cluster that a coordinator is in, and the calls about it, which need no leader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import metadata
-from typing import Protocol
 
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.caller import Caller
@@ -17,36 +16,37 @@ from drumbeat.coordinator.wire.control import reason_of
 from drumbeat.v1 import control_pb2, query_pb2
 
 
-class Cluster(Protocol):
-    """The coordinators that share a journal, as one of them knows them."""
+class Cluster:
+    """The coordinators that share a journal, as one of them knows them; of this class: one alone.
+
+    ``member`` is that one, ``term`` the one of its journal.
+    """
+
+    def __init__(self, member: Member, term: int = 0) -> None:
+        self.member, self._term = member, term
 
     @property
-    def member(self) -> Member:
-        """The one that knows them."""
-        ...
-
-    @property
-    def members(self) -> Iterable[Member]:
-        """All that are there, ordered by address."""
-        ...
+    def members(self) -> tuple[Member, ...]:
+        """All members, ordered by address."""
+        return (self.member,)
 
     @property
     def leader(self) -> Leader | None:
-        """Which of them leads, as far as is known."""
-        ...
+        """The member that leads, as far as is known."""
+        return Leader(self.member, self._term, 0)
 
     @property
     def reason(self) -> str:
         """Why none leads; empty: one does."""
-        ...
+        return ""
 
     async def step_down(self, reason: str) -> Leader:
-        """Have another one lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""
-        ...
+        """Have another member lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""
+        raise CannotStepDown("there is no other coordinator; --journal etcd://... has several")
 
 
 class ClusterService:
-    """The methods that need no term. ``outage`` says why nothing is decided in this one's term."""
+    """The methods that every coordinator serves. ``outage``: why this one decides nothing."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ClusterService:
         self._outage = outage
 
     def services(self, limits: Limits) -> Services:
-        """Return what is served."""
+        """Return the methods as services."""
         return Services({QUERY: self, CONTROL: self}, limits)
 
     async def ListCoordinators(
@@ -67,16 +67,16 @@ class ClusterService:
         request: query_pb2.ListCoordinatorsRequest,
         context: object = None,
     ) -> query_pb2.ListCoordinatorsResponse:
-        """Return the cluster as it is known here."""
+        """Return the cluster as this coordinator knows it."""
         cluster, leader = self._cluster, self._cluster.leader
         shown = [
             query_pb2.Coordinator(
-                address=each.address,
-                is_leader=leader is not None and each == leader.member,
-                is_this=each == cluster.member,
-                version=each.version,
+                address=member.address,
+                is_leader=leader is not None and member == leader.member,
+                is_this=member == cluster.member,
+                version=member.version,
             )
-            for each in cluster.members
+            for member in cluster.members
         ]
         return query_pb2.ListCoordinatorsResponse(
             coordinators=shown,
@@ -88,26 +88,11 @@ class ClusterService:
     async def StepDown(
         self, request: control_pb2.StepDownRequest, caller: str, _: Details
     ) -> control_pb2.StepDownResponse:
-        """Have another one lead. Raises ``CannotStepDown`` or ``NotLeader``."""
+        """Have another coordinator lead. Raises ``CannotStepDown`` or ``NotLeader``."""
         why = reason_of(request.reason)
         asked = f"{caller or 'an operator'} asked for it"
         leader = await self._cluster.step_down(f"{asked}: {why}" if why else asked)
         return control_pb2.StepDownResponse(leader=leader.address)
-
-
-class Alone:
-    """A coordinator that shares its journal with none."""
-
-    reason = ""
-
-    def __init__(self, address: str, term: int) -> None:
-        self.member = Member("", address, version())
-        self.members = (self.member,)
-        self.leader = Leader(self.member, term, 0)
-
-    async def step_down(self, reason: str) -> Leader:
-        """Raise ``CannotStepDown``."""
-        raise CannotStepDown("there is no other coordinator; --journal etcd://... has several")
 
 
 def version() -> str:

@@ -14,8 +14,7 @@ from drumbeat.access.files import PEM_BYTES_MAX
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.authority import Issuer, OwnAuthority, read_issuer
 from drumbeat.coordinator.access.server_identity import time_of_day
-from drumbeat.coordinator.cluster.following import following
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.etcd.following import following
 from drumbeat.coordinator.journal.etcd.model import (
     Etcd,
     Get,
@@ -25,6 +24,7 @@ from drumbeat.coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
+from drumbeat.coordinator.journal.keys import Keys
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from drumbeat.coordinator.access.token_table import KeptToken
 from drumbeat.coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.journal.changes import Change, Compact
-from drumbeat.coordinator.journal.etcd.contents import Problem
+from drumbeat.coordinator.journal.batches import Change, Compact
+from drumbeat.coordinator.journal.contents import Problem
 
 ARCHIVE_VERSION = 2
 

@@ -21,8 +21,8 @@ from drumbeat.coordinator.core.run.records import (
     weight,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState, key_of
-from drumbeat.coordinator.journal.changes import Change, Compact
-from drumbeat.coordinator.journal.etcd.contents import Problem
+from drumbeat.coordinator.journal.batches import Change, Compact
+from drumbeat.coordinator.journal.contents import Problem
 from drumbeat.coordinator.journal.watches import Watches
 
 # A run's records are replaced by one snapshot when this many have come since the

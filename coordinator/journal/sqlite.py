@@ -29,12 +29,11 @@ from msgspec.structs import replace
 from drumbeat.command.console import close_console
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.effects import Effect
-from drumbeat.coordinator.journal.changes import Change
-from drumbeat.coordinator.journal.etcd import layout
-from drumbeat.coordinator.journal.etcd.batches import Operation, plan
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import Head, Home, Unreadable
+from drumbeat.coordinator.journal import layout
+from drumbeat.coordinator.journal.batches import Change, Operation, plan
 from drumbeat.coordinator.journal.etcd.model import KeyValue, Put
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import Head, Home, Unreadable
 from drumbeat.coordinator.journal.stored import (
     RELEASE,
     Loaded,

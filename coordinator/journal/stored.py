@@ -17,13 +17,13 @@ from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.registry.remembered import id_and_generation
 from drumbeat.coordinator.core.run.records import RunCreated, weight
 from drumbeat.coordinator.core.run.state import InvalidTransition, RunState
+from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal.archive import Archive
-from drumbeat.coordinator.journal.etcd import layout
-from drumbeat.coordinator.journal.etcd.contents import Contents, KeptRun, Problem, read_contents
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import Head, Home, NewerRelease, Unreadable
+from drumbeat.coordinator.journal.contents import Contents, KeptRun, Problem, read_contents
 from drumbeat.coordinator.journal.etcd.model import KeyValue
 from drumbeat.coordinator.journal.journal import Journal, JournaledRuns
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import Head, Home, NewerRelease, Unreadable
 
 RELEASE = metadata.version("drumbeat")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -27,8 +27,9 @@ from drumbeat.coordinator.access.certificate_roles import caller_of_names, names
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.access.token_table import KeptToken
 from drumbeat.coordinator.api.query_service import Links
-from drumbeat.coordinator.cluster.address import advertised
-from drumbeat.coordinator.cluster.service import Alone, Cluster, ClusterService
+from drumbeat.coordinator.cluster.follower import Follower
+from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.cluster.service import Cluster, ClusterService, version
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.model import Pace
@@ -38,7 +39,7 @@ from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.transport.binding import bound
+from drumbeat.coordinator.shell.transport.binding import advertised, bound
 from drumbeat.coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
 
@@ -88,7 +89,7 @@ async def serving(
     except BaseException:
         await journal.close()
         raise
-    cluster = Alone(str(advertised(config, port)), journal.term)
+    cluster = Cluster(Member("", str(advertised(config, port)), version()), journal.term)
     try:
         server.lead(term, crash_if_failed)
         async with server.listening(cluster, None, published):
@@ -118,29 +119,6 @@ class Page(Links, Protocol):
 
     def revoke(self, token_id: str) -> None:
         """End what a token opened."""
-        ...
-
-
-class Follower(Protocol):
-    """What is asked while this coordinator does not lead.
-
-    The first three raise ``CoordinatorError``.
-    """
-
-    def verify(self, token: Token) -> Caller:
-        """Return who calls with a token."""
-        ...
-
-    def kept_token(self, token_id: str) -> KeptToken | None:
-        """Return what is known of a token."""
-        ...
-
-    async def wait_for_term(self, context: Context) -> None:
-        """Return if this coordinator has come to lead; else raise who does."""
-        ...
-
-    def end(self, error: CoordinatorError) -> None:
-        """Let no call wait any more."""
         ...
 
 

@@ -7,11 +7,11 @@ import ssl
 from drumbeat.access.token import Role
 from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.cluster.address import advertised
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CoordinatorError, Forbidden, NotLeader
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.transport.binding import advertised
 from drumbeat.coordinator.shell.transport.interceptor import set_caller
 from drumbeat.coordinator.web.access import Access, Coordinator, link
 from drumbeat.coordinator.web.api.actions import action_routes

@@ -7,15 +7,18 @@ number of orders.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from drumbeat.coordinator.cluster import model as do
-from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster import transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy, Standing
-from drumbeat.coordinator.cluster.model import Call, Member
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.cluster.election import answer
+from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.journal.etcd.model import Etcd, Lease, Outcome, Transaction
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, EtcdState, Refused
 from tests.support.orders import orders
 
@@ -26,19 +29,36 @@ COORDINATORS = 3
 # etcd before it ends them, and the retries in between.
 PEACE_S = 2 * TTL_S + EXPIRY_LAG_MAX_S + 2.0
 
-_ASKED = do.Grant | do.KeepAlive | do.Enrol | do.Campaign | do.Resign | do.Revoke
-
 
 @dataclass
 class Request:
     """What one coordinator asked of etcd, and how far it has come."""
 
-    effect: _ASKED
+    effect: do.Ask
     member: Member
     asked_at: float
     answer: do.Event | None = None  # it has arrived at etcd
     is_given_up: bool = False  # its coordinator takes it for lost
     is_done: bool = False
+
+
+class Client:
+    """An ``Etcd`` that answers at once."""
+
+    def __init__(self, state: EtcdState, now: float) -> None:
+        self._state, self._now = state, now
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        return self._state.commit(transaction)
+
+    async def grant(self, ttl_s: float) -> Lease:
+        return self._state.grant(ttl_s, now=self._now)
+
+    async def keep_alive(self, lease_id: int) -> float:
+        return self._state.keep_alive(lease_id, now=self._now)
+
+    async def revoke(self, lease_id: int) -> None:
+        self._state.revoke(lease_id)
 
 
 @dataclass
@@ -89,7 +109,7 @@ class CandidacyMachine(RuleBasedStateMachine):
                     assert reason
                     assert leader is None or leader.address != each.address
                     each.led = 0
-                case do.Tell(leader, reason):
+                case do.LeaderChanged(leader, reason):
                     assert (leader is None) == bool(reason), "who, or why none"
                 case do.RefuseStepDown(reason):
                     assert reason
@@ -102,33 +122,20 @@ class CandidacyMachine(RuleBasedStateMachine):
         try:
             request.answer = self._carry_out(request)
         except Refused as error:
-            request.answer = do.CallFailed(_call(request), _lease(request), str(error))
+            request.answer = do.CallFailed(request.effect.call, request.effect.lease_id, str(error))
         self._look()
 
     def _carry_out(self, request: Request) -> do.Event:
-        member = request.member
-        match request.effect:
-            case do.Grant(ttl_s):
-                lease = self.etcd.grant(ttl_s, now=self.now)
-                return do.LeaseGranted(lease, request.asked_at)
-            case do.KeepAlive(lease_id):
-                ttl_s = self.etcd.keep_alive(lease_id, now=self.now)
-                return do.LeaseKept(lease_id, ttl_s, request.asked_at)
-            case do.Enrol(lease_id):
-                outcome = self.etcd.commit(requests.enrol(KEYS, member, lease_id))
-                leader = requests.found(outcome)
-                return do.Answered(Call.ENROL, lease_id, leader, outcome.revision)
-            case do.Campaign(lease_id):
-                outcome = self.etcd.commit(requests.campaign(KEYS, member, lease_id))
-                leader = requests.campaigned(outcome, member, lease_id)
-                return do.Answered(Call.CAMPAIGN, lease_id, leader, outcome.revision)
-            case do.Resign(lease_id, term):
-                outcome = self.etcd.commit(requests.resign(KEYS, term))
-                leader = requests.found(outcome)
-                return do.Answered(Call.RESIGN, lease_id, leader, outcome.revision)
-            case do.Revoke(lease_id):
-                self.etcd.revoke(lease_id)
-                return do.Revoked(lease_id)
+        asked_at, etcd = request.asked_at, cast("Etcd", Client(self.etcd, self.now))
+        asked = answer(
+            request.effect, etcd, KEYS, request.member, ttl_s=TTL_S, clock=lambda: asked_at
+        )
+        try:
+            asked.send(None)
+        except StopIteration as ended:
+            event: do.Event = ended.value
+            return event
+        raise AssertionError("this client waits for nothing")
 
     def _answer(self, each: Coordinator, request: Request) -> None:
         assert request.answer is not None
@@ -138,8 +145,8 @@ class CandidacyMachine(RuleBasedStateMachine):
 
     def _look(self) -> do.ClusterSeen:
         """Return how it is in etcd; watches tell of it later."""
-        reading = self.etcd.read(*requests.range_of(KEYS))
-        picture = do.ClusterSeen(*requests.cluster(reading.found, KEYS), reading.revision)
+        reading = self.etcd.read(*transactions.range_of(KEYS))
+        picture = do.ClusterSeen(*transactions.cluster(reading.found, KEYS), reading.revision)
         latest = self.pictures[-1]
         if (picture.leader, picture.members) != (latest.leader, latest.members):
             self.pictures.append(picture)
@@ -185,7 +192,9 @@ class CandidacyMachine(RuleBasedStateMachine):
         each, request = self.all[number % COORDINATORS], self._under_way(number)
         if request is not None and not each.is_stopped and not request.is_given_up:
             request.is_given_up = True
-            self._take(each, do.CallFailed(_call(request), _lease(request), "no answer"))
+            self._take(
+                each, do.CallFailed(request.effect.call, request.effect.lease_id, "no answer")
+            )
 
     @rule(number=st.integers(0, 2))
     def all_goes_well_for_one(self, number: int) -> None:
@@ -266,7 +275,7 @@ class CandidacyMachine(RuleBasedStateMachine):
     def the_operator_deletes_the_leader(self) -> None:
         if (leader := self._look().leader) is not None:
             self.has_intruder = True
-            self.etcd.commit(requests.resign(KEYS, leader.term))
+            self.etcd.commit(transactions.resign(KEYS, leader.term))
             self._look()
 
     # What must hold.
@@ -308,21 +317,6 @@ class CandidacyMachine(RuleBasedStateMachine):
         for each in self.all:
             assert each.core.leader == leading[0].core.leader, each.core.reason
             assert len(each.core.members) == COORDINATORS
-
-
-def _lease(request: Request) -> int:
-    return 0 if isinstance(request.effect, do.Grant) else request.effect.lease_id
-
-
-def _call(request: Request) -> Call:
-    return {
-        do.Grant: Call.GRANT,
-        do.KeepAlive: Call.KEEP_ALIVE,
-        do.Enrol: Call.ENROL,
-        do.Campaign: Call.CAMPAIGN,
-        do.Resign: Call.RESIGN,
-        do.Revoke: Call.REVOKE,
-    }[type(request.effect)]
 
 
 def test_any_order_leaves_one_leader_at_a_time() -> None:

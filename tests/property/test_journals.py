@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from drumbeat.coordinator.core.effects import KeepForgets
 from drumbeat.coordinator.errors import JournalOutage, LostLeadership
-from drumbeat.coordinator.journal.etcd import batches, layout
+from drumbeat.coordinator.journal import batches, layout
+from drumbeat.coordinator.journal.contents import read_contents
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
-from drumbeat.coordinator.journal.etcd.contents import read_contents
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
-from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdModel, Fault

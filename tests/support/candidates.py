@@ -11,8 +11,8 @@ from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.errors import NotLeader
-    from drumbeat.coordinator.journal.etcd.keys import Keys
     from drumbeat.coordinator.journal.etcd.model import Etcd
+    from drumbeat.coordinator.journal.keys import Keys
 
 DEADLINE_S = 10_000 * MS
 

@@ -14,8 +14,7 @@ from drumbeat.coordinator.cluster.membership import Membership
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.config import CoordinatorConfig
-from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.server import Server
 from drumbeat.coordinator.web.page import Page
@@ -117,7 +116,6 @@ async def coordinator_of(
         Member(f"c{port}", f"127.0.0.1:{port}", "1"),
         server,
         ttl_s=ttl_s,
-        journal_of=lambda term: EtcdJournal(etcd, KEYS, term=term),
     )
     if identity is not None:
         membership.share(identity)

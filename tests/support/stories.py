@@ -17,9 +17,9 @@ from tests.support.world import a_record, a_spec, an_agent
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from drumbeat.coordinator.journal.etcd.keys import Keys
     from drumbeat.coordinator.journal.etcd.model import Etcd
     from drumbeat.coordinator.journal.journal import Journal
+    from drumbeat.coordinator.journal.keys import Keys
 
 NAMES = 3
 KINDS = 7

@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from drumbeat.coordinator.access.authority import Issuer
-from drumbeat.coordinator.cluster import requests as leadership
+from drumbeat.coordinator.cluster import transactions as leadership
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.command.archiving.requests import Findings
 from drumbeat.coordinator.errors import CallFailed, CommandFailed
 from drumbeat.coordinator.journal.archive import Archive, is_live
-from drumbeat.coordinator.journal.etcd.contents import Contents
+from drumbeat.coordinator.journal.contents import Contents
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, this_host
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import Head
 from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import Head
 from drumbeat.coordinator.journal.stored import Loaded, archive_of, load
 
 # How long coordinators wait if an import is cut short; while it goes on the lease is kept.

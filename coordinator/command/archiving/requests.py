@@ -10,9 +10,9 @@ from msgspec import Struct
 from drumbeat.command.settings import declare, one_of, setting, text
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.journal.archive import is_live
+from drumbeat.coordinator.journal.contents import Contents
 from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
-from drumbeat.coordinator.journal.etcd.contents import Contents
 from drumbeat.violation import Violation
 
 

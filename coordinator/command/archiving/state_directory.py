@@ -12,8 +12,8 @@ from drumbeat.coordinator.access.authority import Issuer, read_issuer, write_iss
 from drumbeat.coordinator.command.archiving.requests import Findings
 from drumbeat.coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
 from drumbeat.coordinator.journal.archive import Archive
-from drumbeat.coordinator.journal.etcd.contents import Problem
-from drumbeat.coordinator.journal.etcd.layout import Head
+from drumbeat.coordinator.journal.contents import Problem
+from drumbeat.coordinator.journal.layout import Head
 from drumbeat.coordinator.journal.sqlite import (
     FILE,
     KEYS,

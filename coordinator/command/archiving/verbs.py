@@ -21,7 +21,7 @@ from drumbeat.coordinator.command.archiving.requests import (
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
 from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.format import count, printable
 
 Place = StateDirectory | Cluster

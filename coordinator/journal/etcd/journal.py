@@ -17,11 +17,15 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.journal.changes import Change
-from drumbeat.coordinator.journal.etcd import layout
-from drumbeat.coordinator.journal.etcd.batches import OPERATIONS_MAX, Batch, Operation, plan, split
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import Head, Unreadable
+from drumbeat.coordinator.journal import layout
+from drumbeat.coordinator.journal.batches import (
+    OPERATIONS_MAX,
+    Batch,
+    Change,
+    Operation,
+    plan,
+    split,
+)
 from drumbeat.coordinator.journal.etcd.model import (
     Delete,
     Etcd,
@@ -33,6 +37,8 @@ from drumbeat.coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import Head, Unreadable
 from drumbeat.coordinator.journal.stored import RELEASE, StoredJournal, boot_id, load, unreadable
 
 log = structlog.get_logger()

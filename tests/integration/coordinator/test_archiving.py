@@ -17,14 +17,14 @@ from drumbeat.coordinator.command.archiving.cluster import Cluster
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.command.cli import main
 from drumbeat.coordinator.errors import CallFailed, JournalFull, JournalUnusable
+from drumbeat.coordinator.journal import batches
 from drumbeat.coordinator.journal.archive import Archive, is_live, lines_of, read_archive
-from drumbeat.coordinator.journal.etcd import batches
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import encode_head
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
 from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import encode_head
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel

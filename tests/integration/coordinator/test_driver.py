@@ -38,7 +38,7 @@ from drumbeat.coordinator.core.run.records import (
 )
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import LimitReached, Unavailable
-from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.errors import CannotStepDown, JournalUnusable, NotLeader
-from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd_model import EtcdModel, Fault
 from tests.support.etcd_state import EtcdState

@@ -11,7 +11,7 @@ import pytest
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.errors import NotLeader
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.proxy import Proxy

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.errors import JournalFull, JournalOutage, JournalUnusable
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
-from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
@@ -24,6 +23,7 @@ from drumbeat.coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.certificates import CertificateAuthority
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.processes import DEADLINE_S

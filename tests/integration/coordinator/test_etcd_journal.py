@@ -23,15 +23,14 @@ from drumbeat.coordinator.errors import (
     JournalUnusable,
     LostLeadership,
 )
-from drumbeat.coordinator.journal.changes import Compact
+from drumbeat.coordinator.journal.batches import OPERATIONS_MAX, Compact, plan
 from drumbeat.coordinator.journal.etcd import journal as journals
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
-from drumbeat.coordinator.journal.etcd.batches import OPERATIONS_MAX, plan
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, Host
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import FORMAT, Home
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
 from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import FORMAT, Home
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.stories import a_large_run, lead, shown

@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.events import TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.tasks import until_one_ends

@@ -57,8 +57,8 @@ from drumbeat.coordinator.errors import (
     StateDirectoryUnusable,
 )
 from drumbeat.coordinator.journal import sqlite as journal_module
-from drumbeat.coordinator.journal.changes import Change, Compact
-from drumbeat.coordinator.journal.etcd.layout import FORMAT, seal, unseal
+from drumbeat.coordinator.journal.batches import Change, Compact
+from drumbeat.coordinator.journal.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from drumbeat.coordinator.journal.stored import RELEASE
 from drumbeat.coordinator.observe.stretches import Cause, Found, Marks, ProgressNoted

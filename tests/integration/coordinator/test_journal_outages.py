@@ -24,9 +24,9 @@ from drumbeat.coordinator.errors import (
     LostLeadership,
     StateDirectoryUnusable,
 )
+from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal import sqlite as journal_module
-from drumbeat.coordinator.journal.changes import Compact
-from drumbeat.coordinator.journal.etcd import layout
+from drumbeat.coordinator.journal.batches import Compact
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
 

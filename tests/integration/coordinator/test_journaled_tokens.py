@@ -20,8 +20,8 @@ from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
-from drumbeat.coordinator.journal.etcd.layout import seal
 from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.layout import seal
 from drumbeat.coordinator.journal.sqlite import SqliteFile, SqliteJournal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver

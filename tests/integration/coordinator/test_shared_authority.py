@@ -12,8 +12,8 @@ from drumbeat.access.certificates import trust_anchors
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.authority import Authority
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
-from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.tls import serving
 from tests.support.waiting import MS, wait_until

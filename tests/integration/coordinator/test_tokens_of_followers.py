@@ -14,9 +14,9 @@ from drumbeat.coordinator.cluster.election import Election
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.errors import NotLeader, RevokedToken, Unauthenticated
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import seal
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import seal
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.waiting import MS, wait_until
 

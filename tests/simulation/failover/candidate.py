@@ -7,15 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.cluster import model as do
-from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster import transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
+from drumbeat.coordinator.cluster.election import answer
 from drumbeat.coordinator.cluster.model import Call, Leader, Member
 from drumbeat.coordinator.errors import CommandFailed, NotLeader
 from tests.simulation.failover.etcd import KEYS, Watch, drive
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from drumbeat.coordinator.journal.etcd.model import Changed, KeyValue
     from tests.simulation.failover.coordinator import Process
 
@@ -30,6 +29,7 @@ class Candidate:
         self.process, self.client = process, process.client
         self.member = Member(process.actor.name, process.machine.address)
         self.core = Candidacy(self.member, ttl_s=ttl_s)
+        self._ttl_s = ttl_s
         self._clock = process.clock
         self._machine = process.machine
         self._random = process.clock.random(f"{process.actor.name} candidacy")
@@ -78,69 +78,34 @@ class Candidate:
 
     def _do(self, effect: do.Effect) -> None:
         process = self.process
-        if not isinstance(effect, do.KeepAlive):
+        if not isinstance(effect, do.Ask) or effect.call is not Call.KEEP_ALIVE:
             self._clock.note(process.actor.name, "  ->", effect)
         match effect:
-            case do.Grant(ttl_s):
-                self._call(Call.GRANT, 0, self._grant(ttl_s))
-            case do.KeepAlive(lease_id):
-                self._call(Call.KEEP_ALIVE, lease_id, self._keep_alive(lease_id))
-            case do.Enrol(lease_id):
-                self._call(Call.ENROL, lease_id, self._enrol(lease_id))
-            case do.Campaign(lease_id):
-                self._call(Call.CAMPAIGN, lease_id, self._campaign(lease_id))
-            case do.Resign(lease_id, term):
-                self._call(Call.RESIGN, lease_id, self._resign(lease_id, term))
-            case do.Revoke(lease_id):
-                self._call(Call.REVOKE, lease_id, self._revoke(lease_id))
+            case do.Ask():
+                self._ask(effect)
             case do.Lead(term):
                 process.lead(term)
             case do.StopLeading(leader, reason):
                 process.stop(NotLeader("" if leader is None else leader.address, reason))
             case do.RefuseStepDown():
                 process.stay()
-            case do.Tell():
+            case do.LeaderChanged():
                 process.serve()
 
     # As in the election.
 
-    def _call(self, call: Call, lease_id: int, asked: Coroutine[Any, Any, do.Event]) -> None:
+    def _ask(self, request: do.Ask) -> None:
         def answered(outcome: do.Event | CommandFailed) -> None:
             if isinstance(outcome, CommandFailed):
-                outcome = do.CallFailed(call, lease_id, str(outcome))
+                outcome = do.CallFailed(request.call, request.lease_id, str(outcome))
             self.take(outcome)
 
-        drive(asked, answered)
-
-    async def _grant(self, ttl_s: float) -> do.Event:
-        asked_at = self._machine.now
-        return do.LeaseGranted(await self.client.grant(ttl_s), asked_at)
-
-    async def _enrol(self, lease_id: int) -> do.Event:
-        outcome = await self.client.commit(requests.enrol(KEYS, self.member, lease_id))
-        return do.Answered(Call.ENROL, lease_id, requests.found(outcome), outcome.revision)
-
-    async def _keep_alive(self, lease_id: int) -> do.Event:
-        asked_at = self._machine.now
-        return do.LeaseKept(lease_id, await self.client.keep_alive(lease_id), asked_at)
-
-    async def _campaign(self, lease_id: int) -> do.Event:
-        outcome = await self.client.commit(requests.campaign(KEYS, self.member, lease_id))
-        leader = requests.campaigned(outcome, self.member, lease_id)
-        return do.Answered(Call.CAMPAIGN, lease_id, leader, outcome.revision)
-
-    async def _resign(self, lease_id: int, term: int) -> do.Event:
-        outcome = await self.client.commit(requests.resign(KEYS, term))
-        leader = requests.found(outcome)
-        return do.Answered(Call.RESIGN, lease_id, leader, outcome.revision)
-
-    async def _revoke(self, lease_id: int) -> do.Event:
-        await self.client.revoke(lease_id)
-        return do.Revoked(lease_id)
+        ttl_s, clock = self._ttl_s, lambda: self._machine.now
+        drive(answer(request, self.client, KEYS, self.member, ttl_s=ttl_s, clock=clock), answered)
 
     def _read(self) -> None:
         """Read who is there, and watch; again whenever that breaks."""
-        where = requests.range_of(KEYS)
+        where = transactions.range_of(KEYS)
 
         def again() -> None:
             self._clock.after(self._random.uniform(0.0, 1.0), self.process.actor, self._read)
@@ -162,5 +127,5 @@ class Candidate:
         self._see(changed.revision)
 
     def _see(self, revision: int) -> None:
-        leader, members = requests.cluster(self._pairs.values(), KEYS)
+        leader, members = transactions.cluster(self._pairs.values(), KEYS)
         self.take(do.ClusterSeen(leader, members, revision))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from drumbeat.coordinator.errors import CommandFailed, JournalOutage
-from drumbeat.coordinator.journal.etcd.keys import Keys
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, Compacted, EtcdState, Refused
 
 if TYPE_CHECKING:

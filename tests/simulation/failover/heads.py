@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.core.effects import Persist
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.journal.etcd.layout import (
+from drumbeat.coordinator.journal.etcd.model import Delete, Put
+from drumbeat.coordinator.journal.layout import (
     Head,
     Item,
     PlacedDrain,
@@ -16,7 +17,6 @@ from drumbeat.coordinator.journal.etcd.layout import (
     opened,
     unseal,
 )
-from drumbeat.coordinator.journal.etcd.model import Delete, Put
 from tests.simulation.failover.coordinator import Coordinator
 from tests.simulation.failover.etcd import KEYS, EtcdService
 from tests.simulation.plan import RUN

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.command.leader_search import LeaderSearch
-from drumbeat.coordinator.cluster import requests
+from drumbeat.coordinator.cluster import transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
+from drumbeat.coordinator.cluster.model import Call
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.etcd import journal
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from drumbeat.coordinator.cluster.model import Member
     from drumbeat.coordinator.core.effects import Effect
-    from drumbeat.coordinator.journal.etcd.layout import Head
     from drumbeat.coordinator.journal.etcd.model import Transaction
+    from drumbeat.coordinator.journal.layout import Head
 
 
 def _holds_anyway(*_: object) -> IsCreated:
@@ -93,8 +94,8 @@ def leads_beside_another(patch: pytest.MonkeyPatch) -> None:
         asked = original(keys, member, lease_id)
         return type(asked)((), asked.then, asked.otherwise)
 
-    original = requests.campaign
-    patch.setattr(requests, "campaign", campaign)
+    original = transactions.campaign
+    patch.setattr(transactions, "campaign", campaign)
 
 
 def campaigns_once(patch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def campaigns_once(patch: pytest.MonkeyPatch) -> None:
 
     def wanted(self: Candidacy) -> Any:
         return (
-            each for each in original(self) if not self._given_up or each[1].value != "campaign"
+            each for each in original(self) if not self._given_up or each.call is not Call.CAMPAIGN
         )
 
     patch.setattr(Candidacy, "_wanted", wanted)

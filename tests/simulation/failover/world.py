@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from drumbeat.coordinator.journal.etcd import batches, journal, layout
+from drumbeat.coordinator.journal import batches, layout
+from drumbeat.coordinator.journal.etcd import journal
 from tests.simulation import faults as agent_faults
 from tests.simulation import steering
 from tests.simulation.cluster import Cluster

@@ -9,7 +9,7 @@ import msgspec
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.journal import JournaledRuns
 from tests.support.journal import KINDS
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from drumbeat.coordinator.core.model import KeptDrain
     from drumbeat.coordinator.core.run.state import RunState
-    from drumbeat.coordinator.journal.changes import Change
+    from drumbeat.coordinator.journal.batches import Change
     from drumbeat.coordinator.journal.journal import JournaledRuns
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network

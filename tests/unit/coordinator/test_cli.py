@@ -13,12 +13,12 @@ from drumbeat.access.token import Role, Token
 from drumbeat.coordinator.access.certificate_roles import parse_roles
 from drumbeat.coordinator.api import requests
 from drumbeat.coordinator.api.requests import Request, ResetLimits
+from drumbeat.coordinator.cluster import serving
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.calls import CALLS
 from drumbeat.coordinator.command.looking.verbs import VERBS
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
-from drumbeat.coordinator.serving import run
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ class Server:
     def main(self, *argv: str) -> int:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("drumbeat.coordinator.serving.run.run", self.run)
+            patch.setattr("drumbeat.coordinator.cluster.serving.run", self.run)
             patch.setattr("drumbeat.coordinator.command.calls.perform", self.perform)
             return cli.main(argv)
 
@@ -355,8 +355,7 @@ def test_a_reset_that_fails_says_why_and_ends_with_its_code(
 
 def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
     code = (
-        "import sys, drumbeat.coordinator.serving.alone\n"
-        "import drumbeat.coordinator.serving.run\n"
+        "import sys, drumbeat.coordinator.cluster.serving\n"
         "extra = {'aiohttp', 'prometheus_client', 'opentelemetry',"
         " 'drumbeat.coordinator.web'}\n"
         "assert not extra & set(sys.modules), extra & set(sys.modules)\n"
@@ -368,9 +367,9 @@ def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
 
 
 def test_a_page_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    monkeypatch.setattr(serving, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra) as error:
-        run._check_extra()
+        serving.run(CoordinatorConfig(http_port=0))
     assert "aiohttp" in str(error.value)
     assert error.value.hint == "pip install 'drumbeat[page]'"
 

@@ -8,7 +8,7 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.effects import Persist
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import HistoryEntry
-from drumbeat.coordinator.journal.changes import Change, Compact
+from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.status import kind, status_of
 from tests.support.world import RUN, START, Story, a_running_story, a_spec

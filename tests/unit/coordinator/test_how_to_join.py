@@ -11,9 +11,9 @@ import pytest
 from drumbeat.access.token import CA_CHARACTERS, Role, Token
 from drumbeat.command.settings import HostPort
 from drumbeat.coordinator.access.join_token import FILE, how_to_join
-from drumbeat.coordinator.cluster.address import advertised
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.shell.transport.binding import advertised
 
 HERE = ("head:29400",)
 TOKEN = Token(Role.JOIN, "k3v9qr2m", "s" * 22, "c" * CA_CHARACTERS)

@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.run.records import (
     RunCreated,
     RunEnded,
 )
-from drumbeat.coordinator.journal.changes import Compact
+from drumbeat.coordinator.journal.batches import Compact
 from drumbeat.coordinator.journal.journal import JournaledRuns
 from tests.support.world import a_record, a_spec, an_agent
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.records import Record
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.journal.etcd.keys import Keys, below
+from drumbeat.coordinator.journal.keys import Keys, below
 
 # Raised whenever an older release could not read what this one writes.
 FORMAT = 2

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from drumbeat.coordinator.core.effects import Forget, KeepDrain, KeepForgets, KeepToken, Persist
+from drumbeat.coordinator.core.effects import (
+    Forget,
+    KeepDrain,
+    KeepForgets,
+    KeepToken,
+    Kept,
+    Persist,
+)
 from drumbeat.coordinator.core.run.records import RunCreated
-from drumbeat.coordinator.journal.changes import Change, Compact
-from drumbeat.coordinator.journal.etcd import layout
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import Home
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal.etcd.model import Delete, Put
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import Home
 
 # Of one transaction. etcd takes 128 and 1.5 MiB, unless it was told otherwise; the head and the
 # conditions come beside these.
@@ -24,6 +31,15 @@ BYTES_MAX = layout.PART_BYTES_MAX + 128 * 1024
 POINTS_MAX = 80
 
 Operation = Put | Delete
+
+
+class Compact(Struct, frozen=True):
+    """Replace all records of a run by the state they fold into."""
+
+    state: RunState
+
+
+Change = Kept | Compact
 
 
 class Batch(Struct, frozen=True, kw_only=True):

@@ -14,10 +14,10 @@ from drumbeat.coordinator.core.effects import KeepForgets
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.records import Record
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.journal.etcd import layout
-from drumbeat.coordinator.journal.etcd.keys import Keys
-from drumbeat.coordinator.journal.etcd.layout import Head, Home, Item, Unreadable
+from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal.etcd.model import KeyValue
+from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.journal.layout import Head, Home, Item, Unreadable
 
 Value = TypeVar("Value")
 

@@ -1,4 +1,4 @@
-"""Shell. What the processes of ``coordinator serve`` have in common."""
+"""Shell. What a process of ``coordinator serve`` does, whether it is alone or one of several."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Objects that may be made before the garbage among them is looked for. With Python's 700, and all
-# modules looked at each time, a tenth of what a thousand arriving agents cost was that.
+# New objects between two runs of the garbage collector. Python's default of 700 made up a tenth of
+# the time that a thousand arriving agents cost.
 GARBAGE_BEFORE_COLLECTION = 10_000
 
 
-def look_for_garbage_rarely() -> None:
-    """Let a journal be read, and agents come, without a look at all objects again and again."""
+def collect_garbage_rarely() -> None:
+    """Keep the garbage collector from running again and again while a journal is read."""
     gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
 
 
 def stop_signals() -> asyncio.Event:
-    """Return what is set once the process is told to end."""
+    """Return an event that is set on SIGTERM and SIGINT."""
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
     return stopped
 
 
-def tell_ready(config: CoordinatorConfig, port: int) -> None:
-    """Say that callers are let in, whether this coordinator leads or not."""
-    gc.freeze()  # what is there by now stays
+def print_ready(config: CoordinatorConfig, port: int) -> None:
+    """Print that callers are let in, whether this coordinator leads or not."""
+    gc.freeze()  # the objects made so far live as long as the process
     print(f"coordinator ready at {HostPort(config.host, port)}", flush=True)
 
 
 def open_page(config: CoordinatorConfig, identity: ServerIdentity | None) -> Page | None:
-    """Return the page that is wanted, None if there is to be none."""
+    """Return the page, ``None`` without --http-port."""
     if config.http_port is None:
         return None
     from drumbeat.coordinator.web.page import Page  # noqa: PLC0415 - it needs an extra
@@ -67,8 +67,8 @@ def open_page(config: CoordinatorConfig, identity: ServerIdentity | None) -> Pag
     return Page(config, identity)
 
 
-async def tell_page(config: CoordinatorConfig, page: Page, *, leads: bool) -> None:
-    """Say where the page is; a coordinator that leads lets its user in, on a terminal alone."""
+async def print_page(config: CoordinatorConfig, page: Page, *, leads: bool) -> None:
+    """Print the address of the page; a leader prints a link that lets in, to a terminal only."""
     if config.insecure:
         text = page.link_without_code()
     elif leads and shows_secrets():
@@ -99,7 +99,7 @@ def published(directory: Path, port: int, text: str) -> Iterator[Publish]:
 
 
 def operators_identity(config: CoordinatorConfig) -> ServerIdentity | None:
-    """Return the operator's certificate, None if there is none, or nothing is encrypted."""
+    """Return the certificate of --tls-cert; ``None`` without one, or with --insecure."""
     if config.insecure:
         reason = "all who reach its port can read, join and end every run"
         log.warning("nothing is encrypted, and no caller is asked who it is", reason=reason)
@@ -108,14 +108,14 @@ def operators_identity(config: CoordinatorConfig) -> ServerIdentity | None:
     return None
 
 
-async def tell_how_to_join(
+async def print_how_to_join(
     config: CoordinatorConfig,
     addresses: list[str],
     driver: Driver,
     identity: ServerIdentity | None,
     directory: Path,
 ) -> None:
-    """Say it on standard output, unless only callers can be meant that need no token."""
+    """Print the command with which machines join, if they need a token."""
     if identity is None or identity.is_mutual or is_loopback(config.host):
         return
     try:
@@ -125,3 +125,8 @@ async def tell_how_to_join(
         log.warning("no token to join with", reason=str(error))
         return
     print(how_to_join(addresses, token, directory), flush=True)
+
+
+def log_stop() -> None:
+    """Log why this coordinator ends."""
+    log.info("coordinator stopping", reason="it was told to by a signal")

@@ -1,4 +1,4 @@
-"""Pure. What a candidacy asks of etcd, as transactions, and what the keys there say."""
+"""Pure. The keys of leader and members in etcd: how they are written, and what they say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import msgspec
 
 from drumbeat.coordinator.cluster.model import Leader, Member
-from drumbeat.coordinator.journal.etcd.keys import Keys
 from drumbeat.coordinator.journal.etcd.model import (
     Delete,
     Get,
@@ -17,6 +16,7 @@ from drumbeat.coordinator.journal.etcd.model import (
     Put,
     Transaction,
 )
+from drumbeat.coordinator.journal.keys import Keys
 
 
 def range_of(keys: Keys) -> tuple[str, str]:
@@ -46,14 +46,14 @@ def campaigned(outcome: Outcome, member: Member, lease_id: int) -> Leader:
     """Return who leads after a campaign."""
     if outcome.is_done:
         return Leader(member, outcome.revision, lease_id)
-    leader = found(outcome)
+    leader = leader_of(outcome)
     assert leader is not None, "a campaign fails because there is one"
     return leader
 
 
-def found(outcome: Outcome) -> Leader | None:
+def leader_of(outcome: Outcome) -> Leader | None:
     """Return who leads, as a transaction has read it."""
-    return next((_leader(each) for read in outcome.found for each in read), None)
+    return next((_leader(pair) for pairs in outcome.found for pair in pairs), None)
 
 
 def cluster(pairs: Iterable[KeyValue], keys: Keys) -> tuple[Leader | None, tuple[Member, ...]]:

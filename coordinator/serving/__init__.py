@@ -1,1 +1,0 @@
-"""``coordinator serve``: on its own, or in a cluster."""
