@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import structlog
 
 from drumbeat.access.token import Role, Token
 from drumbeat.agent.settings import cli
-from drumbeat.agent.settings.config import AgentConfig
+from tests.support import command_line
+from tests.support.command_line import join
 
 SECRET = "s" * 22
 TOKEN = Token(Role.JOIN, "abcdefgh", SECRET)
@@ -19,35 +17,8 @@ OTHER = Token(Role.JOIN, "ijklmnop", SECRET)
 TO_HEAD = ("--coordinator", "head:1")
 
 
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in list(os.environ):
-        if name.startswith(("DRUMBEAT_", "PET_")):
-            monkeypatch.delenv(name)
-    (tmp_path / "train.py").touch()
-    monkeypatch.chdir(tmp_path)
-    yield
-    structlog.reset_defaults()
-
-
-def join(*argv: str) -> AgentConfig:
-    told: list[AgentConfig] = []
-
-    def keep(config: AgentConfig) -> int:
-        told.append(config)
-        return 0
-
-    assert cli.main(["join", *argv, "train.py"], run=keep) == 0
-    (config,) = told
-    return config
-
-
-def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    def run(_config: AgentConfig) -> int:
-        raise AssertionError("it was not refused")
-
-    assert cli.main(["join", *argv, "train.py"], run=run) == 2
-    said = capsys.readouterr().err
+def refused(*argv: str) -> str:
+    said = command_line.refused(*argv)
     assert SECRET[:9] not in said
     return said
 
@@ -121,25 +92,23 @@ def test_an_argument_counts_before_a_variable_that_it_contradicts(
         ([*TO_HEAD, f"--tokn={TOKEN.text()}"], "--tokn"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_token(
-    capsys: pytest.CaptureFixture[str], argv: list[str], text: str
-) -> None:
-    assert text in refuse(capsys, *argv)
+def test_what_is_wrong_is_said_without_the_token(argv: list[str], text: str) -> None:
+    assert text in refused(*argv)
 
 
 def test_a_variable_that_is_wrong_is_named_and_not_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRUMBEAT_TOKEN", TOKEN.text() + "x")
-    assert "'DRUMBEAT_TOKEN'): the token was changed on its way" in refuse(capsys, *TO_HEAD)
+    assert "'DRUMBEAT_TOKEN'): the token was changed on its way" in refused(*TO_HEAD)
 
 
 def test_two_variables_that_contradict_each_other_are_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRUMBEAT_TOKEN", TOKEN.text())
     monkeypatch.setenv("DRUMBEAT_INSECURE", "1")
-    assert "--insecure: True is given" in refuse(capsys, *TO_HEAD)
+    assert "--insecure: True is given" in refused(*TO_HEAD)
 
 
 def test_the_help_has_no_token(

@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import structlog
 
 from drumbeat.agent.compat.torchrun_options import D_STATE_TIMEOUT
 from drumbeat.agent.settings import cli
-from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command.options import CommandOption
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A directory with one script, no settings from outside, and logging as it was."""
-    for name in list(os.environ):
-        if name.startswith(("DRUMBEAT_", "PET_")) or name == "PYTHON_EXEC":
-            monkeypatch.delenv(name)
-    (tmp_path / "train.py").touch()
-    monkeypatch.chdir(tmp_path)
-    yield
-    structlog.reset_defaults()
-
-
-def join(*argv: str) -> AgentConfig:
-    configs: list[AgentConfig] = []
-
-    def run(config: AgentConfig) -> int:
-        configs.append(config)
-        return 0
-
-    assert cli.main(["join", *argv, "train.py"], run=run) == 0
-    (config,) = configs
-    return config
-
-
-def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert cli.main(["join", *argv, "train.py"], run=lambda _: 0) == 2
-    return capsys.readouterr().err
+from tests.support.command_line import join, refused
 
 
 def test_one_machine_needs_no_mode() -> None:
@@ -135,16 +102,8 @@ def test_the_waits_of_the_rendezvous_are_ours_unless_ours_are_given() -> None:
         ),
     ],
 )
-def test_what_can_not_be_meant_is_refused(
-    argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert named in refuse(capsys, *argv)
-
-
-def test_a_script_to_run_by_path_is_a_script() -> None:
-    """As in torchrun it counts before --no-python."""
-    command = join("--run-path", "--no-python").command
-    assert command == (sys.executable, "-u", "train.py")
+def test_what_can_not_be_meant_is_refused(argv: tuple[str, ...], named: str) -> None:
+    assert named in refused(*argv)
 
 
 def test_torchruns_variables_count_after_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,22 +157,22 @@ def test_our_mode_beats_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_variable_of_torchrun_that_is_wrong_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PET_MAX_RESTARTS", "many")
-    shown = refuse(capsys)
+    shown = refused()
     assert "PET_MAX_RESTARTS" in shown
     assert "'many'" in shown
 
 
 def test_the_interpreter_may_be_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHON_EXEC", "/bin/sh")
     assert join().command == ("/bin/sh", "-u", "train.py")
     assert join("--module").command == ("/bin/sh", "-u", "-m", "train.py")
     monkeypatch.setenv("PYTHON_EXEC", "/no/such/python")
-    shown = refuse(capsys)
+    shown = refused()
     assert "cannot run /no/such/python: there is no such file (of PYTHON_EXEC)" in shown
 
 
