@@ -45,13 +45,10 @@ class Notice(Struct, frozen=True, kw_only=True):
     round_id: int = 0
     is_over: bool = False
 
-    def precedes(self, other: Notice) -> bool:
-        """Whether ``other`` is news beside this one: messages may come late, or twice."""
-        return _order(self) <= _order(other)
-
-
-def _order(notice: Notice) -> tuple[int, bool, int, int]:
-    return notice.notice_id, notice.is_over, notice.chosen or 0, notice.proposed or 0
+    @property
+    def order(self) -> tuple[int, bool, int, int]:
+        """What grows with each message about notices of a run; they may arrive late, or twice."""
+        return self.notice_id, self.is_over, self.chosen or 0, self.proposed or 0
 
 
 class WorkerAnswer(Struct, frozen=True, kw_only=True):
@@ -95,9 +92,9 @@ def report_of(
         notice_id=notice.notice_id,
         proposed=notice.proposed,
         chosen=notice.chosen,
-        asked=max((each.asked for each in askers if each.asked is not None), default=None),
-        is_missed=any(each.is_missed for each in askers),
-        is_ready=notice.proposed is not None and all(each.is_ready for each in answers),
-        is_saved=notice.chosen is not None and all(each.is_saved for each in askers),
+        asked=max((answer.asked for answer in askers if answer.asked is not None), default=None),
+        is_missed=any(answer.is_missed for answer in askers),
+        is_ready=notice.proposed is not None and all(answer.is_ready for answer in answers),
+        is_saved=notice.chosen is not None and all(answer.is_saved for answer in askers),
         step_time_s=step_time_s,
     )

@@ -139,8 +139,11 @@ class HostNotices:
     def show(self, notice: Notice, pages: Iterable[NoticePage]) -> None:
         """Have these workers find a notice, unless they were told something later."""
         latest = self._notice
-        is_late = latest is not None and latest.round_id == notice.round_id
-        if is_late and latest is not None and not latest.precedes(notice):
+        if (
+            latest is not None
+            and latest.round_id == notice.round_id
+            and notice.order < latest.order
+        ):
             return
         self._notice, self._answered = notice, None
         for page in pages:

@@ -57,7 +57,7 @@ class Training:
 
     def show(self, notice: Notice) -> None:
         """Have the workers find a notice, as it is now."""
-        if self._notice is None or self._notice.precedes(notice):
+        if self._notice is None or self._notice.order <= notice.order:
             self._notice = notice
             self._clock.after(self._random.uniform(0.0, 0.05), self._actor, self._look)
 

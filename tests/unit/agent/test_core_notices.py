@@ -78,3 +78,22 @@ def test_answers_of_its_workers_are_told_and_those_of_another_round_are_not() ->
     assert sent.beat.notice is None, "it was for others that the notice was given"
     assert of(story.feed(told(round_id=5)), fx.ShowNotice) == []
     assert of(story.feed(NoticeAnswered(round_id=5, report=report)), fx.SendBeat) == []
+
+
+def test_messages_about_notices_have_an_order() -> None:
+    in_order = [
+        replace(NOTICE, **fields)
+        for fields in (
+            {},
+            {"proposed": 7},
+            {"proposed": 9},
+            {"proposed": 7, "chosen": 7},
+            {"proposed": 12, "chosen": 7},
+            {"chosen": 8},
+            {"is_over": True},
+            {"notice_id": 2},
+            {"notice_id": 2, "is_over": True},
+        )
+    ]
+    orders = [notice.order for notice in in_order]
+    assert orders == sorted(set(orders))

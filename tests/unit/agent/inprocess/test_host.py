@@ -97,6 +97,15 @@ def test_a_host_has_entered_when_all_its_workers_have() -> None:
     assert story.report == InprocessReport(iteration=0, step=S.ENTERED, spec=SPEC)
 
 
+def test_a_worker_that_ends_before_it_enters_what_others_are_in_fails_no_round() -> None:
+    story = Story()
+    story.feed(an_interrupt(0))
+    assert story.host.is_on
+    fault = story.ends(0)
+    assert fault is not None
+    assert (fault.iteration, story.report.terminated[0].local_rank) == (0, 0)
+
+
 def test_two_iterations_to_the_end() -> None:
     story = Story()
     story.feed(enters(0, 0), enters(1, 0))
