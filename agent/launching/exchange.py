@@ -54,7 +54,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error_files: Mapping[int, str] = field(default_factory=dict)
 
 
-def outcome_of(finish: fx.Finish, facts: AgentFacts, local_world_size: int) -> Outcome:
+def outcome_of(finish: fx.Finish, facts: AgentFacts) -> Outcome:
     """Return how an agent ended."""
     verdict, last = facts.verdict, facts.latest
     # A signal or an error of its own may have ended it before the verdict came.
@@ -66,7 +66,7 @@ def outcome_of(finish: fx.Finish, facts: AgentFacts, local_world_size: int) -> O
     # The others went on without these, in process: they are not missed.
     excused = {rank for rank, failure in failures.items() if failure.interruption is not None}
     succeeded = {rank for rank, end in exits.items() if end.exit_code == 0} - excused
-    is_complete = verdict.is_success and len(succeeded | excused) == local_world_size
+    is_complete = verdict.is_success and len(succeeded | excused) == facts.local_world_size
     return Outcome(
         exit_code=finish.exit_code,
         reason=verdict.reason,

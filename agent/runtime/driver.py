@@ -100,7 +100,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
             with closing(FileThread()) as files, suppress(FilesStalled):
                 await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
         if config.outcome_file is not None:
-            outcome = outcome_of(finish, driver.facts, config.nproc_per_node)
+            outcome = outcome_of(finish, driver.facts)
             write_outcome(config.outcome_file, outcome)
         if finish.error is not None:
             raise finish.error
@@ -142,7 +142,7 @@ class Driver:
             gpus=devices.gpus,
         )
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
-        self.facts = AgentFacts(config.name or host, os.getpid(), identity.began_at)
+        self.facts = AgentFacts(config.name or host, os.getpid(), identity.began_at, size)
         self._telemetry = Telemetry(config, self.facts, host=host)
         self._history = History(self._core, self.facts, local_world_size=size, now=now)
         self._status_file = StatusFile(folder)
@@ -203,6 +203,9 @@ class Driver:
         watchdog, round_id = self._workers.watchdog, status.round_id
         return Look(
             status=status,
+            role=self._config.role,
+            workers_wanted=self._config.nproc_per_node,
+            counts=self.facts.counts,
             spooled=self._spool.waiting,
             standings=tuple(watchdog.standings(round_id)),
             memory=watchdog.memory.read(round_id, watchdog.pids(round_id), now=time.monotonic()),
@@ -245,8 +248,7 @@ class Driver:
 
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
         """Do what the core wants done about an event, with telemetry and the console told."""
-        self.facts.saw(event, effects, now=now)
-        self._telemetry.saw(event, effects, now=now)
+        self._telemetry.take(self.facts.saw(event, effects, now=now), now=now)
         for effect in effects:
             self._execute(effect)
         self._status_file.put(status_of(self._config, self._core, self.facts))

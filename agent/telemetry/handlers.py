@@ -23,13 +23,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from drumbeat.agent.core import effects as fx
-from drumbeat.agent.core import events as ev
 from drumbeat.agent.errors import UnknownEventHandler
 from drumbeat.agent.runtime.installation import installed
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry import Event, EventHandler, Item, Metric
-from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.facts import AgentFacts, Fact
 from drumbeat.agent.telemetry.observer import Observer
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.format import describe
@@ -144,30 +142,27 @@ class Telemetry:
 
     def __init__(self, config: AgentConfig, facts: AgentFacts, *, host: str) -> None:
         make = partial(make_handler, config.event_handler, config.event_log_file)
-        now = time.monotonic()
-        self._observer = Observer(config, facts, host=host, epoch_s=time.time() - now, now=now)
+        epoch_s = time.time() - time.monotonic()
+        self._observer = Observer(config, facts, host=host, epoch_s=epoch_s)
         self._relay = None if config.event_handler == NULL else Relay(make)
+        self._config = config
         self._endpoint: Endpoint | None = None
-        if config.metrics_port is not None:
+
+    def serve(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
+        """Answer scrapes from now on, if there is a port; ``look`` says how the agent is."""
+        if self._config.metrics_port is not None:
             # Needs a package that is there only for those who ask for it.
             from drumbeat.agent.telemetry.metrics.endpoint import Endpoint  # noqa: PLC0415
 
-            self._endpoint = Endpoint(config)
+            self._endpoint = Endpoint(self._config, look, gpus)
 
-    def serve(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
-        """Answer scrapes, if there is a port for them; ``look`` says how the agent is."""
-        if self._endpoint is not None:
-            self._endpoint.open(look, gpus)
-
-    def saw(self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float) -> None:
-        """Pass on what follows from an event and the core's answer to it."""
-        if self._relay is None and self._endpoint is None:
-            return
-        items = self._observer.saw(event, effects, now=now)
-        if self._relay is not None:
-            self._relay.send(items)
-        if self._endpoint is not None:
-            self._endpoint.metrics.saw(event, items)
+    def take(self, facts: Iterable[Fact], *, now: float) -> None:
+        """Pass on what has happened."""
+        for fact in facts:
+            if self._relay is not None:
+                self._relay.send(self._observer.items(fact, now=now))
+            if self._endpoint is not None:
+                self._endpoint.metrics.take(fact)
 
     async def close(self) -> None:
         """Let the handler finish, for a bounded time."""

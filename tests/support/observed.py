@@ -6,7 +6,7 @@ from typing import Any
 
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
-from drumbeat.agent.core.effects import StartRound
+from drumbeat.agent.core.effects import Effect, StartRound
 from drumbeat.agent.core.model import Assignment, Exit, Pace, Standby
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.telemetry import Event, Item, Metric
@@ -36,11 +36,10 @@ class Watched:
         self.latest = -1
         self.attempt = 1
         self.core = AgentCore(config)
-        self.facts = AgentFacts(name="h", pid=1, began_at=self.now)
-        self.observer = Observer(config, self.facts, host="h", epoch_s=EPOCH_S, now=self.now)
+        self.facts = AgentFacts("h", 1, self.now, config.nproc_per_node)
+        self.observer = Observer(config, self.facts, host="h", epoch_s=EPOCH_S)
         effects = self.core.start(now=self.now)
-        self.facts.saw(None, effects, now=self.now)
-        self.items += self.observer.saw(None, effects, now=self.now)
+        self._note(None, effects)
         self.attempt = next(e.attempt for e in effects if hasattr(e, "attempt"))
         self.see(
             ev.SessionWelcomed(
@@ -52,8 +51,11 @@ class Watched:
         self.now += after_s
         effects = self.core.handle(event, now=self.now)
         self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartRound)]
-        self.facts.saw(event, effects, now=self.now)
-        self.items += self.observer.saw(event, effects, now=self.now)
+        self._note(event, effects)
+
+    def _note(self, event: ev.Event | None, effects: list[Effect]) -> None:
+        for fact in self.facts.saw(event, effects, now=self.now):
+            self.items += self.observer.items(fact, now=self.now)
 
     def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:
         event = ev.DirectiveReceived(attempt=self.attempt, state=state)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import groupby
+from importlib import metadata
 
-from drumbeat.agent.core import events as ev
-from drumbeat.agent.telemetry import Item
-from drumbeat.agent.telemetry.metrics import declared as the
+from drumbeat.agent.telemetry.facts import Fact, StageEnded
+from drumbeat.agent.telemetry.metrics.declared import METRICS, STAGE, STAGES
 from drumbeat.agent.telemetry.metrics.host import Host
-from drumbeat.agent.telemetry.metrics.tally import Look, Tally
+from drumbeat.agent.telemetry.metrics.tally import Look, samples_of
 from drumbeat.command.exposition import Library
-from drumbeat.command.metrics import END, Sample, written
+from drumbeat.command.metrics import BUILD, END, Metric, Sample, written
 
 # How long one answer serves all who ask, and how long the agent may take to say how it is.
 FRESH_S, ANSWER_S = 0.5, 2.0
@@ -24,57 +23,50 @@ LookNow = Callable[[], Look]  # called on the agent's loop
 
 
 class Metrics:
-    """Counts what an agent does, and writes it all down."""
+    """Measures how long stages take from the start of an agent, and asks it for the rest.
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally, self._library = tally, Library(the.METRICS)
-        self._host: Host | None = None
-        for stage in the.STAGES:
-            self._library.expect(the.STAGE, stage)
-        self._look: LookNow | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
-        self._kept: tuple[float, list[Sample]] = (0.0, [])
+    Made in the agent's loop. ``look`` says how the agent is.
+    """
 
-    def follow(self, look: LookNow, host: Host) -> None:
-        """Ask ``look`` how the agent is from now on, in the loop that runs."""
+    def __init__(self, look: LookNow, host: Host) -> None:
         self._look, self._host, self._loop = look, host, asyncio.get_running_loop()
+        self._build = BUILD, (metadata.version("drumbeat"), "agent"), 1.0
+        self._library = Library(METRICS)
+        for stage in STAGES:
+            self._library.expect(STAGE, stage)
+        self._lock = threading.Lock()
+        self._fresh_until = 0.0
+        self._samples: dict[Metric, list[Sample]] = {}
 
-    def saw(self, event: ev.Event | None, items: Iterable[Item]) -> None:
-        """Take in what happened, and what telemetry says of it."""
-        self._library.observe_all(self._tally.saw(event, items))
+    def take(self, fact: Fact) -> None:
+        """Note how long a stage took."""
+        if isinstance(fact, StageEnded):
+            self._library.observe(STAGE, fact.took_s, fact.stage)
 
     def text(self, *, is_open: bool) -> str:
         """Return everything. For any thread but the loop's. Raises ``TimeoutError``."""
         with self._lock:
-            fresh_until, samples = self._kept
-            if time.monotonic() >= fresh_until:
-                assert self._host is not None, "followed before it is served"
-                samples = [*self._asked(), *self._host.samples()]
-                self._kept = time.monotonic() + FRESH_S, samples
-        ours = groupby(samples, key=lambda sample: sample[0])
+            if time.monotonic() >= self._fresh_until:
+                samples: dict[Metric, list[Sample]] = {}
+                for sample in (self._build, *self._asked(), *self._host.samples()):
+                    samples.setdefault(sample[0], []).append(sample)
+                self._samples, self._fresh_until = samples, time.monotonic() + FRESH_S
+            samples = self._samples
         texts = [
-            written(metric, ((labels, value) for _, labels, value in found), is_open=is_open)
-            for metric, found in ours
+            written(metric, ((labels, value) for _, labels, value in known), is_open=is_open)
+            for metric, known in samples.items()
         ]
         return "".join((*texts, *self._library.pieces(is_open=is_open), END * is_open))
 
     def _asked(self) -> list[Sample]:
-        assert self._loop is not None, "followed before it is served"
-        found: Future[list[Sample]] = Future()
+        answered: Future[list[Sample]] = Future()
 
         def answer() -> None:
-            assert self._look is not None, "followed"
             try:
                 epoch_s = time.time() - time.monotonic()
-                found.set_result(_grouped(self._tally.samples(self._look(), epoch_s=epoch_s)))
+                answered.set_result([*samples_of(self._look(), epoch_s=epoch_s)])
             except Exception as error:  # noqa: BLE001 - metrics end no agent
-                found.set_exception(error)
+                answered.set_exception(error)
 
         self._loop.call_soon_threadsafe(answer)
-        return found.result(ANSWER_S)
-
-
-def _grouped(samples: Iterable[Sample]) -> list[Sample]:
-    """Put samples of one metric beside each other."""
-    return sorted(samples, key=lambda sample: the.METRICS.index(sample[0]))
+        return answered.result(ANSWER_S)

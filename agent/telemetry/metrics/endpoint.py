@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from importlib import metadata
 from typing import Any
 
 import structlog
@@ -22,7 +21,6 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.metrics.collected import LookNow, Metrics
 from drumbeat.agent.telemetry.metrics.guard import Guard
 from drumbeat.agent.telemetry.metrics.host import Host
-from drumbeat.agent.telemetry.metrics.tally import Tally
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.command.metrics import OPENMETRICS, TEXT, is_openmetrics
 from drumbeat.command.settings import HostPort
@@ -40,22 +38,18 @@ COMPRESSED_FROM_BYTES = 1_000
 
 
 class Endpoint:
-    """Counts what an agent does from its start, and serves ``/metrics`` from ``open`` on."""
+    """Serves ``/metrics`` at ``--metrics-port`` until it is closed; a port in use is logged."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, look: LookNow, gpus: Sequence[Gpu]) -> None:
         assert config.metrics_port is not None, "it is asked for"
         self._address = config.metrics_port
-        self.metrics = Metrics(Tally(config, version=metadata.version("drumbeat")))
+        self.metrics = Metrics(look, Host(gpus))
         self._guard = Guard(config)
         self._open: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-
-    def open(self, look: LookNow, gpus: Sequence[Gpu]) -> None:
-        """Serve from now on; returns at once, whatever the name of an address takes."""
-        self.metrics.follow(look, Host(gpus))
         self._thread.start()
 
     def _listen(self) -> socket.socket | None:
@@ -79,8 +73,7 @@ class Endpoint:
             self._closed.set()
             if self._socket is not None:
                 _end(self._socket)  # wakes who waits in ``accept``
-        if self._thread.ident is not None:
-            self._thread.join(CLOSE_S)
+        self._thread.join(CLOSE_S)
         with self._lock:
             left = dict(self._open)
         for connection, thread in left.items():

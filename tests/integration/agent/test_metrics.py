@@ -17,11 +17,10 @@ from urllib.request import Request, urlopen
 import pytest
 from msgspec import structs
 
-from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.model import GroupState
 from drumbeat.agent.errors import UsageError
 from drumbeat.agent.runtime.status import AgentStatus, WorkerStatus
-from drumbeat.agent.telemetry import Event, EventSource, Metric
+from drumbeat.agent.telemetry.facts import StageEnded
 from drumbeat.agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
 from drumbeat.agent.telemetry.metrics.guard import Guard
 from drumbeat.agent.telemetry.metrics.host import Host
@@ -56,6 +55,15 @@ STATUS = AgentStatus(
 )
 LOOK = Look(
     status=STATUS,
+    role='tr"ain',
+    workers_wanted=2,
+    counts={
+        ("sessions_lost", ""): 1,
+        ("rounds", ""): 2,
+        ("restarts", "round"): 1,
+        ("workers_ended", "failed"): 1,
+        ("hangs", "progress"): 3,
+    },
     spooled=1,
     standings=(Standing(local_rank=1, step=7, heartbeat_at=10.0),),
     memory=HostMemory(
@@ -94,9 +102,8 @@ class Scene:
 async def scene(
     look: Callable[[], Look] = lambda: LOOK, gpus: tuple[Gpu, ...] = (), **settings: Any
 ) -> AsyncIterator[Scene]:
-    config = replace(CONFIG, role='tr"ain', metrics_port="127.0.0.1:0", **settings)
-    endpoint = Endpoint(config)
-    endpoint.open(look, gpus)
+    config = replace(CONFIG, metrics_port="127.0.0.1:0", **settings)
+    endpoint = Endpoint(config, look, gpus)
     found = await wait_until(lambda: endpoint._socket, DEADLINE_S)
     assert found is not None
     try:
@@ -105,21 +112,9 @@ async def scene(
         await asyncio.to_thread(endpoint.close)
 
 
-def told(name: str, **metadata: str) -> Event:
-    return Event(name=name, source=EventSource.AGENT, metadata=metadata)
-
-
 async def test_a_scrape_tells_how_the_agent_is_and_what_it_has_done() -> None:
     async with scene(gpus=(GPU,)) as made:
-        items = (
-            Metric(name="rendezvous.success", value=1),
-            Metric(name="rendezvous.duration.ms", value=1500),
-            Metric(name="rendezvous.success", value=1),
-            told("drumbeat.worker.status.FAILED"),
-            told("drumbeat.watchdog.expired", kind="PROGRESS"),
-            told("drumbeat.agent.inprocess.RESTARTED"),
-        )
-        made.endpoint.metrics.saw(ev.SessionLost(attempt=1, reason="gone"), items)
+        made.endpoint.metrics.take(StageEnded("rendezvous", 0, 1.5))
         found = await made.values()
     assert found["drumbeat_agent_workers",] == 2.0
     assert found["drumbeat_agent_state", "running"] == 1.0
@@ -127,9 +122,9 @@ async def test_a_scrape_tells_how_the_agent_is_and_what_it_has_done() -> None:
     assert found["drumbeat_agent_spooled_failure_records",] == 1.0
     assert found["drumbeat_agent_rounds_total",] == 2.0
     assert found["drumbeat_agent_restarts_total", "round"] == 1.0
-    assert found["drumbeat_agent_restarts_total", "in_process"] == 1.0
+    assert found["drumbeat_agent_restarts_total", "in_process"] == 0.0
     assert found["drumbeat_agent_workers_ended_total", "failed"] == 1.0
-    assert found["drumbeat_agent_hangs_total", "progress"] == 1.0
+    assert found["drumbeat_agent_hangs_total", "progress"] == 3.0
     assert found["drumbeat_agent_stage_duration_seconds_sum", "rendezvous"] == 1.5
     assert found["drumbeat_worker_step", "1"] == 7.0
     assert found["drumbeat_worker_memory_resident_bytes", "1"] == 5.0
@@ -247,8 +242,7 @@ async def test_a_port_in_use_costs_the_metrics_and_not_the_training(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"))
-        endpoint.open(lambda: LOOK, ())
+        endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"), lambda: LOOK, ())
         endpoint._thread.join(DEADLINE_S)
         endpoint.close()
     assert f"no metrics served: --metrics-port 127.0.0.1:{port}: " in capsys.readouterr().out

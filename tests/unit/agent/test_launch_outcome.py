@@ -44,11 +44,11 @@ def saw(facts: AgentFacts, event: Event | None, effects: Sequence[fx.Effect]) ->
 
 
 def outcome(facts: AgentFacts, finish: fx.Finish) -> Outcome:
-    return outcome_of(finish, facts, WORKERS)
+    return outcome_of(finish, facts)
 
 
 def agent() -> AgentFacts:
-    return AgentFacts(name="a", pid=1, began_at=0.0)
+    return AgentFacts("a", 1, 0.0, WORKERS, _attempt=1)
 
 
 def recorded(*exits: WorkerExited, verdict: Exit | None = SUCCEEDED) -> AgentFacts:

@@ -67,6 +67,7 @@ def test_a_restart_in_process_is_an_event_and_a_retry() -> None:
     story.gone()
     assert counters(story)["success_with_retries"] == 1
     assert counters(story)["success_no_retries"] == 0
+    assert story.facts.counts["restarts", "in_process"] == 1
 
 
 def test_a_worker_that_restarts_in_process_may_still_succeed() -> None:
@@ -454,3 +455,32 @@ def test_in_any_order_each_worker_of_a_round_is_told_of_once(steps: list[tuple[s
         assert rounds == story.rounds, "a round that began is not told of"
     durations = [i for i in story.items if isinstance(i, Metric) and i.name.endswith(".ms")]
     assert all(metric.value >= 0 for metric in durations)
+
+
+def test_what_happens_is_counted_for_metrics() -> None:
+    story = Watched()
+    story.run()
+    hang = Hang(
+        kind=HangKind.PROGRESS,
+        scope="",
+        limit_s=4.0,
+        elapsed_s=4.25,
+        standing=Standing(local_rank=1),
+        noticed_at=0.0,
+    )
+    story.see(ev.LimitExpired(worker=WorkerKey(0, 1), hang=hang, is_ending=True, signal=9))
+    story.see(ev.LimitExpired(worker=WorkerKey(7, 1), hang=hang, is_ending=True, signal=9))
+    story.exit(0, 1)
+    story.exit(1, -15, is_stopped=True)
+    story.want(a_round(1, restarts=1))
+    story.gone()
+    story.see(ev.SessionLost(attempt=story.attempt, reason="gone"))
+    story.see(ev.SessionLost(attempt=-1, reason="gone"))
+    assert story.facts.counts == {
+        ("hangs", "progress"): 1,
+        ("workers_ended", "failed"): 1,
+        ("workers_ended", "terminated"): 1,
+        ("rounds", ""): 2,
+        ("restarts", "round"): 1,
+        ("sessions_lost", ""): 2,
+    }

@@ -1,8 +1,8 @@
 """Pure. Workers as training code thinks of them: spec, worker, group, state and result.
 
 Names, fields and meanings are those of ``torch.distributed.elastic.agent.server.api`` (2.13.0).
-They describe; what this host really does is decided in ``drumbeat.agent.core.agent``. Left out of
-``WorkerSpec`` is ``rdzv_handler``: the coordinator assigns.
+For programs that use these values; drumbeat itself does not. ``WorkerSpec`` has no
+``rdzv_handler``: the coordinator assigns.
 """
 
 from __future__ import annotations

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.agent.core.model import Assignment
-from drumbeat.agent.errors import InvalidConfiguration
-from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.agent.telemetry.api import (
+from drumbeat.agent.compat.worker_values import (
     RunResult,
     Worker,
     WorkerGroup,
@@ -19,6 +16,9 @@ from drumbeat.agent.telemetry.api import (
     worker_group,
     worker_spec,
 )
+from drumbeat.agent.core.model import Assignment
+from drumbeat.agent.errors import InvalidConfiguration
+from drumbeat.agent.settings.config import AgentConfig, Program
 
 
 def train() -> None:
