@@ -11,9 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drumbeat.agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
-from drumbeat.coordinator.api import requests
+from drumbeat.coordinator.api.operations import VERBS
 from drumbeat.coordinator.command.archiving.requests import JournalRequest
 from drumbeat.coordinator.command.cli import SETTINGS as SERVE_SETTINGS
+from drumbeat.coordinator.command.request import common_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,13 +54,11 @@ def page() -> str:
 
 def operators() -> list[str]:
     """Return what the commands of operators have each, and at last what all of them have."""
-    common = requests.settings_of(requests.Request)
     parts: list[str] = []
-    for name, request in requests.COMMANDS.items():
-        settings = requests.settings_of(request)
-        if own := {key: each for key, each in settings.items() if key not in common}:
-            parts += [f"## `coordinator {name}`\n", table(own)]
-    return [*parts, "## All commands of operators\n", table(common)]
+    for name, (_, verb) in VERBS.items():
+        if verb.options:
+            parts += [f"## `coordinator {name}`\n", table(verb.settings)]
+    return [*parts, "## All commands of operators\n", table(common_settings())]
 
 
 def table(settings: Mapping[str, Setting], fields: Collection[str] = ()) -> str:

@@ -16,30 +16,28 @@ from drumbeat.command.loading import load_grpc_quietly
 load_grpc_quietly()
 
 from drumbeat.coordinator.api.documents import document_of  # noqa: E402
-from drumbeat.coordinator.api.requests import ShowEvents, WatchRun  # noqa: E402
+from drumbeat.coordinator.command.client import ask, calls_of  # noqa: E402
 from drumbeat.coordinator.command.looking import screens  # noqa: E402
-from drumbeat.coordinator.command.looking.following import Patience, follow  # noqa: E402
-from drumbeat.coordinator.command.looking.live import looks  # noqa: E402
-from drumbeat.coordinator.command.looking.reading import Reader, calls_of  # noqa: E402
+from drumbeat.coordinator.command.looking.following import follow, looks  # noqa: E402
+from drumbeat.coordinator.command.request import request  # noqa: E402
 
 
 def watch(asked: dict[str, Any], seen: threading.Semaphore) -> None:
     """Do as ``coordinator watch``."""
-    for status in looks(WatchRun(output="text", **asked)):
+    for status in looks(request("watch", **asked)):
         screens.text_of(screens.status_screen(status))
         seen.release()
 
 
 def follow_events(asked: dict[str, Any], seen: threading.Semaphore) -> None:
     """Do as ``coordinator events --follow``."""
-    wanted = ShowEvents(output="text", follow=True, **asked)
+    wanted = request("events", follow=True, **asked)
     calls = calls_of(wanted)
-    run = calls.ask(lambda *opened: Reader(*opened).run(wanted.run_id))
-    known = calls.ask(lambda *opened: Reader(*opened).events(run))
+    run = ask(calls, lambda client: client.run(asked["run_id"]))
+    events = ask(calls, lambda client: client.events(run))
     seen.release()
-    after = known[-1].sequence if known else 0
-    for response in follow(calls, run, after, Patience(calls)):
-        screens.text_of(screens.events_screen(document_of(event) for event in response.events))
+    for response in follow(calls, run, events[-1].sequence if events else 0):
+        screens.text_of(screens.events_screen(map(document_of, response.events)))
 
 
 def main(coordinator: str, run_id: str, count: str, *insecure: str) -> None:

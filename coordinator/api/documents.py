@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Write = Callable[[Any], Any]  # writes a message, or a value of one
+_DURATION = "google.protobuf.Duration"
 STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 
 # The documents of messages, where they are not all fields with the names of the protocol. A name
@@ -112,15 +113,19 @@ def document_of(message: Message) -> Document:
 @cache
 def _writer(kind: Descriptor) -> Write:
     """Return what writes messages of a type."""
-    if kind.full_name == "google.protobuf.Duration":
+    if kind.full_name == _DURATION:
         return seconds_of
     if kind.GetOptions().map_entry:
         return dict
-    keys = _SHAPES.get(kind.name) or " ".join(
-        field.name + "?" * field.has_presence for field in kind.fields
-    )
+    keys = _SHAPES.get(kind.name) or " ".join(map(_key, kind.fields))
     write, refine = _shape(kind, keys), _REFINED.get(kind.name)
     return write if refine is None else lambda message: refine(message, write(message))
+
+
+def _key(field: FieldDescriptor) -> str:
+    """Return the key of a field where no shape has another one."""
+    is_duration = field.message_type is not None and field.message_type.full_name == _DURATION
+    return f"{field.name}{'_s' * is_duration}{'?' * field.has_presence}"
 
 
 def _shape(kind: Descriptor, keys: str) -> Callable[[Any], Document]:
@@ -220,6 +225,7 @@ def _verdict(verdict: failure_pb2.Verdict, document: Document) -> Document:
 # What documents have that no single field says.
 _REFINED: dict[str, Callable[[Any, Document], Document]] = {
     "FailureRecord": _failure,
+    "ForgetRunResponse": lambda _, document: {**document, "outcome": "it is forgotten"},
     "HangDiagnosis": _hang,
     "Token": _token,
     "Verdict": _verdict,

@@ -359,7 +359,7 @@ OPERATIONS = (
             """,
             ("coordinator forget mt5",),
             ("run_id",),
-            text="coordinator: run {run_id}: it is forgotten",
+            text=_RUN_OUTCOME,
         ),
     ),
     _control(

@@ -12,11 +12,11 @@ import click
 from drumbeat.command import options
 from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
-from drumbeat.coordinator.api.declaration import EXIT_CODES
-from drumbeat.coordinator.api.requests import Looking, Request
 from drumbeat.coordinator.command import operators
 from drumbeat.coordinator.command.archiving.commands import journal
 from drumbeat.coordinator.command.archiving.requests import JournalRequest
+from drumbeat.coordinator.command.operators import EXIT_CODES
+from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.config import CoordinatorConfig, default_state_dir
 from drumbeat.coordinator.errors import CallFailed, CommandFailed, InvalidConfiguration
 
@@ -123,12 +123,12 @@ def _ask(asked: Request | JournalRequest) -> int:
             from drumbeat.coordinator.command.archiving import verbs  # noqa: PLC0415
 
             verbs.perform(asked, click.echo)
-        elif isinstance(asked, Looking):
+        elif asked.is_looking:
             from drumbeat.coordinator.command.looking.verbs import show  # noqa: PLC0415
 
             show(asked)
         else:
-            from drumbeat.coordinator.command.calls import perform  # noqa: PLC0415
+            from drumbeat.coordinator.command.answers import perform  # noqa: PLC0415
 
             click.echo(perform(asked))
         sys.stdout.flush()

@@ -1,146 +1,115 @@
-"""Shell. The commands of operators: each asks a coordinator that runs for one thing."""
+"""Shell. The commands of operators, made of the verbs in the table of operations."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from drumbeat.access import arguments
 from drumbeat.command import options
-from drumbeat.coordinator.api import requests
-from drumbeat.coordinator.api.declaration import command, epilog
+from drumbeat.coordinator.api.operations import VERBS, Verb
+from drumbeat.coordinator.command.request import Request, common_settings, request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXIT_CODES = """
+\b
+Exit codes:
+  0  done
+  1  the coordinator failed at it
+  2  usage, or the coordinator refused
+  3  the coordinator could not be reached
+"""
+
+# A user who presses a key waits for the answer; without one nothing is completed.
+COMPLETION_TIMEOUT_S = 1.0
+_METAVARS = {"run_id": "RUN", "name": "NAME", "token_id": "ID"}
+_GROUPS = {
+    "token": """Make, list and revoke tokens.
+
+    A token is a string that lets its bearer in: it says what it allows, and which coordinator to
+    trust.
+    """,
+    "authority": """Show or replace the certificate authority.
+
+    Each token pins the authority of its time. To replace it: `rotate`, then give all who have a
+    token a new one, then `retire`.
+    """,
+}
 
 
 def add_to(root: options.SectionedGroup) -> None:
-    """Give the command ``coordinator`` those of operators."""
-    root.add_section("Looking", *LOOKING)
-    root.add_section("Steering", *STEERING)
-    root.add_section("Access", token, authority)
-    root.add_section("High availability", *HIGH_AVAILABILITY)
+    """Give the command ``coordinator`` the verbs of operators, in the order of the table."""
+    owners: dict[str, click.Group] = {}
+    for _, verb in VERBS.values():
+        owner, _, name = verb.name.rpartition(" ")
+        command = _command(verb, name)
+        if not owner:
+            root.add_section(verb.section, command)
+            continue
+        if owner not in owners:
+            owners[owner] = _group(owner)
+            root.add_section(verb.section, owners[owner])
+        owners[owner].add_command(command)
 
 
-LOOKING = (
-    command(
-        requests.ShowStatus,
-        "coordinator status",
-        "coordinator status mt5",
-        "coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'",
-    ),
-    command(
-        requests.WatchRun,
-        "coordinator watch mt5",
-        "coordinator watch mt5 -o json | jq -r .behind",
-    ),
-    command(
-        requests.ShowEvents,
-        "coordinator events mt5",
-        "coordinator events mt5 --since 1h",
-        "coordinator events mt5 --follow -o json",
-    ),
-    command(requests.ExplainRun, "coordinator why mt5"),
-    command(
-        requests.ShowStacks,
-        "coordinator stacks mt5",
-        "coordinator stacks mt5 --rank 17",
-        "coordinator stacks mt5 --rank 17 --signal",
-        "coordinator stacks mt5 -o json | jq '.groups[-1].ranks'",
-    ),
-    command(
-        requests.ShowLogs,
-        "coordinator logs mt5",
-        "coordinator logs mt5 --rank 17 --tail 200",
-        "coordinator logs mt5 --follow",
-        "coordinator logs mt5 --follow -o json | jq -r 'select(.stream == \"stderr\") | .line'",
-    ),
-    command(
-        requests.ShowGoodput,
-        "coordinator goodput mt5",
-        "coordinator goodput mt5 -o json | jq .effective_ratio",
-        "coordinator goodput mt5 --segments",
-    ),
-    command(requests.LinkPage, "coordinator page", "coordinator page mt5 --role view"),
-)
-
-STEERING = (
-    command(
-        requests.StopRun,
-        "coordinator stop mt5",
-        'coordinator stop mt5 --reason "wrong data set" --grace 30s',
-    ),
-    command(
-        requests.RestartRun,
-        "coordinator restart mt5",
-        'coordinator restart mt5 --reason "new driver on gpu3"',
-    ),
-    command(
-        requests.CheckpointRun,
-        'coordinator checkpoint mt5 --reason "before the network is changed"',
-    ),
-    command(
-        requests.DrainAgent,
-        'coordinator drain gpu7 --reason "memory errors"',
-        "coordinator drain gpu7 --run-id mt5 --grace 2m",
-    ),
-    command(requests.UndrainAgent, "coordinator undrain gpu7"),
-    command(requests.ListDrains, "coordinator drains"),
-    command(requests.ForgetRun, "coordinator forget mt5"),
-    command(
-        requests.ResetLimits,
-        "coordinator reset-limits --run-id mt5",
-        "coordinator reset-limits --run-id mt5 --coordinator head:29400 --token-file "
-        "operator.token",
-    ),
-)
-
-HIGH_AVAILABILITY = (
-    command(requests.ListMembers, "coordinator members --coordinator head1,head2,head3"),
-    command(requests.StepDown, 'coordinator step-down --reason "new kernel on head1"'),
-)
-
-
-@click.group(
-    no_args_is_help=False,
-    epilog=epilog(
-        "coordinator token create --role join --run-id exp1 --ttl 12h",
-        "coordinator token list",
-        "coordinator token revoke k3v9qr2m",
-    ),
-)
-def token() -> None:
-    """Make, list and revoke tokens.
-
-    A token is one string that lets its bearer in: it says what it allows, and which coordinator
-    to trust.
-    """
-
-
-token.add_command(
-    command(
-        requests.CreateToken,
-        "coordinator token create --role join --run-id exp1 --ttl 12h",
-        "coordinator token create --role view > viewer.token",
-        "ssh head coordinator token create --role join | ssh gpu7 'umask 077; cat > join.token'",
+def _command(verb: Verb, name: str) -> click.Command:
+    params = options.options_of(verb.settings, common_settings())
+    return options.SectionedCommand(
+        name,
+        callback=partial(_asked, verb),
+        help=verb.help,
+        epilog=_epilog(verb.examples),
+        params=[*params, *(_argument(verb, field) for field in verb.arguments)],
     )
-)
-token.add_command(
-    command(
-        requests.ListTokens,
-        "coordinator token list --coordinator head:29400 --token-file operator.token",
+
+
+def _group(name: str) -> click.Group:
+    examples = [verb.examples[0] for _, verb in VERBS.values() if verb.name.startswith(f"{name} ")]
+    return click.Group(name, no_args_is_help=False, help=_GROUPS[name], epilog=_epilog(examples))
+
+
+def _asked(verb: Verb, /, **given: Any) -> Request:
+    arguments.settle(click.get_current_context(), given)
+    return request(verb.name, **given)
+
+
+def _argument(verb: Verb, field: str) -> click.Argument:
+    metavar = f"[{_METAVARS[field]}]" if verb.is_optional else _METAVARS[field]
+    return click.Argument(
+        [field],
+        metavar=metavar,
+        required=not verb.is_optional,
+        shell_complete=_run_ids if field == "run_id" else None,
     )
-)
-token.add_command(command(requests.RevokeToken, "coordinator token revoke k3v9qr2m"))
 
 
-@click.group(
-    no_args_is_help=False,
-    epilog=epilog("coordinator authority show", "coordinator authority rotate"),
-)
-def authority() -> None:
-    """Show or replace the certificate authority.
-
-    Each token pins the authority of its time. To replace it: `rotate`, then give all who have
-    a token a new one, then `retire`.
-    """
+def _epilog(examples: Iterable[str]) -> str:
+    return "\n  ".join(("\b\nExamples:", *examples)) + f"\n{EXIT_CODES}"
 
 
-authority.add_command(command(requests.ShowAuthority, "coordinator authority show"))
-authority.add_command(command(requests.RotateAuthority, "coordinator authority rotate"))
-authority.add_command(command(requests.RetireAuthority, "coordinator authority retire"))
+def _run_ids(ctx: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
+    """Return the ids that begin so, of the coordinator that the line or environment names."""
+    from drumbeat.command.loading import load_grpc_quietly  # noqa: PLC0415
+
+    load_grpc_quietly()
+    import grpc  # noqa: PLC0415
+
+    from drumbeat.coordinator.command.client import ask, calls_of  # noqa: PLC0415
+    from drumbeat.coordinator.errors import CallFailed  # noqa: PLC0415
+
+    given = {name: ctx.params[name] for name in common_settings()}
+    arguments.settle(ctx, given)
+    try:
+        runs = ask(
+            calls_of(request("status", **given)),
+            lambda client: client.runs(timeout_s=COMPLETION_TIMEOUT_S),
+            is_patient=False,
+        )
+    except (grpc.RpcError, CallFailed):
+        return []
+    ids = dict.fromkeys(run.run_id for run in runs)
+    return [run_id for run_id in ids if run_id.startswith(begun)]

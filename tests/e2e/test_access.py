@@ -145,7 +145,7 @@ def test_a_role_allows_what_it_says_and_each_call_and_refusal_is_audited(
     assert_refused(wrong_run, 2, bound.token_id, "the run exp1 only")
     assert_refused(wrong_role, 2, view.token_id, "needs the role admin or join")
     assert_refused(looked, 2, view.token_id, "needs the role admin")
-    assert reset.stdout == "coordinator: run exp2: 0 limits forgotten"
+    assert reset.stdout == "coordinator: run exp2: learned limits forgotten: 0"
     assert [row.split()[1] for row in listed.stdout.splitlines()[1:]] == ["join", "view", "admin"]
 
     called = [(line["method"], line["result"]) for line in audited(coordinator, "control call")]

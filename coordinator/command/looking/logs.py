@@ -1,22 +1,27 @@
-"""Shell. Output of workers as lines to be read, and how far it was read."""
+"""Shell. Shows the output of a run's workers, through restarts of its coordinator. Blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drumbeat.coordinator.api.documents import STREAMS, lines_of
+import click
+
+from drumbeat.coordinator.api.documents import STREAMS, lines_of, log_documents
+from drumbeat.coordinator.command.client import Client, ask, calls_of
+from drumbeat.coordinator.command.looking.following import Patience, resumed
+from drumbeat.coordinator.command.looking.output import has_colours, write, write_json
+from drumbeat.coordinator.errors import CallFailed
 from drumbeat.format import count, one_line, printable
+from drumbeat.v1 import query_pb2 as pb
+
+if TYPE_CHECKING:
+    from drumbeat.coordinator.command.request import Request
 
 ROUNDS_RESUMED = 2  # agents keep no more
 _COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green")
-
-
-class Told(NamedTuple):
-    """What is shown: lines for standard output, and notes for standard error."""
-
-    lines: list[str]
-    notes: list[str]
 
 
 class Cursors:
@@ -47,8 +52,15 @@ class Cursors:
                 del own[key]
 
 
-def told(response: Any, prefix: Callable[[int], str]) -> Told:
-    """Return it to be read; each line stands behind the ``prefix`` of its rank."""
+class Text(NamedTuple):
+    """What is shown: lines for standard output, and notes for standard error."""
+
+    lines: list[str]
+    notes: list[str]
+
+
+def text_of(response: Any, prefix: Callable[[int], str]) -> Text:
+    """Return output to be read; each line stands behind the ``prefix`` of its rank."""
     lines: list[str] = []
     notes: list[str] = []
     silent: dict[str, set[int]] = {}
@@ -62,15 +74,54 @@ def told(response: Any, prefix: Callable[[int], str]) -> Told:
             silent.setdefault(one_line(piece.problem), set()).add(place.rank)
         lines += [prefix(place.rank) + printable(line) for line in lines_of(piece.text)]
     on = f" on {one_line(response.name, 64)}" if response.name else ""
-    notes += [f"{_ranks(ranks)}{on}: no output: {why}" for why, ranks in silent.items()]
-    return Told(lines, notes)
+    for why, ranks in silent.items():
+        which = f"{'rank' if len(ranks) == 1 else 'ranks'} {','.join(map(str, sorted(ranks)))}"
+        notes.append(f"{which}{on}: no output: {why}")
+    return Text(lines, notes)
 
 
-def colour_of(rank: int) -> str:
-    """Return the colour of a rank."""
-    return _COLOURS[rank % len(_COLOURS)]
+def show_logs(asked: Request) -> None:
+    """Show it until all that was asked for is shown. Raises ``grpc.RpcError`` or ``CallFailed``."""
+    run_id, follows = asked.values["run_id"], asked.values["follow"]
+    calls = calls_of(asked)
+    run = ask(calls, lambda client: client.run(run_id))
+    if run.phase == pb.RUN_PHASE_ENDED:
+        why = f"run {run_id} has ended, and its agents with it: {run.reason}"
+        raise CallFailed(why, 2, "what its workers wrote is where its agents wrote it")
+    request = pb.WatchLogsRequest(
+        run_id=run_id,
+        generation=run.generation,
+        ranks=asked.values["rank"],
+        tail=asked.values["tail"],
+        follow=follows,
+    )
+    cursors, is_silent = Cursors(), True
+
+    def read(client: Client, patience: Patience) -> Iterator[pb.WatchLogsResponse]:
+        del request.cursors[:]
+        for incarnation, places in cursors:
+            request.cursors.add(incarnation=incarnation, cursors=places)
+        for response in client.watch("WatchLogs", request):
+            patience.reached()
+            request.since_round = response.since_round
+            yield response
+            cursors.move(response)
+
+    prefix = partial(_prefix, is_coloured=asked.output == "text" and has_colours())
+    for response in resumed(calls, read, is_patient=follows):
+        is_silent = is_silent and not response.pieces
+        if asked.output == "json":
+            write_json(*log_documents(response))
+            continue
+        text = text_of(response, prefix)
+        for note in text.notes:
+            print(f"coordinator: {note}", file=sys.stderr, flush=True)
+        write("".join(f"{line}\n" for line in text.lines))
+    if is_silent:
+        print(f"coordinator: there is no output to show: {one_line(run.reason)}", file=sys.stderr)
 
 
-def _ranks(ranks: Iterable[int]) -> str:
-    found: Sequence[int] = sorted(ranks)
-    return f"{'rank' if len(found) == 1 else 'ranks'} {','.join(map(str, found))}"
+def _prefix(rank: int, *, is_coloured: bool) -> str:
+    text = f"[rank{rank}]:"
+    colour = _COLOURS[rank % len(_COLOURS)]
+    return (click.style(text, fg=colour) if is_coloured else text) + " "

@@ -75,12 +75,6 @@ def text_of(*parts: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def has_colours() -> bool:
-    """Return whether standard output is a terminal that is to have colours."""
-    console = Console(file=sys.stdout)
-    return console.is_terminal and console.color_system is not None and not console.no_color
-
-
 def show_live(statuses: Iterable[Document]) -> Document:
     """Show each in the place of the one before, on a screen of its own; return the last."""
     last: Document = {}
@@ -91,7 +85,7 @@ def show_live(statuses: Iterable[Document]) -> Document:
     return last
 
 
-def runs_screen(runs: Sequence[Document]) -> RenderableType:
+def runs_screen(documents: Document) -> RenderableType:
     """Show all runs, a line each."""
     rows = [
         (
@@ -102,7 +96,7 @@ def runs_screen(runs: Sequence[Document]) -> RenderableType:
             str(run["agents_count"]),
             run["reason"],
         )
-        for run in runs
+        for run in documents["runs"]
     ]
     return _table(("RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"), rows, styled=1)
 

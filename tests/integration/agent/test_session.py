@@ -30,8 +30,8 @@ from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.agent.workers.output.kept import KeptOutput
-from drumbeat.coordinator.api.requests import ResetLimits
-from drumbeat.coordinator.command.calls import perform
+from drumbeat.coordinator.command.answers import perform
+from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2
@@ -268,7 +268,8 @@ async def test_a_proxy_of_the_environment_is_ignored_unless_asked_for() -> None:
 async def test_the_command_line_ignores_it_as_well() -> None:
     async with fake_coordinator() as head:
         for is_proxied, problem in ((False, "UNIMPLEMENTED"), (True, "cannot be reached")):
-            asked = ResetLimits(
+            asked = request(
+                "reset-limits",
                 run_id="r",
                 coordinator=f"127.0.0.1:{head.port}",
                 use_proxy=is_proxied,

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from drumbeat.coordinator.api import requests
-from drumbeat.coordinator.command import calls, cli
+from drumbeat.coordinator.api.operations import VERBS
+from drumbeat.coordinator.command import cli
+from drumbeat.coordinator.command.answers import fingerprint, perform
+from drumbeat.coordinator.command.request import request
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.integration.coordinator.test_operators import KEYS, answering
 from tests.support.wire import Client, FakeAgent, coordinator
@@ -22,11 +24,23 @@ if TYPE_CHECKING:
 PAGE = (Path(__file__).parents[3] / "docs/operating.md").read_text()
 # Streams: a document a line. The others write one.
 STREAMS = {"events", "watch", "logs"}
-# Of a coordinator with TLS, which has an authority.
-AUTHORITY = {
-    requests.ShowAuthority: control_pb2.GetAuthorityResponse,
-    requests.RotateAuthority: control_pb2.RotateAuthorityResponse,
-    requests.RetireAuthority: control_pb2.RetireAuthorityResponse,
+# What this coordinator does not have: an authority, a page, and another coordinator.
+AUTHORITIES = [{"authority": fingerprint(key), "key": key} for key in KEYS]
+ELSEWHERE: dict[str, tuple[Any, Any]] = {
+    "authority show": (control_pb2.GetAuthorityResponse(keys=KEYS), {"authorities": AUTHORITIES}),
+    "authority rotate": (
+        control_pb2.RotateAuthorityResponse(keys=KEYS),
+        {"authorities": AUTHORITIES},
+    ),
+    "authority retire": (
+        control_pb2.RetireAuthorityResponse(keys=KEYS[:1]),
+        {"authorities": AUTHORITIES[:1]},
+    ),
+    "step-down": (control_pb2.StepDownResponse(leader="h2:29400"), {"leader": "h2:29400"}),
+    "page": (
+        query_pb2.GetPageLinkResponse(url="https://head:29480/#code=x"),
+        {"url": "https://head:29480/#code=x", "time_left_s": None},
+    ),
 }
 
 
@@ -58,30 +72,6 @@ def keys_of(document: Any) -> Iterator[str]:
             yield from keys_of(value)
     for each in document if isinstance(document, list) else ():
         yield from keys_of(each)
-
-
-def of_single_answers() -> dict[str, Any]:
-    """Return the documents of commands that ask for what this coordinator does not have."""
-    found: dict[str, Any] = {}
-    for name, request in requests.COMMANDS.items():
-        if (response := AUTHORITY.get(request)) is not None:
-            with answering(None, response(keys=KEYS)) as address:
-                asked = request(coordinator=address, insecure=True, output="json")
-                found[name] = json.loads(calls.perform(asked))
-            assert [each["key"] for each in found[name]["authorities"]] == KEYS
-
-    stepped_down = control_pb2.StepDownResponse(leader="head2:29400")
-    with answering(None, stepped_down) as address:
-        down = requests.StepDown(coordinator=address, insecure=True, output="json")
-        found["step-down"] = json.loads(calls.perform(down))
-    assert found["step-down"] == {"leader": "head2:29400"}
-
-    linked = query_pb2.GetPageLinkResponse(url="https://head:29480/#code=x")
-    with answering(None, linked) as address:
-        link = requests.LinkPage(coordinator=address, insecure=True, output="json")
-        found["page"] = json.loads(calls.perform(link))
-    assert found["page"] == {"url": "https://head:29480/#code=x", "time_left_s": None}
-    return found
 
 
 async def test_every_command_writes_documents_whose_names_are_in_the_docs(
@@ -128,8 +118,12 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         assert (await document("watch", "run"))["phase"] == "ended"
         assert (await document("forget", "run"))["run_id"] == "run"
         assert (await document("members"))["term"] == 1
-    found |= of_single_answers()
-    assert sorted(found) == sorted(requests.COMMANDS)
+    for verb, (response, expected) in ELSEWHERE.items():
+        with answering(None, response) as address:
+            asked = request(verb, coordinator=address, insecure=True, output="json")
+            found[verb] = json.loads(perform(asked))
+        assert found[verb] == expected
+    assert sorted(found) == sorted(VERBS)
     page = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", page))))
     for verb, document in found.items():

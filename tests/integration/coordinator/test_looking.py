@@ -225,7 +225,7 @@ async def test_of_many_workers_the_most_telling_are_shown(
 
 
 def test_other_commands_do_not_load_the_tables() -> None:
-    names = "sys, drumbeat.coordinator.command.calls, drumbeat.coordinator.command.cli"
+    names = "sys, drumbeat.coordinator.command.answers, drumbeat.coordinator.command.cli"
     code = f"import {names}; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

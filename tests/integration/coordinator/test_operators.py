@@ -6,7 +6,6 @@ import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -14,9 +13,10 @@ import pytest
 
 from drumbeat.access.token import Role, parse_token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.api import requests
 from drumbeat.coordinator.cluster.service import version
-from drumbeat.coordinator.command import calls, cli
+from drumbeat.coordinator.command import cli
+from drumbeat.coordinator.command.answers import perform
+from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.wire.session import error_detail
 from drumbeat.mapping import duration
@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, coordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -160,26 +160,26 @@ def test_each_refusal_is_a_sentence_and_an_exit_code(
     error: errors.CoordinatorError, exit_code: int
 ) -> None:
     with answering(error) as address:
-        asked = requests.ListTokens(coordinator=address, insecure=True)
+        asked = request("token list", coordinator=address, insecure=True)
         with pytest.raises(errors.CallFailed) as failed:
-            calls.perform(asked)
+            perform(asked)
     assert failed.value.exit_code == exit_code
     assert str(error) in str(failed.value)
 
 
 @pytest.mark.parametrize(
-    ("asked", "name", "advice"),
+    ("verb", "name", "advice"),
     [
-        (requests.RotateAuthority, "authorities_max", "coordinator authority retire"),
-        (partial(requests.CreateToken, role="join"), "tokens_max", "coordinator token list"),
+        ("authority rotate", "authorities_max", "coordinator authority retire"),
+        ("token create", "tokens_max", "coordinator token list"),
     ],
 )
 def test_where_a_limit_is_reached_the_hint_is_how_to_make_room(
-    asked: Callable[..., requests.Request], name: str, advice: str
+    verb: str, name: str, advice: str
 ) -> None:
     reached = pytest.raises(errors.CallFailed, match=f"{name} is reached: 8")
     with answering(errors.LimitReached(name, 8)) as address, reached as failed:
-        calls.perform(asked(coordinator=address, insecure=True))
+        perform(request(verb, coordinator=address, insecure=True))
     assert (failed.value.exit_code, advice in failed.value.hint) == (1, True)
 
 
@@ -194,9 +194,9 @@ def test_where_a_limit_is_reached_the_hint_is_how_to_make_room(
 def test_settings_of_access_that_cannot_be_are_told_before_a_call(
     access: dict[str, Any], named: str
 ) -> None:
-    asked = requests.ListTokens(coordinator="h", **access)
+    asked = request("token list", coordinator="h", **access)
     with pytest.raises(errors.CallFailed) as failed:
-        calls.perform(asked)
+        perform(asked)
     assert failed.value.exit_code == 2
     assert named in str(failed.value)
 
@@ -204,25 +204,25 @@ def test_settings_of_access_that_cannot_be_are_told_before_a_call(
 KEYS = ["A9jD" + "A" * 40, "AkkR" + "B" * 40]
 
 
-def shown(asked: type[requests.Request], keys: Sequence[str], response: Any) -> list[str]:
-    with answering(None, response(keys=keys)) as address:
-        return calls.perform(asked(coordinator=address, insecure=True)).splitlines()
+def shown(verb: str, response: Any) -> list[str]:
+    with answering(None, response) as address:
+        return perform(request(verb, coordinator=address, insecure=True)).splitlines()
 
 
 def test_authorities_are_shown_as_certificates_and_tokens_name_them() -> None:
-    lines = shown(requests.ShowAuthority, KEYS, control_pb2.GetAuthorityResponse)
+    lines = shown("authority show", control_pb2.GetAuthorityResponse(keys=KEYS))
     (_, new, old) = (line.split(maxsplit=2) for line in lines)
     assert len(new[0]) == 16
     assert new[0] != old[0]
     assert [new[1:], old[1:]] == [[KEYS[0], "newest"], [KEYS[1], "until it is retired"]]
-    (rotated,) = shown(requests.RotateAuthority, KEYS, control_pb2.RotateAuthorityResponse)
-    assert f"authority {new[0]}; those of the 1 before are served until" in rotated
-    (retired,) = shown(requests.RetireAuthority, KEYS[:1], control_pb2.RetireAuthorityResponse)
+    (rotated,) = shown("authority rotate", control_pb2.RotateAuthorityResponse(keys=KEYS))
+    assert f"authority {new[0]}; older ones are served until" in rotated
+    (retired,) = shown("authority retire", control_pb2.RetireAuthorityResponse(keys=KEYS[:1]))
     assert f"authority {new[0]} are served" in retired
 
 
 def test_a_key_that_is_none_is_shown_as_it_is() -> None:
-    lines = shown(requests.ShowAuthority, ["?\x1b[2J"], control_pb2.GetAuthorityResponse)
+    lines = shown("authority show", control_pb2.GetAuthorityResponse(keys=["?\x1b[2J"]))
     assert lines[1].isprintable()
 
 
@@ -230,8 +230,8 @@ def test_a_token_of_a_later_version_is_listed() -> None:
     token = control_pb2.Token(token_id="t1", time_left=duration(0))
     token.role = 9  # type: ignore[assignment]
     with answering(None, control_pb2.ListTokensResponse(tokens=[token])) as address:
-        asked = requests.ListTokens(coordinator=address, insecure=True)
-        row = calls.perform(asked).splitlines()[1]
+        asked = request("token list", coordinator=address, insecure=True)
+        row = perform(asked).splitlines()[1]
     assert row.split() == ["t1", "9", "-", "0s", "-", "expired", "-"]
 
 

@@ -10,9 +10,9 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.coordinator.api.requests import ResetLimits
 from drumbeat.coordinator.command import cli as entry
-from drumbeat.coordinator.command.calls import perform
+from drumbeat.coordinator.command.answers import perform
+from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.v1 import control_pb2, failure_pb2, session_pb2
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, Refused, coordinator
@@ -137,7 +137,7 @@ async def test_the_command_forgets_them_or_says_why_not(
 
     code, output = await command("--run-id", "run")
     assert (code, output.err) == (0, "")
-    assert output.out.splitlines()[-1] == "coordinator: run run: 1 limit forgotten"
+    assert output.out.splitlines()[-1] == "coordinator: run run: learned limits forgotten: 1"
     code, output = await command("--run-id", "nobody")
     assert (code, "forgotten" in output.out) == (2, False)  # it has what the coordinator logs
     assert "coordinator: error: there is no run 'nobody'" in output.err
@@ -148,6 +148,6 @@ def test_a_coordinator_that_is_not_there_cannot_be_reached() -> None:
         holder.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(CallFailed) as failed:
-            perform(ResetLimits(run_id="r", coordinator=address, insecure=True))
+            perform(request("reset-limits", run_id="r", coordinator=address, insecure=True))
     assert failed.value.exit_code == 3
     assert address in str(failed.value)

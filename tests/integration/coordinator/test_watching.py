@@ -15,10 +15,10 @@ import pytest
 
 from drumbeat.access.settings import AccessSettings
 from drumbeat.coordinator.access import calls
-from drumbeat.coordinator.api import requests
 from drumbeat.coordinator.command import cli
-from drumbeat.coordinator.command.looking import following, live
+from drumbeat.coordinator.command.looking import following
 from drumbeat.coordinator.command.looking.following import Patience
+from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.errors import CallFailed, Unavailable
@@ -142,8 +142,8 @@ async def test_following_goes_on_with_the_next_coordinator(
 async def test_following_goes_on_when_a_host_that_vanished_is_back(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "SHARE", 1e-9)  # it is the event that lets it look again
+    monkeypatch.setattr(following, "LEAST_S", 0.0)
+    monkeypatch.setattr(following, "SHARE", 1e-9)  # it is the event that lets it look again
     monkeypatch.setattr(calls, "KEEPALIVE_AFTER_S", 200 * MS)
     monkeypatch.setattr(calls, "KEEPALIVE_WITHIN_S", 300 * MS)
     config, said = CoordinatorConfig(port=0, insecure=True), io.StringIO()
@@ -173,8 +173,8 @@ async def test_following_goes_on_when_a_host_that_vanished_is_back(
 async def test_a_status_is_shown_until_the_run_has_ended(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "SHARE", 1e-9)  # it is the event that lets it look again
+    monkeypatch.setattr(following, "LEAST_S", 0.0)
+    monkeypatch.setattr(following, "SHARE", 1e-9)  # it is the event that lets it look again
     agent = await client.agent().join()
     await agent.run()
     looked = threading.Event()
@@ -182,7 +182,7 @@ async def test_a_status_is_shown_until_the_run_has_ended(
     def look() -> list[str]:
         phases = []
         access: dict[str, Any] = {"coordinator": f"127.0.0.1:{client.port}", "insecure": True}
-        for status in live.looks(requests.WatchRun(run_id="run", **access)):
+        for status in following.looks(request("watch", run_id="run", **access)):
             phases.append(status["phase"])
             looked.set()
         return phases

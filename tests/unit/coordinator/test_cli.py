@@ -10,13 +10,11 @@ import pytest
 import structlog
 
 from drumbeat.access.token import Role, Token
-from drumbeat.coordinator.access.certificate_roles import parse_roles
-from drumbeat.coordinator.api import requests
-from drumbeat.coordinator.api.requests import Request, ResetLimits
+from drumbeat.coordinator.api.operations import VERBS, Verb
 from drumbeat.coordinator.cluster import serving
 from drumbeat.coordinator.command import cli
-from drumbeat.coordinator.command.calls import CALLS
-from drumbeat.coordinator.command.looking.verbs import VERBS
+from drumbeat.coordinator.command.looking.verbs import LOOKING
+from drumbeat.coordinator.command.request import Request, request
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
 
@@ -57,7 +55,8 @@ class Server:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("drumbeat.coordinator.cluster.serving.run", self.run)
-            patch.setattr("drumbeat.coordinator.command.calls.perform", self.perform)
+            patch.setattr("drumbeat.coordinator.command.answers.perform", self.perform)
+            patch.setattr("drumbeat.coordinator.command.looking.verbs.show", self.perform)
             return cli.main(argv)
 
 
@@ -96,15 +95,6 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
         log_format="json",
         insecure=True,
     )
-
-
-def test_the_options_of_a_pki_reach_the_configuration() -> None:
-    config = serve(
-        "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "ca",
-        "--tls-roles", "spiffe://td/ops/*=admin, *.train=join:exp1",
-    )  # fmt: skip
-    assert (config.tls_cert, config.tls_key, config.tls_client_ca) == ("c", "k", "ca")
-    assert config.tls_roles == parse_roles("spiffe://td/ops/*=admin,*.train=join:exp1")
 
 
 def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +188,37 @@ def test_help_and_version_serve_nothing(
     assert capsys.readouterr().out
 
 
+TEXTS = {"role": "view", "run_id": "mt5", "name": "gpu7", "token_id": "k3v9qr2m"}
+
+
+def line_of(verb: Verb) -> list[str]:
+    """Return the shortest line of a verb."""
+    required = [name for name, option in verb.options.items() if option.is_required]
+    arguments = [] if verb.is_optional else [TEXTS[name] for name in verb.arguments]
+    options = [word for name in required for word in (verb.settings[name].option, TEXTS[name])]
+    return [*verb.name.split(), *arguments, *options]
+
+
+def asked(*line: str) -> Request:
+    server = Server()
+    assert server.main(*line) == 0
+    return server.asked[0]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_each_verb_asks_with_its_defaults_and_finds_address_and_token_as_agents_do(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verb = VERBS[name][1]
+    options = [key for key, option in verb.options.items() if option.is_required]
+    given = {} if verb.is_optional else {key: TEXTS[key] for key in (*verb.arguments, *options)}
+    assert vars(asked(*line_of(verb))) == vars(request(name, **given))
+    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head:7")
+    monkeypatch.setenv("DRUMBEAT_TOKEN_FILE", "/of/operator")
+    found = asked(*line_of(verb), "-o", "json")
+    assert (found.coordinator, found.token_file, found.output) == ("head:7", "/of/operator", "json")
+
+
 @pytest.mark.parametrize(
     ("argv", "address"),
     [
@@ -206,97 +227,48 @@ def test_help_and_version_serve_nothing(
         (("--coordinator", "[::1]:7"), "[::1]:7"),
     ],
 )
-def test_operators_ask_where_the_coordinator_is(
-    argv: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = Server()
-    line = ["reset-limits", "--run-id", "mt5", *argv]
-    assert server.main(*line) == 0
-    (asked,) = server.asked
-    assert isinstance(asked, ResetLimits)
-    assert (asked.run_id, asked.coordinator, asked.use_proxy) == ("mt5", address, False)
-    assert capsys.readouterr().out == "done\n"
+def test_operators_ask_where_the_coordinator_is(argv: tuple[str, ...], address: str) -> None:
+    found = asked("drains", *argv)
+    assert (found.coordinator, found.use_proxy) == (address, False)
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("line", "values"),
     [
-        ("reset-limits --run-id r", requests.ResetLimits(run_id="r")),
-        ("token create --role view", requests.CreateToken(role="view")),
-        (
-            "token create --role join --run-id exp1 --ttl 12h",
-            requests.CreateToken(role="join", run_id="exp1", ttl=43200.0),
-        ),
-        ("token create --role admin --ttl 30d", requests.CreateToken(role="admin", ttl=2592e3)),
-        ("token list", requests.ListTokens()),
-        ("token revoke k3v9qr2m", requests.RevokeToken(token_id="k3v9qr2m")),
-        ("authority show", requests.ShowAuthority()),
-        ("authority rotate", requests.RotateAuthority()),
-        ("authority retire --coordinator h", requests.RetireAuthority(coordinator="h:29400")),
+        ("token create --role join --ttl 12h", {"role": "join", "run_id": None, "ttl": 43200.0}),
+        ("token create --role admin --ttl 30d", {"role": "admin", "run_id": None, "ttl": 2592e3}),
+        ("stop r --grace 2m", {"run_id": "r", "reason": None, "grace": 120.0}),
+        ("stacks r --rank 0,8-10", {"run_id": "r", "rank": (0, 8, 9, 10), "signal": False}),
+        ("events r -f --since 1h", {"run_id": "r", "follow": True, "since": 3600.0}),
     ],
 )
-def test_each_command_of_operators_asks_for_its_own(line: str, expected: Request) -> None:
-    server = Server()
-    assert server.main(*line.split()) == 0
-    (asked,) = server.asked
-    assert type(asked) is type(expected)
-    assert vars(asked) == vars(expected)
+def test_options_become_values_of_the_request(line: str, values: dict[str, object]) -> None:
+    assert asked(*line.split()).values == values
 
 
-def test_every_command_of_operators_has_its_call() -> None:
-    assert set(requests.COMMANDS.values()) == {*CALLS, *VERBS}
+def test_the_verbs_that_show_runs_have_a_function_each() -> None:
+    looking = [name for name in VERBS if request(name).is_looking]
+    assert sorted(looking) == sorted(LOOKING)
 
 
-@pytest.mark.parametrize("command", requests.COMMANDS)
-def test_every_command_of_operators_has_help_with_examples_and_exit_codes(
-    command: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", [*VERBS, "", "token", "authority"])
+def test_every_command_has_help_with_examples_and_exit_codes(
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server()
-    assert server.main(*command.split(), "--help") == 0
+    assert server.main(*name.split(), "--help") == 0
     shown = capsys.readouterr().out
-    assert f"  coordinator {command}" in shown[shown.index("Examples:") :]
-    assert "Exit codes:" in shown
-    assert "--token-file" in shown
-    assert server.asked == []
-
-
-ARGUMENTS = {"reset-limits": "--run-id r", "token create": "--role view", "token revoke": "t1"}
-ALONE = {"status", "drains", "token list", "members", "step-down"} | {
-    each for each in requests.COMMANDS if "auth" in each
-}
-
-
-@pytest.mark.parametrize("command", requests.COMMANDS)
-def test_every_command_finds_address_and_token_as_agents_do(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head:7")
-    monkeypatch.setenv("DRUMBEAT_TOKEN_FILE", "/of/operator")
-    server = Server()
-    monkeypatch.setattr("drumbeat.coordinator.command.looking.verbs.show", server.asked.append)
-    arguments = ARGUMENTS.get(command, "" if command in ALONE else "r")
-    assert server.main(*command.split(), *arguments.split(), "-o", "json") == 0
-    (asked,) = server.asked
-    assert (asked.coordinator, asked.token_file, asked.output) == ("head:7", "/of/operator", "json")
-
-
-@pytest.mark.parametrize("group", ["", "token", "authority"])
-def test_help_of_groups_has_examples_and_exit_codes(
-    group: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert Server().main(*group.split(), "--help") == 0
-    shown = capsys.readouterr().out
-    assert f"  coordinator {group}" in shown[shown.index("Examples:") :]
+    assert f"  coordinator {name}" in shown[shown.index("Examples:") :]
     assert "  3  the coordinator could not be reached" in shown[shown.index("Exit codes:") :]
+    assert name not in VERBS or "--token-file" in shown
+    assert server.asked == []
 
 
 def test_operators_say_who_they_are_with_the_settings_of_access() -> None:
     token = Token(Role.ADMIN, "k3v9qr2m", "s" * 22)
-    server = Server()
-    assert server.main("token", "list", "--token", token.text()) == 0
-    (asked,) = server.asked
-    assert asked.token == token
-    assert token.secret not in f"{asked!r} {asked}"
+    found = asked("token", "list", "--token", token.text())
+    assert found.token == token
+    assert token.secret not in f"{found!r} {found}"
 
 
 def test_variables_for_agents_say_nothing_of_a_new_token(
@@ -307,8 +279,8 @@ def test_variables_for_agents_say_nothing_of_a_new_token(
     server = Server()
     assert server.main("token", "create") == 2
     assert "Missing option '--role'." in capsys.readouterr().err
-    assert server.main("token", "create", "--role", "join") == 0
-    assert vars(server.asked[0]) == vars(requests.CreateToken(role="join"))
+    found = asked("token", "create", "--role", "join")
+    assert found.values == {"role": "join", "run_id": None, "ttl": None}
 
 
 @pytest.mark.parametrize(

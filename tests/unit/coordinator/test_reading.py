@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumbeat.coordinator.command.looking.reading import READINGS_MAX, Reader
+from drumbeat.coordinator.command.client import READINGS_MAX, Client
 from drumbeat.v1 import query_pb2 as pb
 
 RUN = pb.Run(run_id="run", generation=1)
@@ -33,7 +33,7 @@ def page(names: str, token: str = "", round_id: int | None = 0) -> pb.ListAgents
 
 
 def read(channel: Any) -> str:
-    return "".join(agent.incarnation for agent in Reader(channel, ()).agents(RUN))
+    return "".join(agent.incarnation for agent in Client(channel, ()).agents(RUN))
 
 
 def test_pages_of_one_round_make_a_list() -> None:

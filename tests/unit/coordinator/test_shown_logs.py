@@ -22,14 +22,14 @@ def prefix(rank: int) -> str:
 
 
 def test_each_line_stands_behind_its_rank_and_nothing_acts_on_a_terminal() -> None:
-    told = logs.told(response(piece(0, "one\ntwo\n"), piece(17, "10%\r20%\r\n\x1b[2Jx")), prefix)
+    told = logs.text_of(response(piece(0, "one\ntwo\n"), piece(17, "10%\r20%\r\n\x1b[2Jx")), prefix)
     assert told.lines == ["[rank0]: one", "[rank0]: two", "[rank17]: 20%", r"[rank17]: \x1b[2Jx"]
     assert told.notes == []
 
 
 def test_lost_lines_are_counted_and_silent_ranks_named_together() -> None:
     why = "its stdout goes\nelsewhere"
-    told = logs.told(
+    told = logs.text_of(
         response(piece(3, "x\n", missed=7), piece(2, problem=why), piece(1, problem=why)), prefix
     )
     assert told.lines == ["[rank3]: x"]

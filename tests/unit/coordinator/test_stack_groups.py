@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.coordinator.api.requests import ShowStacks, settings_of
+from drumbeat.coordinator.api.verb_options import RANK
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
 from drumbeat.coordinator.wire.stack_groups import Worker, document, grouped, text
 
@@ -117,7 +117,7 @@ def test_ranks_are_shown_as_ranges() -> None:
 
 
 def test_ranks_are_read_with_ranges() -> None:
-    kind = settings_of(ShowStacks)["rank"].kind
+    kind = RANK.kind
     assert kind.parse("3, 0-2,1") == (3, 0, 1, 2)
     for wrong in ("", "x", "3-1", "-1", "0-10000", "0-9999,10000", "1,,2"):
         with pytest.raises(ValueError, match="allowed is"):

@@ -1,0 +1,188 @@
+"""Shell. Calls the method of a verb, and says what came of it, as text and as a document."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import grpc
+
+from drumbeat.command.console import write_text
+from drumbeat.command.table import short, table
+from drumbeat.coordinator.api.documents import Document, document_of
+from drumbeat.coordinator.api.operations import Scope
+from drumbeat.coordinator.command.client import (
+    COMPARED_MAX,
+    Client,
+    ask,
+    calls_of,
+    failure_of,
+    known,
+)
+from drumbeat.coordinator.command.request import Request
+from drumbeat.format import are, listed, printable
+
+
+class Answer(NamedTuple):
+    """What came of a request, to be read and for programs."""
+
+    text: str
+    document: Document
+    note: str = ""  # for the user, on standard error
+
+
+def perform(asked: Request) -> str:
+    """Ask for one thing; return what to print. Raises ``CallFailed``."""
+    values = {**asked.values, "request_id": uuid.uuid4().hex}
+
+    def work(client: Client) -> Answer:
+        response = client.call(asked.operation.method, timeout_s=asked.verb.timeout_s, **values)
+        show = _SHOWN.get(asked.name)
+        return _answer(asked, response) if show is None else show(asked, response, client)
+
+    try:
+        answer = ask(calls_of(asked), work, is_repeatable=False)
+    except grpc.RpcError as error:
+        raise failure_of(asked, error) from error
+    if answer.note:
+        write_text(f"coordinator: {printable(answer.note)}\n")
+    return answer.text if asked.output == "text" else json.dumps(answer.document)
+
+
+def _answer(asked: Request, response: Any) -> Answer:
+    """Return the response as a document, with whom it is about, and the text of the verb of it."""
+    operation = asked.operation
+    is_named = operation.scope is Scope.RUN and operation.service == "Control"
+    subject = {key: asked.values[key] for key in ("name", "run_id") if key in asked.values}
+    document = {**(subject if is_named else {}), **document_of(response)}
+    return Answer(asked.verb.text.format_map(document), document)
+
+
+def _token(asked: Request, token: Document) -> Answer:
+    return Answer(asked.verb.text.format_map(token), token)
+
+
+def _tokens(_asked: Request, response: Any, _client: Client) -> Answer:
+    heads = ("ID", "ROLE", "RUN", "AGE", "LEFT", "STATE", "CREATED BY")
+    tokens = [document_of(token) for token in response.tokens]
+    rows = [
+        (
+            token["token_id"],
+            token["role"],
+            token["run_id"] or "",
+            _short(token["age_s"]),
+            _short(token["time_left_s"]) if token["state"] == "valid" else "",
+            token["state"],
+            token["created_by"] or "",
+        )
+        for token in tokens
+    ]
+    return Answer(table(heads, rows), {"tokens": tokens})
+
+
+def _authorities(asked: Request, response: Any, _client: Client) -> Answer:
+    keys: Sequence[str] = response.keys
+    newest = fingerprint(keys[0])
+    document = {"authorities": [{"authority": fingerprint(key), "key": key} for key in keys]}
+    match asked.name:
+        case "authority rotate":
+            until = "older ones are served until `coordinator authority retire`"
+            text = f"coordinator: new tokens pin the authority {newest}; {until}"
+        case "authority retire":
+            text = f"coordinator: only tokens of the authority {newest} are served"
+        case _:
+            served = ["newest", *["until it is retired"] * (len(keys) - 1)]
+            rows = [(fingerprint(key), key, until) for key, until in zip(keys, served, strict=True)]
+            text = table(("AUTHORITY", "KEY IN TOKENS", "SERVED"), rows)
+    return Answer(text, document)
+
+
+def _drain(asked: Request, response: Any, client: Client) -> Answer:
+    answer = _answer(asked, response)
+    if not response.is_new or response.agents_count:
+        return answer
+    return answer._replace(note=_agents_like(client, **asked.values))
+
+
+def _undrain(asked: Request, response: Any, client: Client) -> Answer:
+    answer = _answer(asked, response)
+    if response.is_new:
+        return answer
+    names = sorted({drain.name for drain in client.call("ListDrains").drains})
+    return answer._replace(note=f"drained {are(len(names))} {listed(names)}" if names else "")
+
+
+def _drains(_asked: Request, response: Any, _client: Client) -> Answer:
+    drains = [document_of(drain) for drain in response.drains]
+    rows = [
+        (
+            drain["name"],
+            drain["run_id"] or "",
+            _short(drain["age_s"]),
+            drain["caller"] or "",
+            drain["reason"] or "",
+        )
+        for drain in drains
+    ]
+    return Answer(table(("NAME", "RUN", "AGE", "BY", "REASON"), rows), {"drains": drains})
+
+
+def _members(_asked: Request, response: Any, _client: Client) -> Answer:
+    document = document_of(response)
+    rows = [
+        (
+            member["address"],
+            "leads" if member["is_leader"] else "follows",
+            member["version"] or "",
+            "yes" if member["is_this"] else "",
+        )
+        for member in document["coordinators"]
+    ]
+    note = f"nothing is decided: {response.reason}" if response.reason else ""
+    return Answer(table(("ADDRESS", "ROLE", "VERSION", "ANSWERS"), rows), document, note)
+
+
+# The verbs whose answer is more than the text of the verb.
+_SHOWN: dict[str, Callable[[Request, Any, Client], Answer]] = {
+    "token create": lambda asked, response, _: _token(
+        asked, {"token": response.text, **document_of(response.token)}
+    ),
+    "token revoke": lambda asked, response, _: _token(asked, document_of(response.token)),
+    "token list": _tokens,
+    "authority show": _authorities,
+    "authority rotate": _authorities,
+    "authority retire": _authorities,
+    "drain": _drain,
+    "undrain": _undrain,
+    "drains": _drains,
+    "members": _members,
+}
+
+
+def _short(seconds: float | None) -> str:
+    return "" if seconds is None else short(round(seconds))
+
+
+def fingerprint(key: str) -> str:
+    """Return what the name of an authority has of its key; the key itself if it is none."""
+    try:
+        return hashlib.sha256(base64.urlsafe_b64decode(key)).hexdigest()[:16]
+    except ValueError:
+        return key
+
+
+def _agents_like(client: Client, *, name: str, run_id: str | None, **_: Any) -> str:
+    """Warn that no agent or host has this name yet; name those that are meant, or may be."""
+    names = set[str]()
+    for run in client.runs():
+        if run_id in (None, run.run_id) and len(names) < COMPARED_MAX:
+            names |= {each for agent in client.agents(run) for each in (agent.name, agent.host)}
+    like = get_close_matches(name, sorted(names)[:COMPARED_MAX]) or sorted(names)
+    there = f"; {known(like)}" if like else ""
+    warning = f"warning: no agent or host is called {name} now"
+    return f"{warning}{there}; `coordinator undrain {name}` takes the drain back"

@@ -1,0 +1,34 @@
+"""Shell. Writes to standard output: documents as lines of JSON, and text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from drumbeat.access.redaction import without_tokens
+
+if TYPE_CHECKING:
+    from drumbeat.coordinator.api.documents import Document
+
+
+def write(text: str) -> None:
+    """Write to standard output, whatever it can't encode as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(without_tokens(text).encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def write_json(*documents: Document) -> None:
+    """Write documents, a line each."""
+    write("".join(f"{json.dumps(document)}\n" for document in documents))
+
+
+def has_colours() -> bool:
+    """Return whether standard output is a terminal that is to have colours."""
+    if not sys.stdout.isatty():
+        return False
+    from rich.console import Console  # noqa: PLC0415 - for terminals alone
+
+    console = Console(file=sys.stdout)
+    return console.color_system is not None and not console.no_color
