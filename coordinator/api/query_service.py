@@ -24,7 +24,8 @@ from drumbeat.coordinator.errors import (
     UnknownRun,
 )
 from drumbeat.coordinator.observe.messages import goodput_message, step_times_message
-from drumbeat.coordinator.observe.overviews import Overviews
+from drumbeat.coordinator.observe.overviews import overview_of
+from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
@@ -68,7 +69,7 @@ class QueryService:
         links: Links | None = None,
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
-        self._overviews = Overviews(driver.now)
+        self.readings = Readings(driver.now)
         self._links = links
         limits = driver.limits
         self._watches, self._log_readers = Shares("watches", limits), Shares("log_readers", limits)
@@ -176,7 +177,7 @@ class QueryService:
     ) -> query_pb2.GetOverviewResponse:
         """Return a run at a glance."""
         state, run = self._find(request.run_id, request.generation)
-        return await self._overviews.get(state, run, is_repeated=request.is_repeated)
+        return await overview_of(self.readings, state, run, is_repeated=request.is_repeated)
 
     async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
         """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""

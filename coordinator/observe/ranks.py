@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,7 +20,7 @@ from msgspec import json
 from drumbeat.coordinator.core.model import GroupState, Round
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.behind import Laggard, laggards
-from drumbeat.coordinator.observe.shared_reading import RunReadings
+from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.observe.stretches import Marks
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
@@ -71,42 +71,42 @@ class Grid:
         return self.hosts[:-1] + b"," + self.columns[1:]
 
 
-class Grids:
-    """Of all runs. ``now`` is the coordinator's clock.
+_RANKS = View[Grid](giving_s=lambda grid: SECONDS_PER_BYTE * len(grid.columns))
 
-    Making one takes some 1.2 us for each rank, and 4 for each host.
+
+async def ranks_of(
+    readings: Readings, state: RunState, run: AnyRun | None, *, is_repeated: bool, readers: int = 0
+) -> Grid:
+    """Return a grid that was made after this call, or lately for a repeated one.
+
+    ``readers`` are given each grid that there is; the more, the fewer there are.
     """
+    return await readings.get(
+        _RANKS,
+        lambda latest: make_grid(state, run, latest, now=readings.now()),
+        state,
+        is_repeated=is_repeated,
+        readers=readers,
+    )
 
-    def __init__(self, now: Callable[[], float], *, rows_per_turn: int = ROWS_PER_TURN) -> None:
-        self._now, self._rows_per_turn = now, rows_per_turn
-        self._readings = RunReadings[Grid](now)
 
-    async def get(
-        self, state: RunState, run: AnyRun | None, *, is_repeated: bool, readers: int = 0
-    ) -> Grid:
-        """Return a grid that was made after this call, or lately for a repeated one.
-
-        ``readers`` are given each grid that there is; the more, the fewer there are.
-        """
-        shared = self._readings.of(state)
-        grid = await shared.get(
-            lambda latest: self._make(state, run, latest), state, is_repeated=is_repeated
-        )
-        if readers:
-            shared.giving_s = SECONDS_PER_BYTE * len(grid.columns) * readers
-        return grid
-
-    def _make(
-        self, state: RunState, run: AnyRun | None, latest: Grid | None
-    ) -> Generator[None, None, Grid]:
-        current = None if state.phase is Phase.ENDED else state.round
-        columns = _Columns(self._now())
-        yield from _passed(state, run, current, columns, self._rows_per_turn)
-        hosts = latest.hosts if latest is not None and latest.current is current else b""
-        if not hosts:
-            hosts = _hosts(current)
-            yield
-        return Grid(current, hosts, _changing(state, run, current, columns))
+def make_grid(
+    state: RunState,
+    run: AnyRun | None,
+    latest: Grid | None = None,
+    *,
+    now: float,
+    rows_per_turn: int = ROWS_PER_TURN,
+) -> Generator[None, None, Grid]:
+    """Make one in several turns: some 1.2 us for each rank, and 4 for each host."""
+    current = None if state.phase is Phase.ENDED else state.round
+    columns = _Columns(now)
+    yield from _passed(state, run, current, columns, rows_per_turn)
+    hosts = latest.hosts if latest is not None and latest.current is current else b""
+    if not hosts:
+        hosts = _hosts(current)
+        yield
+    return Grid(current, hosts, _changing(state, run, current, columns))
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class Page:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
         live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
-        parts = (Reading(self._access, live), live, Collecting(live), self._scrapes)
+        parts = (Reading(self._access), live, Collecting(live), self._scrapes)
         routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site.app)

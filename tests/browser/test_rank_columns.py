@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from drumbeat.coordinator.observe.ranks import Grids
+from drumbeat.coordinator.observe.ranks import make_grid
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from tests.support.browser import needs_chromium
 from tests.support.stage import TRAINING
+from tests.support.turns import made
 from tests.support.world import Story, a_story
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def beat(story: Story, host: int, steps: list[int], age_s: float = 0.05) -> None
 
 async def judged(browser: Browser, stage: Stage, story: Story) -> dict[str, Any]:
     """Return what the page makes of the ranks of a story."""
-    grid = await Grids(lambda: story.now).get(story.state(), story.run(), is_repeated=False)
+    grid, _ = made(make_grid(story.state(), story.run(), now=story.now))
     async with browser.visit(stage.link(TRAINING)) as visit:
         found: dict[str, Any] = await visit.page.evaluate(READ, json.loads(grid.whole))
     return found

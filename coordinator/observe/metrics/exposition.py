@@ -14,7 +14,7 @@ from drumbeat.coordinator.observe.metrics import declared as the
 from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import RunMetrics
-from drumbeat.coordinator.observe.shared_reading import SharedReading
+from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.shell.driver import Driver
 
 # Runs looked at between two turns of the others: less than 1 ms.
@@ -36,6 +36,9 @@ class Rendered(NamedTuple):
 
     body: bytes
     content_type: str
+
+
+_VIEWS = {is_open: View[Rendered](SHARE, FRESH_LEAST_S) for is_open in (False, True)}
 
 
 class Exposition:
@@ -63,10 +66,7 @@ class Exposition:
             self._library.expect(the.REFORMING, *labels)
         self._lag = LoopLag(lambda lag_s: self._library.observe(the.LOOP_LAG, lag_s))
         self._recoveries, self._runs = Recoveries(), RunMetrics()
-        self._readings = {
-            is_open: SharedReading[Rendered](clock, SHARE, FRESH_LEAST_S)
-            for is_open in (False, True)
-        }
+        self._readings = Readings(clock)
 
     def start(self) -> None:
         """Begin to look at the event loop."""
@@ -92,7 +92,7 @@ class Exposition:
 
     async def render(self, *, is_open: bool = False) -> Rendered:
         """Return all metrics as text, or as OpenMetrics, made after this call or lately."""
-        return await self._readings[is_open].get(lambda _: self._make(is_open=is_open))
+        return await self._readings.get(_VIEWS[is_open], lambda _: self._make(is_open=is_open))
 
     def _make(self, *, is_open: bool) -> Generator[None, None, Rendered]:
         parts = []

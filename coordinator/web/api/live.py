@@ -23,8 +23,8 @@ from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRun
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe.ranks import Grid, Grids
-from drumbeat.coordinator.observe.shared_reading import FRESH_LEAST_S, fresh_s
+from drumbeat.coordinator.observe.ranks import Grid, ranks_of
+from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
 from drumbeat.coordinator.web.api.runs import runs_document
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, Call, event
 from drumbeat.coordinator.web.site import RUN, Route
@@ -165,9 +165,8 @@ class RunsFeed(Feed):
 class RunFeed(Feed):
     """One run of one generation."""
 
-    def __init__(self, term: Term, state: RunState, grids: Grids, *, is_latest: bool) -> None:
+    def __init__(self, term: Term, state: RunState, *, is_latest: bool) -> None:
         super().__init__(term)
-        self._grids = grids
         self._grid: Grid | None = None
         self._run_id, self._generation, self._key = state.run_id, state.generation, state.key
         self._is_latest = is_latest
@@ -213,9 +212,8 @@ class RunFeed(Feed):
         self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
         took_s, is_over = time.thread_time() - began, state.verdict is not None
         run = self._term.driver.registry.runs.get(self._key)
-        grid = await self._grids.get(
-            state, run, is_repeated=not is_over, readers=len(self._readers)
-        )
+        readings, readers = self._term.queries.readings, len(self._readers)
+        grid = await ranks_of(readings, state, run, is_repeated=not is_over, readers=readers)
         if grid is not self._grid:
             self._grid = grid
             self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
@@ -255,7 +253,6 @@ class Live:
     def __init__(self, limits: Limits) -> None:
         self._term: Term | None = None
         self._feeds: dict[tuple[str, int, bool], Feed] = {}
-        self._grids: Grids
         self._streams = Shares("page_streams", limits)
 
     def routes(self) -> list[Route]:
@@ -275,31 +272,20 @@ class Live:
         """Show one run, for as long as the reader likes."""
         (state, _), is_latest = call.found_run(), not call.generation
         key = (call.run_id, state.generation, is_latest)
-        grids = self.grids(call.term)
-        feed = self._feed(
-            call.term, key, lambda: RunFeed(call.term, state, grids, is_latest=is_latest)
-        )
+        feed = self._feed(call.term, key, lambda: RunFeed(call.term, state, is_latest=is_latest))
         await self._stream(call, feed, _resumed(call, state))
 
     def _feed(self, term: Term, key: tuple[str, int, bool], make: Callable[[], Feed]) -> Feed:
-        self._go_on(term)
+        if term is not self._term:  # readers of the one before were ended with it
+            self._term, self._feeds = term, {}
         self._feeds = {k: each for k, each in self._feeds.items() if not each.is_unread}
         if key not in self._feeds:
             self._feeds[key] = make()
         return self._feeds[key]
 
-    def grids(self, term: Term) -> Grids:
-        """Return the ranks of all runs, as columns."""
-        self._go_on(term)
-        return self._grids
-
     def counted(self, call: Call) -> AbstractContextManager[None]:
         """Count a stream of a caller. Raises ``LimitReached``."""
         return self._streams.held(call.known.caller)
-
-    def _go_on(self, term: Term) -> None:
-        if term is not self._term:  # readers of the one before were ended with it
-            self._term, self._feeds, self._grids = term, {}, Grids(term.driver.now)
 
     async def _stream(self, call: Call, feed: Feed, after: int) -> None:
         with self.counted(call), feed.open(after) as reader:

@@ -17,8 +17,8 @@ from drumbeat.coordinator.api.documents import (
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.errors import UnknownRun
 from drumbeat.coordinator.observe.messages import RANKS_MAX
+from drumbeat.coordinator.observe.ranks import ranks_of
 from drumbeat.coordinator.web.access import Access
-from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.api.runs import runs_document
 from drumbeat.coordinator.web.calls import JSON, Call
 from drumbeat.coordinator.web.connections import DATA
@@ -36,8 +36,8 @@ STANDBY = "standby"
 class Reading:
     """The handlers of all that is read and is no stream."""
 
-    def __init__(self, access: Access, live: Live) -> None:
-        self._access, self._live = access, live
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     def routes(self) -> list[Route]:
         """Return where they are."""
@@ -123,7 +123,7 @@ class Reading:
     async def ranks(self, call: Call) -> web.Response:
         """Show all ranks, as columns."""
         state, run = call.found_run()
-        grid = await self._live.grids(call.term).get(state, run, is_repeated=True)
+        grid = await ranks_of(call.term.queries.readings, state, run, is_repeated=True)
         return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
 
     async def drains(self, call: Call) -> Document:

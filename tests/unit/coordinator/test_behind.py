@@ -20,8 +20,9 @@ from drumbeat.coordinator.observe.behind import (
     Peers,
     named,
 )
-from drumbeat.coordinator.observe.overviews import Overviews
-from drumbeat.coordinator.observe.ranks import Grids
+from drumbeat.coordinator.observe.overviews import overview_of
+from drumbeat.coordinator.observe.ranks import ranks_of
+from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.observe.worker_progress import (
     FIRST_MOVES,
     LATELY_S,
@@ -48,8 +49,10 @@ def peers(*workers: WorkerProgress, now: float = 100.0, **more: Any) -> Peers:
 def behind(story: Story) -> tuple[str, list[list[int]]]:
     """Return what `status` and `why` are told, and what the page is."""
     now = lambda: story.now  # noqa: E731
-    overview = asyncio.run(Overviews(now).get(story.state(), story.run(), is_repeated=False))
-    grid = asyncio.run(Grids(now).get(story.state(), story.run(), is_repeated=False))
+    overview = asyncio.run(
+        overview_of(Readings(now), story.state(), story.run(), is_repeated=False)
+    )
+    grid = asyncio.run(ranks_of(Readings(now), story.state(), story.run(), is_repeated=False))
     return overview.behind, json.loads(grid.whole)["behind"]
 
 

@@ -1,24 +1,18 @@
-"""A run at a glance: which workers are shown, and how often the agents are passed for it."""
+"""A run at a glance: which workers are shown of it."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import random
 
 from drumbeat.coordinator.core.model import HostMemory, WorkerMemory
 from drumbeat.coordinator.observe.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
-from drumbeat.coordinator.observe.overviews import ANSWER_S, Overviews
-from drumbeat.coordinator.observe.shared_reading import FRESH_LEAST_S, SHARE
-from drumbeat.coordinator.observe.worker_progress import (
-    BEHIND_SHOWN_MAX,
-    Standing,
-    WorkerProgress,
-    furthest_behind,
-)
+from drumbeat.coordinator.observe.overviews import make_overview
+from drumbeat.coordinator.observe.readings import Readings
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2
+from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story
 
 
@@ -47,9 +41,10 @@ def overview_of(*agents: Glimpse, rows_max: int = ROWS_MAX) -> Overview:
     return overview
 
 
-def of(story: Story, overviews: Overviews, **asked: bool) -> query_pb2.GetOverviewResponse:
-    get = overviews.get(story.state(), story.run(), is_repeated=False, **asked)
-    return asyncio.run(get)
+def of(story: Story, rows_per_turn: int = 100) -> tuple[query_pb2.GetOverviewResponse, int]:
+    """Return an overview, and in how many turns it was made."""
+    readings = Readings(lambda: story.now)
+    return made(make_overview(story.state(), story.run(), readings, rows_per_turn))
 
 
 def test_the_ranks_whose_memory_grows_are_named_and_of_too_many_the_most_urgent() -> None:
@@ -97,59 +92,12 @@ def test_what_is_chosen_does_not_depend_on_the_order_in_which_surplus_is_dropped
     assert [3 * int(i[1:]) + rank for i, ranks in chosen.items() for rank in ranks] == expected
 
 
-def reference(found: list[Standing]) -> str:
-    """Name who is behind as the rule says it, with everything at hand."""
-    steps = [each.progress.steps for each in found]
-    counted = [step for step in steps if math.isfinite(step)] or steps
-    scopes = [each.progress.scope for each in found]
-    common = next((s for s in scopes if s and 2 * scopes.count(s) > len(scopes)), "")
-    if min(steps, default=0) < max(counted, default=0):
-        behind, where = [each for each in found if each.progress.steps == min(steps)], ""
-    elif common:
-        behind = [each for each in found if each.progress.scope != common]
-        where = f", not in {common!r} as the others"
-    else:
-        return ""
-    if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= len(found) > 2:
-        return ""
-    return ", ".join(map(str, behind)) + where
-
-
-def test_who_is_behind_is_found_as_the_rule_says() -> None:
-    for seed in range(300):
-        found = a_random_run(seed)
-        assert furthest_behind(found) == reference(found), seed
-
-
-def a_random_run(seed: int) -> list[Standing]:
-    chance = random.Random(seed)
-    odd: list[int | None] = [None, 6, 8]
-    steps = odd[: chance.randrange(4)] + [7] * chance.choice([1, 5, 40])
-    scopes = ["reduce"] * chance.choice([1, 20]) + ["load", ""]
-    found = list[Standing]()
-    for index in range(chance.randrange(12)):
-        workers = [
-            WorkerProgress(
-                local_rank=i,
-                step=chance.choice(steps),
-                heartbeat_age_s=chance.choice([None, 1.0, 1.0]),
-                scope=chance.choice(scopes),
-            )
-            for i in range(4)
-        ]
-        found += [
-            Standing(rank=4 * index + i, host=f"h{index}", progress=w)
-            for i, w in enumerate(workers)
-        ]
-    return found
-
-
 def test_an_overview_has_the_run_the_workers_shown_and_the_latest_events() -> None:
     story = a_running_story(3, 3, restarts_max=9)
     story.now += 2.0
     for name, step in (("a", 5), ("b", 3), ("c", 5)):
         story.beat(name, workers=(worker(0, step),))
-    found = of(story, Overviews(lambda: story.now))
+    found, _ = of(story)
     assert (found.run.run_id, found.run.round.world_size) == ("run", 3)
     assert found.behind == "", "it may be so of the instants at which hosts were heard alone"
     assert seconds_of(found.heartbeat_age) == 1.0
@@ -161,7 +109,7 @@ def test_an_overview_of_a_run_that_has_ended_shows_no_workers() -> None:
     story = a_running_story(2)
     for name in ("a", "b"):
         story.succeed(name)
-    found = of(story, Overviews(lambda: story.now))
+    found, _ = of(story)
     assert found.run.phase == query_pb2.RUN_PHASE_ENDED
     assert not any(agent.workers for agent in found.agents)
 
@@ -170,105 +118,8 @@ def test_workers_that_say_nothing_are_shown_with_their_local_ranks() -> None:
     story = a_story(1)
     story.join("a", local_world_size=3)
     story.obey_all()
-    (found,) = of(story, Overviews(lambda: story.now)).agents
+    (found,) = of(story)[0].agents
     assert [each.local_rank for each in found.workers] == [0, 1, 2]
-
-
-async def test_the_others_have_their_turn_after_so_many_workers() -> None:
-    story, turns = a_running_story(40), 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(others())
-    overviews = Overviews(lambda: story.now, rows_per_turn=4)
-    await overviews.get(story.state(), story.run(), is_repeated=False)
-    beside.cancel()
-    assert turns >= 10
-
-
-async def test_a_round_that_begins_on_the_way_has_the_agents_passed_again() -> None:
-    story = a_running_story(6, restarts_max=1)
-
-    async def restart() -> None:
-        story.fail("c")
-        story.live()
-
-    beside = asyncio.create_task(restart())
-    overviews = Overviews(lambda: story.now, rows_per_turn=2)
-    found = await overviews.get(story.state(), story.run(), is_repeated=False)
-    await beside
-    assert found.run.round_id == 1
-    assert len(found.agents) == found.rows_count == 6
-    assert all(agent.HasField("seat") for agent in found.agents)
-
-
-async def test_those_who_ask_again_and_again_share_an_overview_until_it_is_old() -> None:
-    story = a_running_story(1)
-    now, overviews = 100.0, Overviews(lambda: now)
-
-    async def step(*, is_repeated: bool = True) -> tuple[int, float]:
-        found = await overviews.get(story.state(), story.run(), is_repeated=is_repeated)
-        return found.agents[0].workers[0].step, seconds_of(found.fresh_for)
-
-    def train(step: int) -> None:
-        story.beat("a", workers=(worker(0, step),))
-
-    train(1)
-    assert await step() == (1, FRESH_LEAST_S)
-    train(2)
-    now += FRESH_LEAST_S / 2
-    assert await step() == (1, FRESH_LEAST_S / 2)
-    assert await step(is_repeated=False) == (2, FRESH_LEAST_S), "who asks once has it new"
-    train(3)
-    now += FRESH_LEAST_S
-    assert await step() == (3, FRESH_LEAST_S)
-
-
-async def test_the_end_of_a_run_is_told_though_an_overview_from_before_is_new() -> None:
-    story = a_running_story(1)
-    overviews, phases = Overviews(lambda: story.now), list[int]()
-
-    async def look() -> None:
-        found = await overviews.get(story.state(), story.run(), is_repeated=True)
-        phases.append(found.run.phase)
-
-    await look()
-    story.succeed("a")
-    await look()
-    assert phases == [query_pb2.RUN_PHASE_RUNNING, query_pb2.RUN_PHASE_ENDED]
-
-
-async def test_the_more_watch_the_less_often_each_of_them_is_given_something_new() -> None:
-    story = a_running_story(1)
-    overviews, waits = Overviews(lambda: story.now), list[float]()
-    for _ in range(100):
-        found = await overviews.get(story.state(), story.run(), is_repeated=True)
-        waits.append(seconds_of(found.fresh_for))
-    assert waits == sorted(waits)
-    assert waits[0] == FRESH_LEAST_S
-    assert waits[-1] >= 100 * ANSWER_S / SHARE
-
-
-async def test_all_who_ask_at_once_are_given_the_same_overview() -> None:
-    story, passes = a_running_story(8), 0
-    run = story.run()
-    assert run is not None
-    is_present = run.members.is_present
-
-    def counted(incarnation: str) -> bool:
-        nonlocal passes
-        passes += incarnation == "a.1"
-        return is_present(incarnation)
-
-    run.members.is_present = counted  # type: ignore[method-assign]
-    overviews = Overviews(lambda: story.now, rows_per_turn=2)
-    gets = [overviews.get(story.state(), run, is_repeated=bool(i % 2)) for i in range(50)]
-    assert {found.rows_count for found in await asyncio.gather(*gets)} == {8}
-    assert passes == 1
 
 
 def test_agents_that_leave_while_they_are_passed_are_left_out() -> None:
@@ -279,3 +130,7 @@ def test_agents_that_leave_while_they_are_passed_are_left_out() -> None:
         if each.name == "a":
             story.leave("c")
     assert seen == ["a", "b", "d"]
+
+
+def test_others_have_their_turn_after_so_many_workers() -> None:
+    assert of(a_running_story(40), rows_per_turn=4)[1] >= 10

@@ -1,8 +1,7 @@
-"""The ranks of a run as columns: in order, of one round, shared, and cheap."""
+"""The ranks of a run as columns: in order, of one round, and cheap."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from array import array
 from base64 import b64decode
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.observe import ranks
-from drumbeat.coordinator.observe.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grids
-from drumbeat.coordinator.observe.shared_reading import FRESH_LEAST_S, KEPT_S, SHARE
+from drumbeat.coordinator.observe.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grid, make_grid
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
-from tests.support.world import START, Story, a_running_story, a_story
+from tests.support.turns import made
+from tests.support.world import Story, a_running_story, a_story
 
 if TYPE_CHECKING:
     import pytest
@@ -36,9 +35,12 @@ def read(written: bytes) -> Document:
     return found
 
 
-def whole(story: Story, **options: int) -> Document:
-    grids = Grids(lambda: story.now, **options)
-    return read(asyncio.run(grids.get(story.state(), story.run(), is_repeated=False)).whole)
+def grid(story: Story, latest: Grid | None = None) -> Grid:
+    return made(make_grid(story.state(), story.run(), latest, now=story.now))[0]
+
+
+def whole(story: Story) -> Document:
+    return read(grid(story).whole)
 
 
 def worker(local_rank: int, step: int | None, scope: str = "", **more: float) -> WorkerProgress:
@@ -173,129 +175,21 @@ def test_a_run_without_a_round_and_one_that_has_ended_have_no_ranks() -> None:
     assert (found["round_id"], found["names"], found["lag"]) == (0, [], [])
 
 
-async def test_the_others_have_their_turn_after_so_many_ranks() -> None:
-    story, turns = a_running_story(40), 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(others())
-    grids = Grids(lambda: story.now, rows_per_turn=4)
-    await grids.get(story.state(), story.run(), is_repeated=False)
-    beside.cancel()
-    assert turns >= 10
+def test_others_have_their_turn_after_so_many_ranks() -> None:
+    story = a_running_story(40)
+    work = make_grid(story.state(), story.run(), now=story.now, rows_per_turn=4)
+    assert made(work)[1] >= 10
 
 
-async def test_a_round_that_begins_on_the_way_has_the_hosts_passed_again() -> None:
-    story = a_running_story(6, restarts_max=1)
-
-    async def restart() -> None:
-        story.leave("c")
-        story.join("new")
-        story.live()
-
-    beside = asyncio.create_task(restart())
-    grids = Grids(lambda: story.now, rows_per_turn=2)
-    grid = await grids.get(story.state(), story.run(), is_repeated=False)
-    await beside
-    found = read(grid.whole)
-    assert grid.current is not None
-    assert grid.current.round_id == found["round_id"] == 1
-    assert sorted(found["names"]) == ["a", "b", "d", "e", "f", "new"]
-    assert len(found["lag"]) == len(found["host_state"]) == 6
-
-
-async def test_rounds_that_begin_again_and_again_keep_no_reader_waiting() -> None:
-    story = a_running_story(6, restarts_max=100)
-    is_over = False
-
-    async def restart() -> None:
-        while not is_over:
-            story.fail("c")
-            story.live()
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(restart())
-    grids = Grids(lambda: story.now, rows_per_turn=2)
-    grid = await grids.get(story.state(), story.run(), is_repeated=False)
-    is_over = True
-    await beside
-    found = read(grid.whole)
-    assert grid.current is not None
-    assert found["round_id"] == grid.current.round_id
-    assert len(found["names"]) == len(found["lag"]) == 6
-
-
-async def test_the_hosts_of_a_round_are_told_with_the_whole_only() -> None:
+def test_the_hosts_of_a_round_are_written_once_and_are_in_the_whole_alone() -> None:
     story = a_running_story(2, restarts_max=1)
-    grids = Grids(lambda: story.now)
-    first = await grids.get(story.state(), story.run(), is_repeated=False)
+    first = grid(story)
     assert json.loads(first.columns).items() <= json.loads(first.whole).items()
     assert json.loads(first.whole).keys() - json.loads(first.columns).keys() == {
         "states", "names", "hosts", "counts",
     }  # fmt: skip
+    assert grid(story, first).hosts is first.hosts
     story.leave("b")
     story.join("c")
     story.live()
-    story.now += 10
-    second = await grids.get(story.state(), story.run(), is_repeated=True)
-    assert sorted(read(second.whole)["names"]) == ["a", "c"]
-
-
-async def test_readers_that_ask_again_and_again_share_a_grid_until_it_is_old() -> None:
-    story, now = a_running_story(1), START
-    grids = Grids(lambda: now)
-
-    async def lag(*, is_repeated: bool = True) -> int | None:
-        got = await grids.get(story.state(), story.run(), is_repeated=is_repeated)
-        step: int | None = read(got.columns)["furthest_step"]
-        return step
-
-    story.beat("a", workers=(worker(0, 1),))
-    assert await lag() == 1
-    story.beat("a", workers=(worker(0, 2),))
-    now += FRESH_LEAST_S / 2
-    assert await lag() == 1
-    assert await lag(is_repeated=False) == 2, "who asks once has it new"
-    story.beat("a", workers=(worker(0, 3),))
-    now += 2 * FRESH_LEAST_S
-    assert await lag() == 3
-
-
-async def test_all_who_ask_at_once_are_given_the_same_bytes() -> None:
-    story = a_running_story(8)
-    grids = Grids(lambda: story.now, rows_per_turn=2)
-    gets = [grids.get(story.state(), story.run(), is_repeated=bool(i % 2)) for i in range(50)]
-    assert len({id(grid) for grid in await asyncio.gather(*gets)}) == 1
-
-
-async def test_the_more_read_a_large_grid_the_less_often_it_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ranks, "SECONDS_PER_BYTE", 1e-5)
-    story, now = a_running_story(1), START
-    grids = Grids(lambda: now)
-
-    async def get(readers: int) -> ranks.Grid:
-        return await grids.get(story.state(), story.run(), is_repeated=True, readers=readers)
-
-    grid = await get(1)
-    now += 2 * FRESH_LEAST_S
-    assert await get(50) is not grid
-    grid = await get(50)
-    now += 40 * 1e-5 * len(grid.columns) / SHARE
-    assert await get(50) is grid
-
-
-async def test_grids_that_no_reader_asks_for_are_forgotten() -> None:
-    story, now = a_running_story(1), START
-    grids = Grids(lambda: now)
-    await grids.get(story.state(), story.run(), is_repeated=True)
-    now += KEPT_S + 1
-    other = a_running_story(1).state()
-    other.run_id = "other"
-    await grids.get(other, None, is_repeated=True)
-    assert len(grids._readings._of) == 1
+    assert sorted(read(grid(story, first).whole)["names"]) == ["a", "c"]

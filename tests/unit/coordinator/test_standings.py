@@ -35,6 +35,28 @@ def test_at_equal_steps_who_is_not_where_the_others_wait_is_behind() -> None:
     assert furthest_behind(found) == "rank 1 on h1 at step 41, not in 'reduce' as the others"
 
 
+@pytest.mark.parametrize(
+    ("found", "ranks"),
+    [
+        ([standing(rank, min(rank, 1)) for rank in range(3)], [0]),
+        ([standing(rank, rank) for rank in range(9)], [0]),
+        ([standing(rank, rank // 3) for rank in range(7)], [0, 1, 2]),
+        ([standing(rank, rank // BEHIND_SHOWN_MAX) for rank in range(100)], [0, 1, 2, 3]),
+        ([standing(0, 1), standing(1), *(standing(rank, 2) for rank in range(2, 5))], [1]),
+        ([standing(0, 1, "load"), *(standing(r, 2, "reduce") for r in (1, 2))], [0]),
+        ([standing(rank, 2, "reduce" if rank < 3 else "") for rank in range(5)], [3, 4]),
+        ([standing(rank, 2, "reduce" if rank < 2 else "") for rank in range(5)], []),
+        ([standing(rank, 2, "reduce" if rank < 2 else str(rank)) for rank in range(4)], []),
+    ],
+)
+def test_few_ranks_are_named_and_never_half_of_them(
+    found: list[Standing], ranks: list[int]
+) -> None:
+    named = furthest_behind(found)
+    assert named.count("rank ") == len(ranks), named
+    assert all(f"rank {rank} on h{rank} " in named for rank in ranks), named
+
+
 def test_who_has_not_begun_is_behind_and_who_counts_no_steps_is_not() -> None:
     found = [standing(0, 4), standing(1), standing(2, 4)]
     assert furthest_behind(found) == "rank 1 on h1 before its first heartbeat"

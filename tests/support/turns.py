@@ -1,0 +1,21 @@
+"""Work that is done in several turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+Made = TypeVar("Made")
+
+
+def made(work: Generator[None, None, Made]) -> tuple[Made, int]:
+    """Return what comes of the work, and after how many turns."""
+    turns = 1
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value, turns
+        turns += 1
