@@ -114,7 +114,7 @@ async def fill_etcd(url: str, ended: int) -> None:
         held.term = 0  # no agent has seen one
         await Cluster(url, client, keys).write(held)
         await write_more(EtcdJournal(client, keys, term=await lead(client, keys)))
-        for pair in (await client.read(keys.leader, "")).found:
+        for pair in (await client.read(keys.leader, "")).pairs:
             from drumbeat.coordinator.journal.etcd.model import Delete, Transaction  # noqa: PLC0415
 
             await client.commit(Transaction((), (Delete(pair.key),)))

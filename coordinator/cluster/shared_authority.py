@@ -63,7 +63,7 @@ class SharedAuthority(OwnAuthority):
         ``CommandFailed``.
         """
         reading = await etcd.read(keys.authority, "")
-        found = next(iter(reading.found), None)
+        found = next(iter(reading.pairs), None)
         if found is None:
             issuer = read_issuer(directory) or Issuer.new(now=clock())
             put, get = Put(keys.authority, issuer.content()), Get(keys.authority)
@@ -72,7 +72,7 @@ class SharedAuthority(OwnAuthority):
             if outcome.is_done:
                 log.info("certificate authority made", key=keys.authority)
                 return cls(etcd, keys, (issuer, outcome.revision), clock)
-            found = outcome.found[0][0]
+            found = outcome.reads[0][0]
         try:
             return cls(etcd, keys, (_parsed(found), found.mod_revision), clock)
         except ValueError as error:
@@ -122,7 +122,7 @@ class SharedAuthority(OwnAuthority):
             raise errors.Unavailable(_UNKNOWN) from error
         if not outcome.is_done:
             raise errors.Unavailable(_REPLACED)
-        self._take(outcome.found[0][0])
+        self._take(outcome.reads[0][0])
 
 
 _REPLACED = "it does not lead any more, or the authority was just replaced; see what is served"

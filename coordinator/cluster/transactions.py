@@ -53,7 +53,7 @@ def campaigned(outcome: Outcome, member: Member, lease_id: int) -> Leader:
 
 def leader_of(outcome: Outcome) -> Leader | None:
     """Return who leads, as a transaction has read it."""
-    return next((_leader(pair) for pairs in outcome.found for pair in pairs), None)
+    return next((_leader(pair) for pairs in outcome.reads for pair in pairs), None)
 
 
 def cluster(pairs: Iterable[KeyValue], keys: Keys) -> tuple[Leader | None, tuple[Member, ...]]:

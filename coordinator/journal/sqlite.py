@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +35,11 @@ from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Home, Unreadable
 from drumbeat.coordinator.journal.stored import (
     RELEASE,
+    Host,
     Loaded,
     StoredJournal,
-    boot_id,
     load,
+    this_host,
     unreadable,
 )
 from drumbeat.format import count, one_line
@@ -107,14 +107,14 @@ class LastWrite(Struct, frozen=True):
     wall: float
 
 
-class Look(NamedTuple):
-    """A journal as its files were found."""
+class Inspection(NamedTuple):
+    """A journal as it is in its files."""
 
     pairs: list[KeyValue]
     problem: Unreadable | None  # why no coordinator may go on from it
 
 
-def look(directory: Path, *, may_be_new: bool = False) -> Look:
+def inspect(directory: Path, *, may_be_new: bool = False) -> Inspection:
     """Read a journal, however damaged, and change nothing.
 
     ``may_be_new``: whether it may be missing although there was one. Raises ``JournalOutage``.
@@ -128,15 +128,15 @@ def look(directory: Path, *, may_be_new: bool = False) -> Look:
             with closing(database):
                 _read_rows(database, pairs)
     except Unreadable as problem:
-        return Look(pairs, problem)
+        return Inspection(pairs, problem)
     except (sqlite3.Error, OSError) as error:
         known = journal_error(error, path)
         if not isinstance(known, errors.JournalCorrupt):
             raise known from error
-        return Look(pairs, Unreadable(str(error)))
+        return Inspection(pairs, Unreadable(str(error)))
     if not pairs and may_be_new:
-        return Look(pairs, None)
-    return Look(pairs, _lost_end(directory, pairs))
+        return Inspection(pairs, None)
+    return Inspection(pairs, _lost_end(directory, pairs))
 
 
 def _read_rows(database: sqlite3.Connection, pairs: list[KeyValue]) -> None:
@@ -150,9 +150,9 @@ def _read_rows(database: sqlite3.Connection, pairs: list[KeyValue]) -> None:
     if tables:
         for row in database.execute(_READ):
             pairs.append(KeyValue(*row))  # noqa: PERF401 - those before an error count
-        (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-        if found != "ok":
-            raise Unreadable(f"its structure is damaged: {one_line(found)}")
+        (result,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+        if result != "ok":
+            raise Unreadable(f"its structure is damaged: {one_line(result)}")
 
 
 def _lost_end(directory: Path, pairs: list[KeyValue]) -> Unreadable | None:
@@ -169,8 +169,8 @@ def _lost_end(directory: Path, pairs: list[KeyValue]) -> Unreadable | None:
     if last is not None and head.sequence < last.sequence:
         lost = count(last.sequence - head.sequence, "write")
         when, until = (time_of(wall) for wall in (last.wall, head.wall))
-        found = f"and its own is number {head.sequence} of {until}" if pairs else "and it is empty"
-        what = f"number {last.sequence} of {when} was the last write, {found}"
+        own = f"and its own is number {head.sequence} of {until}" if pairs else "and it is empty"
+        what = f"number {last.sequence} of {when} was the last write, {own}"
         return Unreadable(f"{lost} lost: {what}; {_LOST}")
     if not pairs and (directory / _AUTHORITY).exists():
         return Unreadable(f"it is missing or empty, though {_AUTHORITY} was made after it; {_LOST}")
@@ -185,7 +185,7 @@ def _read_last_write(directory: Path) -> LastWrite | None:
     path = directory / LAST_WRITE
     try:
         value = path.read_bytes().rstrip()
-        found: LastWrite = layout.opened(layout.unseal(value).check(LAST_WRITE), LastWrite)
+        last: LastWrite = layout.opened(layout.unseal(value).check(LAST_WRITE), LastWrite)
     except FileNotFoundError:
         return None
     except (OSError, Unreadable) as error:
@@ -193,7 +193,7 @@ def _read_last_write(directory: Path) -> LastWrite | None:
         why = str(error)
         log.warning("a file of the journal is damaged", path=str(path), reason=why, lost=lost)
         return None
-    return found
+    return last
 
 
 def time_of(wall: float) -> str:
@@ -210,9 +210,11 @@ class SqliteFile:
     on another host has taken the file over, whatever the file system's locks are worth.
     """
 
-    def __init__(self, directory: Path, *, may_be_new: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, may_be_new: bool = False, host: Host | None = None
+    ) -> None:
         """Open a journal, or make one. Raises ``CommandFailed`` if it is not whole."""
-        self._directory = directory
+        self._directory, self._host = directory, host or this_host()
         self._path = directory / FILE
         self._owner = uuid.uuid4().hex.encode()
         self._homes: dict[str, Home] | None = None  # read when they are needed
@@ -220,7 +222,7 @@ class SqliteFile:
             opened.callback(os.close, lock_directory(directory))
             # Whether a write-ahead log is safe there.
             self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
-            if (problem := look(directory, may_be_new=may_be_new).problem) is not None:
+            if (problem := inspect(directory, may_be_new=may_be_new).problem) is not None:
                 raise unreadable(str(self._path), problem, _HINT)
             with self._errors():
                 self._path.touch(mode=0o600)
@@ -254,8 +256,10 @@ class SqliteFile:
         assert self._homes is not None, "just read"
         number = self._head.batch + 1
         batch = plan(changes, number=number, keys=KEYS, homes=self._homes, release=RELEASE)
-        operations = [each for transaction in batch.transactions for each in transaction]
-        self._commit(replace(self._head, batch=number, clock=now, wall=time.time()), operations)
+        operations = [operation for group in batch.transactions for operation in group]
+        self._commit(
+            replace(self._head, batch=number, clock=now, wall=self._host.wall()), operations
+        )
         self._homes = batch.homes
 
     def clock_offset(self) -> float:
@@ -273,7 +277,7 @@ class SqliteFile:
 
     def go_on(self, *, clock: float, term: int) -> None:
         """Let the coordinator's clock show this now, in this term. Raises ``CommandFailed``."""
-        offset = clock - time.monotonic()
+        offset = clock - self._host.monotonic()
         self._commit(replace(self._head, clock=clock, offset=offset, term=term))
 
     def close(self) -> None:
@@ -288,11 +292,8 @@ class SqliteFile:
         database.execute("PRAGMA synchronous=EXTRA")
         database.execute(_SCHEMA)
         row = database.execute(_GET, (KEYS.head,)).fetchone()
-        boot, monotonic = boot_id(), time.monotonic()
-        new = replace(Head.none(), boot_id=boot)
-        before = new if row is None else layout.decode_head(KEYS, row[0])
-        offset = before.offset_at(boot_id=boot, monotonic=monotonic, wall=before.wall)
-        self._head = replace(before, boot_id=boot, offset=offset)
+        before = Head.none() if row is None else layout.decode_head(KEYS, row[0])
+        self._head = self._host.take_over(before, counts_downtime=False)
         with database:
             database.execute(_PUT, (KEYS.leader, self._owner, self._head.sequence))
         self._commit(self._head)

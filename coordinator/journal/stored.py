@@ -5,7 +5,8 @@ A run that cannot be read is set aside, with its name and the reason; the others
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,6 @@ from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Home, NewerRelease, Unreadable
 
 RELEASE = metadata.version("drumbeat")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Loaded(NamedTuple):
@@ -77,25 +77,50 @@ def unreadable(where: str, error: Unreadable, hint: str) -> errors.CommandFailed
     return errors.JournalCorrupt(where, str(error), hint)
 
 
-def boot_id() -> str:
-    """Return what tells this boot of the host from all others."""
+class Host(NamedTuple):
+    """The clocks of this host. ``boot_id`` names the boot at which the monotonic one began."""
+
+    boot_id: str
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def take_over(self, head: Head, *, counts_downtime: bool) -> Head:
+        """Return a head with which the coordinator's clock goes on here from the one before.
+
+        After a boot, or on another host, it goes on by the time that has passed on the wall's
+        clocks if that ``counts_downtime``, else from the latest write.
+        """
+        wall = self.wall() if counts_downtime else head.wall
+        offset = 0.0
+        if head.sequence:
+            offset = head.offset_at(boot_id=self.boot_id, monotonic=self.monotonic(), wall=wall)
+        return replace(head, boot_id=self.boot_id, offset=offset)
+
+
+def this_host() -> Host:
+    """Return the host that this process runs on."""
+    boot_id = "unknown"
     with suppress(OSError):
-        return _BOOT_ID.read_text().strip()
-    return "unknown"
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Host(boot_id)
 
 
-def archive_of(loaded: Loaded, *, clock: float, wall: float) -> Archive:
+def archive_of(loaded: Loaded, *, counts_downtime: bool) -> Archive:
     """Return what moves to another place: all that can be read."""
     contents, runs = loaded
-    if contents.head is None:  # all that is known of the clock is what it showed for these
+    if contents.head is not None:
+        host = this_host()
+        head = host.take_over(contents.head, counts_downtime=counts_downtime)
+        clock = host.monotonic() + head.offset
+    else:  # all that is known of the clock is when these were written
         instants = [state.history[-1].at_s for state in runs.states.values() if state.history]
         instants += [token.created_at for token in contents.tokens.tokens.values()]
-        clock = max(instants, default=clock)
+        clock = max(instants, default=0.0)
     numbers = (id_and_generation(run.key)[1] for run in contents.runs if run.problem)
     highest = max((contents.forgets.generation, *numbers))
     return Archive(
         clock=clock,
-        wall=wall,
+        wall=time.time(),
         term=contents.head.term if contents.head is not None else Journal.term,
         authority=(contents.authority or b"").decode(errors="replace"),
         tokens=list(contents.tokens.tokens.values()),

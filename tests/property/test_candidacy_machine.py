@@ -146,7 +146,7 @@ class CandidacyMachine(RuleBasedStateMachine):
     def _look(self) -> do.ClusterSeen:
         """Return how it is in etcd; watches tell of it later."""
         reading = self.etcd.read(*transactions.range_of(KEYS))
-        picture = do.ClusterSeen(*transactions.cluster(reading.found, KEYS), reading.revision)
+        picture = do.ClusterSeen(*transactions.cluster(reading.pairs, KEYS), reading.revision)
         latest = self.pictures[-1]
         if (picture.leader, picture.members) != (latest.leader, latest.members):
             self.pictures.append(picture)

@@ -222,6 +222,6 @@ async def check_deposed(numbers: list[list[int]], before: int, *, is_late: bool)
 def assert_nothing_is_left_over(client: EtcdClientModel) -> None:
     """What batches that never came about have left is removed."""
     reading = client.model.state.read(*KEYS.all)
-    contents = read_contents(KEYS, reading.found)
+    contents = read_contents(KEYS, reading.pairs)
     assert contents.unfinished == []
     assert contents.problems == []

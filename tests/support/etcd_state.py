@@ -87,11 +87,11 @@ class EtcdState:
                 case Get(key, end):
                     found.append(self._range(key, end))
         self._changed(changes)
-        return Outcome(is_done=is_done, revision=self.revision, found=tuple(found))
+        return Outcome(is_done=is_done, revision=self.revision, reads=tuple(found))
 
     def read(self, key: str, end: str) -> Reading:
         """Read a range."""
-        return Reading(revision=self.revision, found=self._range(key, end))
+        return Reading(revision=self.revision, pairs=self._range(key, end))
 
     # Leases.
 

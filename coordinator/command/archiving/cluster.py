@@ -17,10 +17,9 @@ from drumbeat.coordinator.command.archiving.requests import Findings
 from drumbeat.coordinator.errors import CallFailed, CommandFailed
 from drumbeat.coordinator.journal.archive import Archive, is_live
 from drumbeat.coordinator.journal.contents import Contents
-from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, this_host
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
 from drumbeat.coordinator.journal.keys import Keys
-from drumbeat.coordinator.journal.layout import Head
 from drumbeat.coordinator.journal.stored import Loaded, archive_of, load
 
 # How long coordinators wait if an import is cut short; while it goes on the lease is kept.
@@ -46,11 +45,7 @@ class Cluster:
         if contents.head is None and not contents.problems:
             problem = f"there is no journal at {self.name}"
             raise CallFailed(problem, 2, "the prefix after the hosts is part of the address")
-        host = this_host()
-        monotonic, wall = host.monotonic(), host.wall()
-        head = contents.head or Head.none()
-        offset = head.offset_at(boot_id=host.boot_id, monotonic=monotonic, wall=wall)
-        return archive_of(loaded, clock=monotonic + offset, wall=wall)
+        return archive_of(loaded, counts_downtime=True)
 
     async def write(self, archive: Archive) -> None:
         """Have in it what is in an archive. Raises ``CallFailed`` if there is something."""
@@ -90,7 +85,7 @@ class Cluster:
         return found
 
     async def _loaded(self) -> Loaded:
-        return load(self._keys, (await self._etcd.read(*self._keys.all)).found)
+        return load(self._keys, (await self._etcd.read(*self._keys.all)).pairs)
 
     async def _write(self, archive: Archive, term: int) -> None:
         journal = EtcdJournal(self._etcd, self._keys, term=term)

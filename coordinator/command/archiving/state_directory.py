@@ -13,16 +13,15 @@ from drumbeat.coordinator.command.archiving.requests import Findings
 from drumbeat.coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
 from drumbeat.coordinator.journal.archive import Archive
 from drumbeat.coordinator.journal.contents import Problem
-from drumbeat.coordinator.journal.layout import Head
 from drumbeat.coordinator.journal.sqlite import (
     FILE,
     KEYS,
     LAST_WRITE,
     SqliteFile,
+    inspect,
     lock_directory,
-    look,
 )
-from drumbeat.coordinator.journal.stored import Loaded, archive_of, boot_id, load
+from drumbeat.coordinator.journal.stored import Loaded, archive_of, load
 
 
 class StateDirectory:
@@ -35,10 +34,7 @@ class StateDirectory:
     async def read(self) -> Archive:
         """Return what is in it, as far as it can be read."""
         with self._locked():
-            loaded = self._loaded()
-            head = loaded.contents.head or Head.none()
-            offset = head.offset_at(boot_id=boot_id(), monotonic=time.monotonic(), wall=head.wall)
-            archive = archive_of(loaded, clock=time.monotonic() + offset, wall=time.time())
+            archive = archive_of(self._loaded(), counts_downtime=False)
             issuer = read_issuer(self._directory)
             archive.authority = "" if issuer is None else issuer.content().decode()
             return archive
@@ -71,11 +67,11 @@ class StateDirectory:
         return found
 
     def _loaded(self) -> Loaded:
-        found = look(self._directory)
-        loaded = load(KEYS, found.pairs)
-        if found.problem is not None:
+        inspection = inspect(self._directory)
+        loaded = load(KEYS, inspection.pairs)
+        if inspection.problem is not None:
             lost = "a coordinator refuses to go on from it"
-            loaded.contents.problems.insert(0, Problem(FILE, str(found.problem), lost))
+            loaded.contents.problems.insert(0, Problem(FILE, str(inspection.problem), lost))
         return loaded
 
     @contextmanager

@@ -75,7 +75,7 @@ class EtcdClient:
             for first, last in itertools.pairwise(bounds):
                 request = rpc.RangeRequest(key=first, range_end=last, revision=revision)
                 found += messages.pairs((await self._read_page(request)).kvs)
-        return Reading(revision=revision, found=tuple(found))
+        return Reading(revision=revision, pairs=tuple(found))
 
     async def _bounds(self, key: bytes, end: bytes, revision: int) -> list[bytes]:
         """Return where pages of values begin, and the end of the last one."""

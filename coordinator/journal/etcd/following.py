@@ -53,7 +53,7 @@ async def following(
             if is_logged:
                 log.info("etcd answers again")
                 is_logged = False
-            pairs = {pair.key: pair for pair in reading.found}
+            pairs = {pair.key: pair for pair in reading.pairs}
             yield pairs, reading.revision
             async with aclosing(etcd.watch(key, end, after=reading.revision)) as changes:
                 async for changed in changes:

@@ -7,10 +7,9 @@ last: a leader that was deposed, and what comes late, changes nothing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -39,7 +38,14 @@ from drumbeat.coordinator.journal.etcd.model import (
 )
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Unreadable
-from drumbeat.coordinator.journal.stored import RELEASE, StoredJournal, boot_id, load, unreadable
+from drumbeat.coordinator.journal.stored import (
+    RELEASE,
+    Host,
+    StoredJournal,
+    load,
+    this_host,
+    unreadable,
+)
 
 log = structlog.get_logger()
 
@@ -62,19 +68,6 @@ _HINT = (
 _IMPORT_AGAIN = "run `coordinator journal import` again, which removes what is there"
 
 Result = TypeVar("Result")
-
-
-class Host(NamedTuple):
-    """The clocks of this host; ``boot_id`` tells where the monotonic one began."""
-
-    boot_id: str
-    monotonic: Callable[[], float]
-    wall: Callable[[], float]
-
-
-def this_host() -> Host:
-    """Return the host that this process runs on."""
-    return Host(boot_id(), time.monotonic, time.time)
 
 
 class _UnderWay:
@@ -108,10 +101,10 @@ class EtcdJournal(StoredJournal):
         head = await self._take_over()
         reading = await self._patiently(lambda: self._etcd.read(*self._keys.all))
         self._history_from = reading.revision
-        if sum(len(pair.value) for pair in reading.found) <= READ_AT_ONCE_BYTES:
-            loaded = load(self._keys, reading.found)
+        if sum(len(pair.value) for pair in reading.pairs) <= READ_AT_ONCE_BYTES:
+            loaded = load(self._keys, reading.pairs)
         else:
-            loaded = await asyncio.to_thread(load, self._keys, reading.found)
+            loaded = await asyncio.to_thread(load, self._keys, reading.pairs)
         self._adopt(loaded)
         unfinished = loaded.contents.unfinished
         # Their batch never came about, and the next one has its number.
@@ -172,24 +165,21 @@ class EtcdJournal(StoredJournal):
         outcome = await self._patiently(lambda: self._etcd.commit(look))
         if not outcome.is_done:
             raise self._lost()
-        (found,) = outcome.found
-        monotonic, wall = self._host.monotonic(), self._host.wall()
-        boot_id, before, offset = self._host.boot_id, Head.none(), 0.0
-        self._revision = 0
-        if found:
-            before = self._decoded(found[0])
+        (heads,) = outcome.reads
+        before, self._revision = Head.none(), 0
+        if heads:
+            before, self._revision = self._decoded(heads[0]), heads[0].mod_revision
             if before.is_partial:
                 problem = "an import into it did not finish"
                 raise errors.JournalUnusable(self._keys.head, problem, _IMPORT_AGAIN)
-            offset = before.offset_at(boot_id=boot_id, monotonic=monotonic, wall=wall)
-            self._revision = found[0].mod_revision
-        elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).found:
+        elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).pairs:
             # Others may have led and written since the head was looked for.
             if not (await self._patiently(lambda: self._etcd.commit(look))).is_done:
                 raise self._lost()
             raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, _HINT)
-        self._head = replace(before, term=self.term, offset=offset, boot_id=boot_id)
-        await self._commit((), batch=before.batch, now=monotonic + offset)
+        head = self._host.take_over(before, counts_downtime=True)
+        self._head = replace(head, term=self.term)
+        await self._commit((), batch=before.batch, now=self._host.monotonic() + head.offset)
         return self._head
 
     async def _commit(self, operations: Sequence[Operation], *, batch: int, now: float) -> None:
@@ -208,15 +198,15 @@ class EtcdJournal(StoredJournal):
         self._revision = outcome.revision if outcome.is_done else self._arrived(outcome, head)
         self._head = head
         self._history_writes += 1
-        self._history_bytes += sum(len(each.value) for each in operations if isinstance(each, Put))
+        self._history_bytes += sum(len(put.value) for put in operations if isinstance(put, Put))
 
     def _arrived(self, outcome: Outcome, head: Head) -> int:
         """Return the revision of a write that had arrived before. Raises ``LostLeadership``."""
-        leaders, heads = outcome.found
+        leaders, heads = outcome.reads
         if not leaders or leaders[0].create_revision != self.term or not heads:
             raise self._lost()
-        found = self._decoded(heads[0])
-        if (found.term, found.sequence) != (head.term, head.sequence):
+        stored = self._decoded(heads[0])
+        if (stored.term, stored.sequence) != (head.term, head.sequence):
             raise self._lost()
         return heads[0].mod_revision
 

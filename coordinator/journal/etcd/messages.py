@@ -42,7 +42,7 @@ def outcome(answer: Any) -> Outcome:
     return Outcome(
         is_done=answer.succeeded,
         revision=answer.header.revision,
-        found=tuple(pairs(each.response_range.kvs) for each in gets),
+        reads=tuple(pairs(each.response_range.kvs) for each in gets),
     )
 
 

@@ -70,14 +70,14 @@ class Outcome(Struct, frozen=True):
 
     is_done: bool  # whether the conditions held
     revision: int  # of the store after it
-    found: tuple[tuple[KeyValue, ...], ...] = ()  # for each ``Get`` that was done, in order
+    reads: tuple[tuple[KeyValue, ...], ...] = ()  # of each ``Get`` that was done, in order
 
 
 class Reading(Struct, frozen=True):
     """All keys of a range, in their order, as they were at one revision."""
 
     revision: int
-    found: tuple[KeyValue, ...]
+    pairs: tuple[KeyValue, ...]
 
 
 class Lease(Struct, frozen=True):

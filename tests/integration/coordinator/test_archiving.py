@@ -209,7 +209,7 @@ async def test_what_an_import_left_that_was_killed_is_not_gone_on_from_but_repla
         patch.setattr(Cluster, "_clear", dies)
         with pytest.raises(JournalFull):
             await there.write(archive)
-    assert (await etcd_model.read(*KEYS.runs)).found
+    assert (await etcd_model.read(*KEYS.runs)).pairs
     with pytest.raises(JournalUnusable, match="did not finish") as refused:
         await read_again(etcd_model)
     assert "coordinator journal import" in refused.value.hint

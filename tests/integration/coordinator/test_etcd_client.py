@@ -69,16 +69,16 @@ async def test_a_transaction_is_done_if_its_conditions_hold(address: EtcdAddress
         )
         first, second = await client.commit(make), await client.commit(make)
         assert (first.is_done, second.is_done) == (True, False)
-        ((seen,),) = first.found
+        ((seen,),) = first.reads
         assert (seen.key, seen.value) == (keys.head, b"one")
         assert seen.create_revision == seen.mod_revision == first.revision
-        assert second.found[0] == first.found[0]
-        assert [each.key for each in second.found[1]] == [keys.head, keys.leader]
+        assert second.reads[0] == first.reads[0]
+        assert [each.key for each in second.reads[1]] == [keys.head, keys.leader]
         gone = Transaction(
             conditions=(IsModified(keys.head, first.revision),), then=(Delete(*keys.all),)
         )
         assert (await client.commit(gone)).is_done
-        assert (await client.read(*keys.all)).found == ()
+        assert (await client.read(*keys.all)).pairs == ()
 
 
 @pytest.mark.parametrize("names_at_once", [20, 21, 1000])
@@ -107,7 +107,7 @@ async def test_a_large_range_is_read_in_pages_at_one_revision(
             Transaction(conditions=(), then=tuple(Put(name, name.encode()) for name in names))
         )
         reading = await client.read(*keys.runs)
-    assert [each.key for each in reading.found] == names
+    assert [each.key for each in reading.pairs] == names
     assert reading.revision == outcome.revision
     pages_of_names = -(-len(names) // names_at_once)
     assert counted <= len(names) * (2 + pages_of_names)
@@ -125,7 +125,7 @@ async def test_a_lease_takes_its_keys_with_it(address: EtcdAddress) -> None:
         await client.revoke(lease.lease_id)
         await client.revoke(lease.lease_id)
         assert await client.keep_alive(lease.lease_id) == 0.0
-        assert (await client.read(*keys.all)).found == ()
+        assert (await client.read(*keys.all)).pairs == ()
         with pytest.raises(JournalUnusable, match="lease not found"):
             await client.commit(put(keys.leader, lease_id=lease.lease_id))
 
@@ -144,7 +144,7 @@ async def test_a_watch_tells_what_changes(address: EtcdAddress) -> None:
         )
         assert await anext(watch) == Changed(
             revision=third.revision,
-            put=(await client.read(*keys.all)).found,
+            put=(await client.read(*keys.all)).pairs,
             deleted=(keys.leader,),
         )
         await client.compact(third.revision)
@@ -182,7 +182,7 @@ async def test_another_member_is_asked_after_one_has_died() -> None:
             route.links[1].cut(refuse=True)
             with pytest.raises(JournalOutage):
                 await client.commit(put(keys.leader))
-            assert len((await client.read(*keys.all)).found) == 2
+            assert len((await client.read(*keys.all)).pairs) == 2
             for link in route.links:
                 link.cut(refuse=True)
             with pytest.raises(JournalOutage) as refused:
@@ -258,7 +258,7 @@ async def test_a_full_etcd_says_so() -> None:
             with pytest.raises(JournalFull, match="database space exceeded") as full:
                 await fill(client)
             assert "etcdctl alarm disarm" in full.value.hint
-            assert (await client.read(*Keys("x").all)).found
+            assert (await client.read(*Keys("x").all)).pairs
 
 
 # The way in.

@@ -26,11 +26,12 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.journal.batches import OPERATIONS_MAX, Compact, plan
 from drumbeat.coordinator.journal.etcd import journal as journals
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
-from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, Host
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import FORMAT, Home
+from drumbeat.coordinator.journal.stored import Host
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.stories import a_large_run, lead, shown
@@ -81,12 +82,12 @@ async def test_a_run_that_has_ended_is_one_key_and_stays_one(client: EtcdClientM
     await journal.write([CREATED], now=1.0)
     for number in range(50):
         await journal.write([noted(number)], now=2.0)
-    assert len((await client.read(*KEYS.runs)).found) == 51
+    assert len((await client.read(*KEYS.runs)).pairs) == 51
     verdict = Verdict(cause=VerdictCause.STOPPED, reason="", restart_count=0, round_id=None)
     await journal.write([Persist(run_id="r", record=RunEnded(verdict=verdict))], now=3.0)
-    assert len((await client.read(*KEYS.runs)).found) == 1
+    assert len((await client.read(*KEYS.runs)).pairs) == 1
     await journal.write([noted(50)], now=4.0)
-    assert len((await client.read(*KEYS.runs)).found) == 1
+    assert len((await client.read(*KEYS.runs)).pairs) == 1
     again = await opened(client)
     assert shown(again) == shown(journal)
     assert again.runs.states["r"].events_count == 52
@@ -198,7 +199,7 @@ async def test_a_run_of_ten_thousand_agents_fits(etcd: EtcdCluster) -> None:
         journal = await opened(client, keys)
         journal.runs.records_per_snapshot = 1
         await journal.write([more], now=2.0)
-        kept = (await client.read(*keys.runs)).found
+        kept = (await client.read(*keys.runs)).pairs
         assert len(kept) == len(parts)
         assert shown(await opened(client, keys)) == shown(journal)
     finally:
@@ -286,7 +287,7 @@ async def test_a_run_that_was_set_aside_can_be_forgotten(client: EtcdClientModel
     assert list(again.set_aside) == ["r"]
     await again.write([Forget(run_id="r")], now=2.0)
     assert again.set_aside == {}
-    assert (await client.read(*KEYS.runs)).found == ()
+    assert (await client.read(*KEYS.runs)).pairs == ()
 
 
 @pytest.mark.parametrize("value", [b"{}", b""])
@@ -295,17 +296,17 @@ async def test_without_its_head_nothing_is_done_about_runs(
 ) -> None:
     journal = await opened(client)
     await journal.write([CREATED], now=1.0)
-    before = (await client.read(*KEYS.runs)).found
+    before = (await client.read(*KEYS.runs)).pairs
     await change(client, Put(KEYS.head, value) if value else Delete(KEYS.head))
     with pytest.raises(JournalCorrupt, match="prod/head") as refused:
         await opened(client)
     assert "coordinator journal export" in refused.value.hint
-    assert (await client.read(*KEYS.runs)).found == before
+    assert (await client.read(*KEYS.runs)).pairs == before
 
 
 async def test_a_journal_of_a_newer_release_is_refused(client: EtcdClientModel) -> None:
     await opened(client)
-    (head,) = (await client.read(KEYS.head, "")).found
+    (head,) = (await client.read(KEYS.head, "")).pairs
     newer = head.value.replace(b"[%d," % FORMAT, b"[%d," % (FORMAT + 1))
     await change(client, Put(KEYS.head, newer))
     with pytest.raises(JournalUnusable, match="written by a newer release") as refused:

@@ -57,9 +57,9 @@ class Pair:
             case ["read"]:
                 where = self._range()
                 real, model = await self.real.read(*where), await self.model.read(*where)
-                assert self._translated((real.found,)) == (model.found,)
+                assert self._translated((real.pairs,)) == (model.pairs,)
                 assert real.revision == model.revision
-                self._pairs = {pair.key: pair for pair in (await self.model.read(*self.all)).found}
+                self._pairs = {pair.key: pair for pair in (await self.model.read(*self.all)).pairs}
             case ["grant"]:
                 real_lease, lease = await self.real.grant(TTL_S), await self.model.grant(TTL_S)
                 assert real_lease.ttl_s == lease.ttl_s
@@ -85,16 +85,16 @@ class Pair:
         real = await _outcome(self.real, replace(transaction, then=then))
         model = await _outcome(self.model, transaction)
         if isinstance(real, Outcome):
-            real = replace(real, found=self._translated(real.found))
+            real = replace(real, reads=self._translated(real.reads))
         assert real == model, transaction
         return model
 
     def _translated(
-        self, found: tuple[tuple[KeyValue, ...], ...]
+        self, reads: tuple[tuple[KeyValue, ...], ...]
     ) -> tuple[tuple[KeyValue, ...], ...]:
         names = {real: model for model, real in self._leases.items()} | {0: 0}
         return tuple(
-            tuple(replace(pair, lease_id=names[pair.lease_id]) for pair in pairs) for pairs in found
+            tuple(replace(pair, lease_id=names[pair.lease_id]) for pair in pairs) for pairs in reads
         )
 
     def _transaction(self) -> Transaction:
@@ -155,7 +155,7 @@ async def test_random_requests_have_the_same_answers(pair: Pair) -> None:
     model = await pair.model.read(*pair.all)
     for client in (pair.real, pair.model):
         assert await _folded(client, pair.all, after=start, until=model.revision) == {
-            each.key: (each.value, each.mod_revision) for each in model.found
+            each.key: (each.value, each.mod_revision) for each in model.pairs
         }
 
 

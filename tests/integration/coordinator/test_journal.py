@@ -8,7 +8,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +55,10 @@ from drumbeat.coordinator.errors import (
     StateDirectoryInUse,
     StateDirectoryUnusable,
 )
-from drumbeat.coordinator.journal import sqlite as journal_module
 from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
-from drumbeat.coordinator.journal.stored import RELEASE
+from drumbeat.coordinator.journal.stored import RELEASE, Host
 from drumbeat.coordinator.observe.stretches import Cause, Found, Marks, ProgressNoted
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
@@ -407,49 +405,21 @@ def test_a_head_that_is_none_is_refused(tmp_path: Path, body: bytes) -> None:
 # The clock.
 
 
-def test_the_clock_goes_on_within_one_boot(tmp_path: Path) -> None:
-    journal = SqliteFile(tmp_path)
-    assert journal.clock_offset() == 0.0
-    journal.write([], now=time.monotonic())
-    journal.close()
-    again = SqliteFile(tmp_path)
-    assert again.clock_offset() == 0.0
-    again.close()
-
-
-def test_the_clock_goes_on_from_the_last_write_after_a_reboot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("written_at", [0.001, 1_000_000.0], ids=["before this boot", "after"])
+def test_the_clock_goes_on_within_a_boot_and_after_a_reboot(
+    tmp_path: Path, written_at: float
 ) -> None:
-    last = time.monotonic() + 1_000_000.0
-    monkeypatch.setattr(journal_module, "boot_id", lambda: "first boot")
-    journal = SqliteFile(tmp_path)
-    journal.clock_offset()
-    journal.write([], now=last)
-    journal.close()
+    def offset(boot: str, *, monotonic: float, write_at: float) -> float:
+        host = Host(boot, lambda: monotonic, lambda: 10.0**9)
+        with closing(SqliteFile(tmp_path, host=host)) as journal:
+            journal.write([], now=write_at)
+            return journal.clock_offset()
 
-    monkeypatch.setattr(journal_module, "boot_id", lambda: "second boot")
-    again = SqliteFile(tmp_path)
-    offset = again.clock_offset()
-    assert 0 <= time.monotonic() + offset - last < 600
-    again.write([], now=last)
-    again.close()
-
-    restarted = SqliteFile(tmp_path)  # of the same boot: the offset is kept
-    assert restarted.clock_offset() == offset
-    restarted.close()
-
-
-def test_the_clock_never_runs_backwards_after_a_reboot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_module, "boot_id", lambda: "first boot")
-    journal = SqliteFile(tmp_path)
-    journal.write([], now=0.001)  # long before this boot's clock
-    journal.close()
-    monkeypatch.setattr(journal_module, "boot_id", lambda: "second boot")
-    again = SqliteFile(tmp_path)
-    assert time.monotonic() + again.clock_offset() >= 0.001
-    again.close()
+    assert offset("first", monotonic=5.0, write_at=5.0) == 0.0
+    assert offset("first", monotonic=6.0, write_at=written_at) == 0.0
+    again = offset("second", monotonic=2.0, write_at=written_at)
+    assert 2.0 + again == pytest.approx(written_at)  # never back, and no time has passed
+    assert offset("second", monotonic=3.0, write_at=3.0 + again) == again, "it is kept"
 
 
 # Sudden death.

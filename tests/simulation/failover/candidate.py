@@ -114,7 +114,7 @@ class Candidate:
             if isinstance(outcome, CommandFailed):
                 again()
                 return
-            self._pairs = {pair.key: pair for pair in outcome.found}
+            self._pairs = {pair.key: pair for pair in outcome.pairs}
             self._see(outcome.revision)
             Watch(self.client, where, outcome.revision, changed=self._on_changed, broken=again)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from drumbeat.coordinator.cluster import model as do
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.errors import CommandFailed, JournalOutage, LostLeadership, NotLeader
-from drumbeat.coordinator.journal.etcd.journal import EtcdJournal, Host
+from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.stored import Host
 from tests.simulation.clock import Actor
 from tests.simulation.failover.candidate import Candidate
 from tests.simulation.failover.etcd import KEYS, EtcdClient, drive

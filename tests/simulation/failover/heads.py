@@ -52,7 +52,7 @@ class JournalWatcher:
         if not outcome.is_done or not changed:
             return
         who, before = f"the leader of term {life.term}", self._head
-        leader = self._etcd.state.read(KEYS.leader, "").found
+        leader = self._etcd.state.read(KEYS.leader, "").pairs
         assert leader, f"{who} writes, and none leads"
         assert leader[0].create_revision == life.term, f"{who} writes, and another one leads"
         heads = [each.value for each in changed if isinstance(each, Put) and each.key == KEYS.head]
@@ -73,7 +73,7 @@ class JournalWatcher:
         self.checker.drained = {name for name, _ in self._was_drained & drained}
         self._was_drained = drained
         values: dict[str, bytes] = {}
-        for pair in self._etcd.state.read(*KEYS.runs).found:
+        for pair in self._etcd.state.read(*KEYS.runs).pairs:
             item = Item.parse(KEYS, pair.key)
             if item.batch == number:
                 values[item.home] = values.get(item.home, b"") + pair.value
@@ -116,7 +116,7 @@ class JournalWatcher:
         """Return the hosts that are to take part in no round, with how often that was changed."""
         placed = (
             opened(unseal(pair.value), PlacedDrain).drain
-            for pair in self._etcd.state.read(*KEYS.drains).found
+            for pair in self._etcd.state.read(*KEYS.drains).pairs
         )
         return {(drain.name, len(drain.calls)) for drain in placed if not drain.is_lifted}
 
@@ -148,8 +148,8 @@ class Heads:
     def _on_expired(self, before: Reading) -> None:
         """Leases are over; ``before`` is what the leader's key was."""
         after = self.etcd.state.read(KEYS.leader, "")
-        if before.found and not after.found:
-            self.watcher.on_expired(before.found[0].create_revision, self.machines)
+        if before.pairs and not after.pairs:
+            self.watcher.on_expired(before.pairs[0].create_revision, self.machines)
 
     @property
     def addresses(self) -> str:

@@ -68,8 +68,8 @@ def writes_twice_what_was_not_answered(patch: pytest.MonkeyPatch) -> None:
             await original(self, effects, now=now)
         except JournalOutage:
             reading = await self._etcd.read(self._keys.head, "")
-            self._under_way, self._head = None, self._decoded(reading.found[0])
-            self._revision = reading.found[0].mod_revision
+            self._under_way, self._head = None, self._decoded(reading.pairs[0])
+            self._revision = reading.pairs[0].mod_revision
             raise
 
     original = EtcdJournal.write

@@ -42,7 +42,7 @@ def client(model: EtcdModel) -> EtcdClientModel:
 
 
 async def keys(client: EtcdClientModel) -> list[str]:
-    return [pair.key for pair in (await client.read(*BELOW)).found]
+    return [pair.key for pair in (await client.read(*BELOW)).pairs]
 
 
 async def test_a_key_knows_when_it_was_made_and_when_it_was_changed(
@@ -51,12 +51,12 @@ async def test_a_key_knows_when_it_was_made_and_when_it_was_changed(
     made = await client.commit(put("a"))
     await client.commit(put("b"))
     changed = await client.commit(put("a", b"w"))
-    (a, b) = (await client.read(*BELOW)).found
+    (a, b) = (await client.read(*BELOW)).pairs
     assert (a.create_revision, a.mod_revision) == (made.revision, changed.revision) == (2, 4)
     assert (b.create_revision, b.mod_revision) == (3, 3)
     await client.commit(Transaction(conditions=(), then=(Delete("k/a"),)))
     assert (await client.commit(put("a"))).revision == 6
-    assert (await client.read("k/a", "")).found[0].create_revision == 6
+    assert (await client.read("k/a", "")).pairs[0].create_revision == 6
 
 
 async def test_a_transaction_whose_condition_does_not_hold_changes_nothing(
@@ -66,7 +66,7 @@ async def test_a_transaction_whose_condition_does_not_hold_changes_nothing(
     second = await client.commit(create("a", b"second"))
     assert first.is_done
     assert not second.is_done
-    assert second.found[0][0].value == b"first"
+    assert second.reads[0][0].value == b"first"
     assert second.revision == first.revision
     stale = Transaction(conditions=(IsModified("k/a", 1),), then=(Delete("k/a"),))
     assert not (await client.commit(stale)).is_done
@@ -161,7 +161,7 @@ async def test_a_request_arrives_late_or_twice(model: EtcdModel, client: EtcdCli
     await client.commit(put("twice", b"new"))
     assert await keys(client) == ["k/twice"]
     model.deliver_late()
-    late, twice = (await client.read(*BELOW)).found
+    late, twice = (await client.read(*BELOW)).pairs
     assert (late.value, twice.value) == (b"v", b"old")
 
 
