@@ -1,9 +1,9 @@
-"""Shell. gRPC's server, kept from ending for a call of a method that it cannot read.
+"""Shell. gRPC's server, protected against calls of methods whose names are not UTF-8.
 
-It reads the method of each call that is none of ours as UTF-8, and ends, with all sessions, if one
-is not: any caller could say so (seen in 1.85; before, only the call failed). So those calls never
-get there: they are answered here, whatever their method. That takes private names of gRPC. With a
-release that lacks one the server is gRPC's own, and the log says what that means.
+gRPC 1.85 decodes the name of each unknown method and, if it is not UTF-8, ends the server with all
+its sessions; earlier releases only end the call. So calls of unknown methods are answered here,
+whatever their name. This is the only module with private names of gRPC. With a release that lacks
+one of them the server is gRPC's own, and the log says what that means.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 import grpc
 import structlog
-from grpc._cython import cygrpc  # type: ignore[attr-defined] # it tells its types of nothing
+from grpc._cython import cygrpc  # type: ignore[attr-defined] # it has no types
 
 log = structlog.get_logger()
 
 _Core: Any = cygrpc.AioServer
-_ASKS = "_make_request_call_future"  # since 1.85; without it a bad method costs its call alone
+_ASKS = "_make_request_call_future"  # only releases with it need the protection: 1.85 and later
 _USED = ("_MethodResolver", "_handle_rpc", "_schedule_rpc_coro")
-_OF_NO_METHOD = None  # as gRPC asks for the next call that is of no registered method
+_UNKNOWN_METHOD = None  # gRPC's argument to ask for the next call of an unknown method
 
 
 def make_server(
@@ -36,8 +36,8 @@ def make_server(
             made._server = _Server(loop, None, (), interceptors, tuple(options), None)  # noqa: SLF001
         except (AttributeError, TypeError) as error:
             why = f"gRPC {grpc.__version__} has changed ({error})"
-            told = "a caller that names a method in bytes that are not UTF-8 can end this server"
-            log.warning("server of gRPC unprotected", reason=f"{why}: {told}")
+            risk = "a caller that names a method in bytes that are not UTF-8 can end this server"
+            log.warning("server of gRPC unprotected", reason=f"{why}: {risk}")
     server: grpc.aio.Server = made
     return server
 
@@ -49,14 +49,14 @@ def _check_names() -> None:
     _ = _Core._request_call  # noqa: SLF001
 
 
-class _Server(_Core):  # type: ignore[misc] # what it is made of is not told
+class _Server(_Core):  # type: ignore[misc] # it has no types
     def _make_request_call_future(self, method: bytes | None) -> Any:
-        if method is not _OF_NO_METHOD:
+        if method is not _UNKNOWN_METHOD:
             return super()._make_request_call_future(method)
-        return asyncio.get_running_loop().create_task(self._answer_others())
+        return asyncio.get_running_loop().create_task(self._answer_unknown())
 
-    async def _answer_others(self) -> None:
-        """Say that there is no such method, until the server ends."""
+    async def _answer_unknown(self) -> None:
+        """Answer every call that there is no such method, until the server ends."""
         loop, answered = asyncio.get_running_loop(), set()
         none_known = cygrpc._MethodResolver([], {})  # noqa: SLF001
         while True:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from grpc._cython import cygrpc  # type: ignore[attr-defined] # it tells its types of nothing
+from grpc._cython import cygrpc  # type: ignore[attr-defined] # it has no types
 from structlog.testing import capture_logs
 
 from bench.strangers import http2
@@ -84,17 +84,19 @@ async def test_a_method_that_there_is_not_is_said_to_be_none(tmp_path: Path) -> 
         assert refused.code == grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.mark.skipif(
-    not hasattr(cygrpc.AioServer, "_make_request_call_future"),
-    reason="this gRPC needs no protection",
+@pytest.mark.parametrize(
+    ("name", "value", "is_unprotected"),
+    [("_USED", ("_renamed",), True), ("_ASKS", "_of_a_later_release", False)],
+    ids=["a release that lacks a name", "the oldest release, which needs no protection"],
 )
-async def test_a_grpc_that_has_changed_serves_and_what_is_missing_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_other_releases_of_grpc_serve_and_log_what_is_missing(
+    name: str, value: Any, is_unprotected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_server, "_USED", ("_renamed",))
+    is_unprotected = is_unprotected and hasattr(cygrpc.AioServer, "_make_request_call_future")
+    monkeypatch.setattr(grpc_server, name, value)
     with capture_logs() as logs:
         async with coordinator(tmp_path) as client:
             assert await (await client.agent().join()).run()
-    (told,) = (each for each in logs if each["event"] == "server of gRPC unprotected")
-    assert "_renamed" in told["reason"]
-    assert "can end this server" in told["reason"]
+    reasons = [line["reason"] for line in logs if line["event"] == "server of gRPC unprotected"]
+    assert len(reasons) == is_unprotected
+    assert all("_renamed" in reason and "can end this server" in reason for reason in reasons)
