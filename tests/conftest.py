@@ -27,6 +27,11 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add one option: write the golden output of scripted stories anew."""
+    parser.addoption("--rewrite", action="store_true", help="write the output of stories anew")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked ``soak``, unless it was asked for; put what may take long first.
 

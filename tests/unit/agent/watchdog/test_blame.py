@@ -7,7 +7,7 @@ import pytest
 from drumbeat.agent.watchdog.blame import BLAMED_WITHIN_S, Blame
 from drumbeat.agent.watchdog.core.model import Report, Signal
 from drumbeat.agent.watchdog.hang import Hang, HangKind, Standing
-from tests.support.watching import NOW, WORKER
+from tests.support.watch_script import NOW, WORKER
 
 SIGUSR1, SIGUSR2, SIGTERM, SIGKILL = 10, 12, 15, 9
 LATE = NOW + 100 * BLAMED_WITHIN_S
