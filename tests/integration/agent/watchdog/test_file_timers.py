@@ -149,55 +149,73 @@ async def tell(process: asyncio.subprocess.Process, command: str) -> None:
         assert await process.stdout.readline() == b"done\n"
 
 
-async def test_a_timer_is_acquired_and_released(scene: Scene) -> None:
-    scene.write(line("step", WALL + 60))
-    await scene.wait_for(1)
-    scene.write(line("step", -1, signum=0))
-    acquired, released = await scene.wait_for(2)
-    assert isinstance(acquired, TimerAcquired)
-    assert (acquired.worker, acquired.scope, acquired.signal) == (WORKER, "step", 9)
-    assert acquired.timeout_s == pytest.approx(60, abs=SLACK_S)
-    assert released == TimerReleased(worker=WORKER, scope="step")
+def acquired(scope: str, timeout_s: float = 60.0, signum: int = 9) -> TimerAcquired:
+    return TimerAcquired(worker=WORKER, scope=scope, timeout_s=timeout_s, signal=signum)
 
 
-async def test_a_clock_that_is_set_changes_no_timer_that_was_read(scene: Scene) -> None:
+def released(scope: str) -> TimerReleased:
+    return TimerReleased(worker=WORKER, scope=scope)
+
+
+def step(at: float = WALL + 60, **fields: int) -> bytes:
+    return line("step", at, **fields)
+
+
+NO_SIGNAL = f"process {PID} named one that this system does not have"
+OWN_PID = os.getpid()  # not below a worker
+
+
+@pytest.mark.parametrize(
+    ("lines", "events", "warnings"),
+    [
+        ([step()], [acquired("step")], []),
+        ([step(-1)], [released("step")], []),
+        ([step(WALL - 5)], [acquired("step", 0.0)], []),
+        *(([step(signum=n)], [acquired("step", signum=n)], []) for n in (0, -1, signal.SIGUSR1)),
+        # One that there is not becomes the client's default.
+        *(
+            ([step(signum=n)], [acquired("step", signum=signal.SIGKILL)], [NO_SIGNAL])
+            for n in (32, 33, 65, 2**31 - 1)
+        ),
+        # Of what was read together only the latest counts.
+        (
+            [line("a", WALL - 5), line("b", WALL + 1), line("a", -1)],
+            [released("a"), acquired("b", 1.0)],
+            [],
+        ),
+        # Once for all that is not understood.
+        (
+            [b"x" * 10_000 + b"\n", b"garbage\n", b"[]\n", step(-1)],
+            [released("step")],
+            ["longer than 4096 bytes"],
+        ),
+        (
+            [step(pid=OWN_PID), line("b", WALL + 60, OWN_PID), line("mark", -1)],
+            [released("mark")],
+            [f"process {OWN_PID} is not below a worker"],
+        ),
+    ],
+)
+async def test_a_request_becomes_an_event_or_a_warning(
+    scene: Scene, lines: list[bytes], events: list[object], warnings: list[str]
+) -> None:
+    with capture_logs() as logs:
+        scene.write(*lines)
+        scene.timers.catch_up()
+    assert scene.events == events
+    assert [(entry["reason"], entry["log_level"]) for entry in logs] == [
+        (warning, "warning") for warning in warnings
+    ]
+
+
+async def test_requests_are_read_as_they_come_and_a_clock_that_is_set_changes_none_of_them(
+    scene: Scene,
+) -> None:
     scene.write(line("before", WALL + 60))
     await scene.wait_for(1)
     scene.wall += 3600
     scene.write(line("after", scene.wall + 60))
-    events = await scene.wait_for(2)
-    assert [event.timeout_s for event in events if isinstance(event, TimerAcquired)] == (
-        pytest.approx([60, 60], abs=SLACK_S)
-    )
-
-
-async def test_a_timer_that_has_expired_on_its_way_expires_now(scene: Scene) -> None:
-    scene.write(line("late", WALL - 5))
-    assert await scene.wait_for(1) == [
-        TimerAcquired(worker=WORKER, scope="late", timeout_s=0.0, signal=9)
-    ]
-
-
-@pytest.mark.parametrize("signum", [0, -1, signal.SIGUSR1])
-async def test_a_signal_passes_as_it_is(scene: Scene, signum: int) -> None:
-    scene.write(line("step", WALL + 1, signum=signum))
-    (event,) = await scene.wait_for(1)
-    assert isinstance(event, TimerAcquired)
-    assert event.signal == signum
-
-
-async def test_a_release_before_an_acquire_is_passed_on(scene: Scene) -> None:
-    scene.write(line("step", -1))
-    assert await scene.wait_for(1) == [TimerReleased(worker=WORKER, scope="step")]
-
-
-async def test_of_what_was_read_together_only_the_latest_counts(scene: Scene) -> None:
-    scene.write(line("a", WALL - 5), line("b", WALL + 1), line("a", -1))
-    events = await scene.wait_for(2)
-    assert [(type(event), event.scope) for event in events] == [
-        (TimerReleased, "a"),
-        (TimerAcquired, "b"),
-    ]
+    assert await scene.wait_for(2) == [acquired("before"), acquired("after")]
 
 
 async def test_no_request_is_overtaken_by_one_that_is_read_as_it_is_passed_on(
@@ -210,10 +228,7 @@ async def test_no_request_is_overtaken_by_one_that_is_read_as_it_is_passed_on(
     scene.meanwhile = catch_up
     scene.write(line("a", WALL - 5), line("b", WALL + 1))
     scene.timers.catch_up()
-    assert [(type(event), event.scope) for event in scene.events] == [
-        (TimerAcquired, "a"),
-        (TimerReleased, "b"),
-    ]
+    assert scene.events == [acquired("a", 0.0), released("b")]
 
 
 async def test_the_agent_can_catch_up_before_a_verdict(
@@ -242,31 +257,9 @@ async def test_of_an_endless_line_only_the_beginning_is_kept(scene: Scene) -> No
         scene.write(b"x" * file_timers.LINE_BYTES_MAX)
         scene.timers.catch_up()
         assert len(scene.timers._rest) <= file_timers.LINE_BYTES_MAX + 1
-    with capture_logs() as logs:
-        scene.write(b"x\n", line("next", -1))
-        assert [event.scope for event in await scene.wait_for(1)] == ["next"]
-    assert [entry["reason"] for entry in logs] == ["longer than 4096 bytes"]
-
-
-@pytest.mark.parametrize("signum", [32, 33, 65, 2**31 - 1])
-async def test_a_signal_that_there_is_not_becomes_the_clients_default(
-    scene: Scene, signum: int
-) -> None:
-    with capture_logs() as logs:
-        scene.write(line("step", WALL + 1, signum=signum))
-        (event,) = await scene.wait_for(1)
-    assert isinstance(event, TimerAcquired)
-    assert event.signal == signal.SIGKILL
-    assert len(logs) == 1
-
-
-async def test_garbage_is_told_once_and_skipped(scene: Scene) -> None:
-    with capture_logs() as logs:
-        scene.write(b"garbage\n" * 3, b"x" * 10_000 + b"\n", b"[]\n", line("step", -1))
-        assert [event.scope for event in await scene.wait_for(1)] == ["step"]
-    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
-        ("a file timer request was not understood", "warning")
-    ]
+    scene.write(b"x\n", line("next", -1))
+    scene.timers.catch_up()
+    assert scene.events == [released("next")]
 
 
 async def test_requests_wait_until_their_processes_are_known(scene: Scene) -> None:
@@ -277,27 +270,14 @@ async def test_requests_wait_until_their_processes_are_known(scene: Scene) -> No
     assert scene.events == []
     scene.workers[pid] = WORKER
     scene.timers.resume()
-    early, gone = await scene.wait_for(2)
-    assert isinstance(early, TimerAcquired)
-    assert 60 - SLACK_S < early.timeout_s <= 60
-    assert gone == TimerReleased(worker=WORKER, scope="gone")
-
-
-async def test_a_process_that_is_not_below_a_worker_is_told(scene: Scene) -> None:
-    pid = os.getpid()
-    with capture_logs() as logs:
-        scene.write(line("a", WALL + 60, pid), line("b", WALL + 60, pid), line("mark", -1))
-        assert [event.scope for event in await scene.wait_for(1)] == ["mark"]
-    assert [(entry["event"], entry["reason"]) for entry in logs] == [
-        ("a file timer is not watched", f"process {pid} is not below a worker")
-    ]
+    assert await scene.wait_for(2) == [acquired("early"), released("gone")]
 
 
 async def test_a_timer_too_many_is_told_once(scene: Scene) -> None:
     with capture_logs() as logs:
         scene.refusal = TooManyTimers("RESOURCE_EXHAUSTED", "1024 timers are open")
         scene.write(line("a", WALL + 60), line("b", WALL + 60))
-        await wait_until(lambda: logs, WAIT_S)
+        scene.timers.catch_up()
     assert [entry["reason"] for entry in logs] == ["1024 timers are open"]
 
 
@@ -306,8 +286,8 @@ async def test_a_process_that_has_gone_has_no_timers(scene: Scene) -> None:
     await process.wait()
     with capture_logs() as logs:
         scene.write(line("step", WALL + 60, process.pid), line("mark", -1))
-        assert [event.scope for event in await scene.wait_for(1)] == ["mark"]
-    assert logs == []
+        scene.timers.catch_up()
+    assert (scene.events, logs) == ([released("mark")], [])
 
 
 async def test_timers_of_a_process_below_a_worker_are_its_own(scene: Scene) -> None:
@@ -324,8 +304,7 @@ async def test_timers_of_a_process_below_a_worker_are_its_own(scene: Scene) -> N
         assert (below.scope, below.worker) == (f"step (process {below.pid})", WORKER)
         assert below.pid not in (0, worker.pid)
         await tell(worker, "step -1")
-        released = (await scene.wait_for(3))[2]
-        assert released == TimerReleased(worker=WORKER, scope=below.scope)
+        assert (await scene.wait_for(3))[2] == released(below.scope)
 
 
 async def test_the_fifo_is_private_large_and_removed_at_the_end(tmp_path: Path) -> None:
@@ -397,12 +376,12 @@ async def test_torchs_own_client_is_served_even_if_the_reader_was_paused(scene: 
     async with client(TORCH_CLIENT, scene.timers) as process:
         scene.workers[process.pid] = WORKER
         await tell(process, "client.acquire('one', time.time() + 60)")
-        (acquired,) = await scene.wait_for(1)
-        assert isinstance(acquired, TimerAcquired)
-        assert (acquired.scope, acquired.signal) == ("one", signal.SIGKILL)
-        assert 60 - SLACK_S < acquired.timeout_s < 60 + SLACK_S
+        (first,) = await scene.wait_for(1)
+        assert isinstance(first, TimerAcquired)
+        assert (first.scope, first.signal) == ("one", signal.SIGKILL)
+        assert first.timeout_s == pytest.approx(60, abs=SLACK_S)
         await tell(process, "client.release('one')")
-        assert (await scene.wait_for(2))[1] == TimerReleased(worker=WORKER, scope="one")
+        assert (await scene.wait_for(2))[1] == released("one")
         scene.events.clear()
 
         assert process.stdin is not None
@@ -415,6 +394,6 @@ async def test_torchs_own_client_is_served_even_if_the_reader_was_paused(scene: 
         time.sleep(0.05)  # noqa: ASYNC251 - the point
         async with asyncio.timeout(START_S):
             assert await process.stdout.readline() == b"done\n"
-        await wait_until(lambda: TimerReleased(worker=WORKER, scope="4999") in scene.events, WAIT_S)
-    released = [event.scope for event in scene.events if isinstance(event, TimerReleased)]
-    assert released == [str(number) for number in range(5000)]
+        await wait_until(lambda: released("4999") in scene.events, WAIT_S)
+    scopes = [event.scope for event in scene.events if isinstance(event, TimerReleased)]
+    assert scopes == [str(number) for number in range(5000)]
