@@ -13,122 +13,97 @@ STAGES = ("rendezvous", "start", "stop")
 CPU_MODES = ("user", "system", "idle", "iowait", "other")
 
 
-def _listed(values: tuple[str, ...]) -> str:
-    return ", ".join(values)
+def _gauge(name: str, about: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
+    return Metric("gauge", f"drumbeat_{name}", about, labels, ", ".join(values))
 
 
-INFO = Metric(
-    "gauge",
-    "drumbeat_agent_info",
-    "Always 1; whose metrics these are.",
-    ("run_id", "agent", "role"),
+def _counter(name: str, about: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
+    return _gauge(name, about, *labels, values=values)._replace(kind="counter")
+
+
+def _histogram(name: str, about: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
+    return _gauge(name, about, *labels, values=values)._replace(kind="histogram", buckets=LONG_S)
+
+
+INFO = _gauge("agent_info", "Always 1; whose metrics these are.", "run_id", "agent", "role")
+CONNECTED = _gauge("agent_connected", "Whether the coordinator has welcomed it, 1 or 0.")
+SESSIONS_LOST = _counter(
+    "agent_sessions_lost", "Sessions that ended, and attempts to open one that failed."
 )
-CONNECTED = Metric(
-    "gauge", "drumbeat_agent_connected", "Whether the coordinator has welcomed it, 1 or 0."
+SPOOLED = _gauge(
+    "agent_spooled_failure_records", "Failure records that the coordinator has not acknowledged."
 )
-SESSIONS_LOST = Metric(
-    "counter",
-    "drumbeat_agent_sessions_lost",
-    "Sessions that ended, and attempts to open one that failed.",
-)
-SPOOLED = Metric(
-    "gauge",
-    "drumbeat_agent_spooled_failure_records",
-    "Failure records that the coordinator has not acknowledged.",
-)
-STATE = Metric(
-    "gauge",
-    "drumbeat_agent_state",
+STATE = _gauge(
+    "agent_state",
     "1 for the state that the workers are in as a unit, else 0.",
-    ("state",),
-    _listed(STATES),
+    "state",
+    values=STATES,
 )
-WORKERS = Metric("gauge", "drumbeat_agent_workers", "Workers that run on this machine.")
-WORKERS_MAX = Metric(
-    "gauge", "drumbeat_agent_workers_wanted", "Workers that a round has on this machine."
-)
-ROUND = Metric(
-    "gauge", "drumbeat_agent_round", "Number of the latest round that it was assigned, from 0."
-)
-ROUNDS = Metric("counter", "drumbeat_agent_rounds", "Rounds that it was assigned.")
-RESTARTS = Metric(
-    "counter",
-    "drumbeat_agent_restarts",
+WORKERS = _gauge("agent_workers", "Workers that run on this machine.")
+WORKERS_MAX = _gauge("agent_workers_wanted", "Workers that a round has on this machine.")
+ROUND = _gauge("agent_round", "Number of the latest round that it was assigned, from 0.")
+ROUNDS = _counter("agent_rounds", "Rounds that it was assigned.")
+RESTARTS = _counter(
+    "agent_restarts",
     "Rounds after the first one, and restarts within a round.",
-    ("restart",),
-    _listed(RESTARTS_BY),
+    "restart",
+    values=RESTARTS_BY,
 )
-ENDED = Metric(
-    "counter",
-    "drumbeat_agent_workers_ended",
+ENDED = _counter(
+    "agent_workers_ended",
     "Workers by how they ended; terminated are those that the agent stopped.",
-    ("status",),
-    _listed(STATUSES),
+    "status",
+    values=STATUSES,
 )
-HANGS_FOUND = Metric(
-    "counter",
-    "drumbeat_agent_hangs",
+HANGS_FOUND = _counter(
+    "agent_hangs",
     "Limits of workers that were exceeded, those that are only reported too.",
-    ("kind",),
-    _listed(HANGS),
+    "kind",
+    values=HANGS,
 )
-STAGE = Metric(
-    "histogram",
-    "drumbeat_agent_stage_duration_seconds",
+STAGE = _histogram(
+    "agent_stage_duration_seconds",
     "What `rendezvous.duration.ms` and its like tell of each round.",
-    ("stage",),
-    _listed(STAGES),
-    LONG_S,
+    "stage",
+    values=STAGES,
 )
-STEP = Metric("gauge", "drumbeat_worker_step", "Latest step that a worker named.", ("local_rank",))
-STEP_TIME = Metric(
-    "gauge",
-    "drumbeat_worker_step_duration_seconds",
+STEP = _gauge("worker_step", "Latest step that a worker named.", "local_rank")
+STEP_TIME = _gauge(
+    "worker_step_duration_seconds",
     "Time of a worker's latest step, from its last two heartbeats.",
-    ("local_rank",),
+    "local_rank",
 )
-HEARTBEAT = Metric(
-    "gauge",
-    "drumbeat_worker_last_heartbeat_timestamp_seconds",
+HEARTBEAT = _gauge(
+    "worker_last_heartbeat_timestamp_seconds",
     "Latest heartbeat of a worker, in seconds since 1970.",
-    ("local_rank",),
+    "local_rank",
 )
-WORKER_MEMORY = Metric(
-    "gauge",
-    "drumbeat_worker_memory_resident_bytes",
+WORKER_MEMORY = _gauge(
+    "worker_memory_resident_bytes",
     "Resident memory of a worker's process, without the processes that it has started.",
-    ("local_rank",),
+    "local_rank",
 )
-MEMORY_USED = Metric(
-    "gauge",
-    "drumbeat_agent_memory_used_bytes",
+MEMORY_USED = _gauge(
+    "agent_memory_used_bytes",
     "Memory that the workers' cgroup uses, without file cache that can be dropped; without a limit "
     "that the machine uses.",
 )
-MEMORY_LIMIT = Metric(
-    "gauge",
-    "drumbeat_agent_memory_limit_bytes",
+MEMORY_LIMIT = _gauge(
+    "agent_memory_limit_bytes",
     "Limit of that cgroup or of one above it; without a limit the memory of the machine.",
 )
-CPU = Metric(
-    "counter",
-    "drumbeat_host_cpu_seconds",
-    "Time of all CPUs of the machine.",
-    ("mode",),
-    _listed(CPU_MODES),
-)
-MEMORY = Metric("gauge", "drumbeat_host_memory_size_bytes", "Memory of the machine.")
-MEMORY_AVAILABLE = Metric(
-    "gauge", "drumbeat_host_memory_available_bytes", "Memory that programs can still have."
-)
-GPU_MEMORY = Metric("gauge", "drumbeat_host_gpu_memory_size_bytes", "Memory of a GPU.", ("gpu",))
-GPU_MEMORY_USED = Metric(
-    "gauge",
-    "drumbeat_host_gpu_memory_used_bytes",
+CPU = _counter("host_cpu_seconds", "Time of all CPUs of the machine.", "mode", values=CPU_MODES)
+MEMORY = _gauge("host_memory_size_bytes", "Memory of the machine.")
+MEMORY_AVAILABLE = _gauge("host_memory_available_bytes", "Memory that programs can still have.")
+GPU_MEMORY = _gauge("host_gpu_memory_size_bytes", "Memory of a GPU.", "gpu")
+GPU_MEMORY_USED = _gauge(
+    "host_gpu_memory_used_bytes",
     "Memory of a GPU that any process uses, as of the scrape before.",
-    ("gpu",),
+    "gpu",
 )
 
 # All that are declared here, in their order.
-_OURS = [each for each in globals().values() if isinstance(each, Metric) and each is not BUILD]
-METRICS = (BUILD, *_OURS)
+METRICS = (
+    BUILD,
+    *(each for each in vars().copy().values() if isinstance(each, Metric) and each != BUILD),
+)

@@ -1,7 +1,8 @@
 """Shell. Where an agent's metrics are scraped: needs prometheus_client, of the extra ``metrics``.
 
-Threads of its own take connections and answer; the agent's loop is only asked how it is, at most
-every ``FRESH_S``, however many scrape and however slow they are.
+Threads of its own take connections and answer. The agent's loop is asked for its state at most
+every ``FRESH_S``, however many clients scrape and however slow they are. Why the server of
+prometheus_client is not used: ADR 50.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class Endpoint:
         host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            found = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+            listening = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
             reason = f"--metrics-port {self._address}: {getattr(error, 'strerror', '') or error}"
             log.warning("no metrics served", message=f"no metrics served: {reason}", reason=reason)
             return None
-        where = f"{self._guard.scheme}://{HostPort(host, found.getsockname()[1])}/metrics"
+        where = f"{self._guard.scheme}://{HostPort(host, listening.getsockname()[1])}/metrics"
         log.info("metrics served", message=f"metrics are at {where}")
-        return found
+        return listening
 
     def close(self) -> None:
         """Let go of the port and of all connections."""

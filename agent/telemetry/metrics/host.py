@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
-from drumbeat.agent.telemetry.metrics import declared as the
+from drumbeat.agent.telemetry.metrics import declared
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.agent.workers.devices.nvml import load_nvml, read_gpus
 from drumbeat.command.metrics import Sample
@@ -20,7 +20,7 @@ def all_gpus() -> Sequence[Gpu]:
 
 
 class Host:
-    """Reads what can be read at once. GPUs are those that were known at the start.
+    """Reads CPUs, memory and GPUs of the machine. GPUs are those that were known at the start.
 
     A driver may take seconds, or hang for good, so it is asked by a thread, for the scrape to
     come; while it does not answer it is asked nothing else.
@@ -38,19 +38,19 @@ class Host:
             self._asking = threading.Thread(target=self._ask, name="metrics-gpus", daemon=True)
             self._asking.start()
         times = psutil.cpu_times()
-        told = {mode: getattr(times, mode, 0.0) for mode in the.CPU_MODES[:-1]}
+        times_s = {mode: getattr(times, mode, 0.0) for mode in declared.CPU_MODES[:-1]}
         # Time of guests is within that of users.
         counted = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        told["other"] = max(0.0, counted - sum(told.values()))
-        for mode, spent_s in told.items():
-            yield the.CPU, (mode,), round(spent_s, 2)
+        times_s["other"] = max(0.0, counted - sum(times_s.values()))
+        for mode, spent_s in times_s.items():
+            yield declared.CPU, (mode,), round(spent_s, 2)
         memory = psutil.virtual_memory()
-        yield the.MEMORY, (), float(memory.total)
-        yield the.MEMORY_AVAILABLE, (), float(memory.available)
+        yield declared.MEMORY, (), float(memory.total)
+        yield declared.MEMORY_AVAILABLE, (), float(memory.available)
         for gpu in gpus:
-            yield the.GPU_MEMORY, (str(gpu.index),), float(gpu.memory_bytes)
-            yield the.GPU_MEMORY_USED, (str(gpu.index),), float(gpu.memory_used_bytes)
+            yield declared.GPU_MEMORY, (str(gpu.index),), float(gpu.memory_bytes)
+            yield declared.GPU_MEMORY_USED, (str(gpu.index),), float(gpu.memory_used_bytes)
 
     def _ask(self) -> None:
-        found = tuple(gpu for gpu in self._read() if gpu.index in self._indices)
-        self._gpus = found or self._gpus
+        gpus = tuple(gpu for gpu in self._read() if gpu.index in self._indices)
+        self._gpus = gpus or self._gpus
