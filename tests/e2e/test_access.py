@@ -16,12 +16,13 @@ import pytest
 from drumbeat.access.token import Role, parse_token
 from tests.support.cluster import LOOPBACK, exit_all
 from tests.support.launches import HEAD
+from tests.support.processes import assert_refused
 from tests.support.status import kind
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from tests.support.cluster import Cluster, Coordinator, Process
+    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 
@@ -44,16 +45,6 @@ def files_with(secret: str, folder: Path) -> set[str]:
     """Names of the files below a folder that have a secret."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {path.name for path in paths if secret.encode() in path.read_bytes()}
-
-
-def assert_refused(process: Process, code: int, *words: str) -> None:
-    """It ends with one sentence and at most a hint, after what it logged."""
-    assert process.wait() == code, process.log()
-    said = [line for line in process.stderr.splitlines() if not line.startswith("{")]
-    assert "error: " in said[0], process.log()
-    assert len(said) == 1 or (len(said) == 2 and "hint: " in said[1]), process.log()
-    for word in words:
-        assert word in "\n".join(said), process.log()
 
 
 def audited(coordinator: Coordinator, event: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.certificates import DAY, CertificateAuthority
 from tests.support.cluster import exit_all
 from tests.support.impostor import Impostor
+from tests.support.processes import assert_refused
 
 if TYPE_CHECKING:
     from typing import Any
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
     from tests.support.cluster import Cluster, Process
 
 pytestmark = pytest.mark.e2e
-
-
-def assert_refused(process: Process, code: int, *words: str) -> None:
-    """It says one sentence, with all of ``words`` in it and its hint."""
-    assert process.wait() == code, process.log()
-    said = [line for line in process.stderr.splitlines() if not line.startswith("{")]
-    assert len(said) == 2, process.log()
-    assert ": error: " in said[0], process.log()
-    assert ": hint: " in said[1], process.log()
-    for word in words:
-        assert word in "\n".join(said), process.log()
 
 
 def agent(cluster: Cluster, *options: str) -> Process:

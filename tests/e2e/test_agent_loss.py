@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import re
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.cluster import exit_all
 from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
@@ -49,19 +49,25 @@ def assert_gone(pids: list[int]) -> None:
 
 
 def test_survivors_of_a_killed_agent_form_anew(cluster: Cluster) -> None:
-    job = cluster.job("--nnodes", "1:2", "--nproc-per-node", "2", *LONG)
-    doomed, survivor = job.join(), job.join()
-    workers = job.server.wait_for(4)
+    """Also those of one that was ended by a signal, to give its machine back."""
+    job = cluster.job("--nnodes", "1:3", "--nproc-per-node", "2", *LONG)
+    doomed, leaving, survivor = (job.join() for _ in range(3))
+    workers = job.server.wait_for(6)
     doomed_workers = of_agent(doomed, workers)
     assert len(doomed_workers) == 2
     pids = with_grandchildren(doomed_workers)
     doomed.kill()
     assert_gone(pids)
-    again = job.server.wait_for_round(1, 2)
-    assert [worker.environment["WORLD_SIZE"] for worker in again] == ["2", "2"]
-    assert [worker.restart_count for worker in again] == [0, 0]  # costs no restart
-    assert {worker.pid for worker in again} == set(survivor.worker_pids())
-    exit_all(again)
+    again = job.server.wait_for_round(1, 4)
+    left = of_agent(leaving, again)
+    leaving.terminate()
+    assert leaving.wait() == 143
+    assert [worker.is_gone for worker in left] == [True, True]
+    last = job.server.wait_for_round(2, 2)
+    assert [worker.environment["WORLD_SIZE"] for worker in last] == ["2", "2"]
+    assert [worker.restart_count for worker in last] == [0, 0]  # costs no restart
+    assert {worker.pid for worker in last} == set(survivor.worker_pids())
+    exit_all(last)
     assert survivor.wait() == 0
 
 
@@ -103,15 +109,13 @@ def test_a_killed_supervisor_fails_its_workers_and_is_replaced(
     assert run.failures_count == 2
     assert run.restart_count == 1
     hit.wait_for_line("supervisor died")
-    exit_all(again)
-    assert [agent.wait() for agent in agents] == [0] * len(agents)
-    assert job.state().failures_count == 2
+    hit.supervisor().kill()
+    assert [agent.wait() for agent in agents] == [1] * len(agents)
+    for agent in agents:
+        assert re.search(r"message +: the agent's supervisor was ended by SIGKILL", agent.stderr)
 
 
-@pytest.mark.parametrize("silent_s", [0.0, 1.2], ids=["at once", "within the lease"])
-def test_workers_that_fail_because_of_a_dead_machine_cost_nothing(
-    cluster: Cluster, silent_s: float
-) -> None:
+def test_workers_that_fail_because_of_a_dead_machine_cost_nothing(cluster: Cluster) -> None:
     """Without a restart to spend: a worker elsewhere fails before the machine's lease is over."""
     coordinator = cluster.coordinator("--heartbeat-interval", "0.4", "--lease", "2")
     job = cluster.job("--nnodes", "2:3", "--max-restarts", "0", *LONG, coordinator=coordinator)
@@ -119,8 +123,6 @@ def test_workers_that_fail_because_of_a_dead_machine_cost_nothing(
     workers = job.server.wait_for(3)
     victim = of_agent(others[0], workers)
     dead.stop()
-    deadline = time.monotonic() + silent_s
-    wait_until_sync(lambda: time.monotonic() >= deadline, DEADLINE_S)
     exit_all(victim, 1)
     again = job.server.wait_for_round(1, 2)
     assert {worker.restart_count for worker in again} == {0}
@@ -148,30 +150,7 @@ def test_a_frozen_agent_is_replaced_and_joins_afresh_when_it_wakes(cluster: Clus
     assert [frozen.wait(), other.wait()] == [0, 0]
 
 
-def test_a_frozen_agent_whose_place_was_taken_stands_by(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator(*QUICK_LEASE)
-    job = cluster.job("--nnodes", "2", *LONG, coordinator=coordinator)
-    frozen, other = job.join_in_order((), ())
-    before = job.server.wait_for(2)
-    standby = job.join()
-    standby.wait_for_line("standing by")
-    (of_frozen,) = of_agent(frozen, before)
-    frozen.stop()
-    after = job.server.wait_for_round(1, 2)
-    taken = {worker.rank: worker.pid for worker in after}
-    assert taken[of_frozen.rank] in standby.worker_pids()
-    frozen.cont()
-    of_frozen.wait_gone()
-    run = coordinator.wait_for_run(
-        "run", lambda run: [agent.is_connected for agent in run.agents] == [True] * 3
-    )
-    assert [agent.HasField("seat") for agent in run.agents] == [True, True, False]
-    exit_all(after)
-    assert [agent.wait() for agent in (frozen, other, standby)] == [0, 0, 0]
-    assert job.server.is_quiet()
-
-
-@pytest.mark.parametrize("end", ["success", "failure", "stop"])
+@pytest.mark.parametrize("end", ["failure", "stop"])
 def test_an_agent_that_wakes_after_the_end_of_its_run_exits_as_the_run_did(
     cluster: Cluster, end: str
 ) -> None:
@@ -184,9 +163,9 @@ def test_an_agent_that_wakes_after_the_end_of_its_run_exits_as_the_run_did(
     if end == "stop":
         assert coordinator.operate("stop", job.run_id).wait() == 0
     else:
-        again.order("exit 0" if end == "success" else "exit 1")
+        again.order("exit 1")
     code = other.wait()
-    assert code == {"success": 0, "failure": 1, "stop": 4}[end]
+    assert code == {"failure": 1, "stop": 4}[end]
     frozen.cont()
     assert frozen.wait() == code, frozen.log()
     assert "gave this agent up" in frozen.stderr

@@ -16,9 +16,10 @@ from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.certificates import CertificateAuthority
 from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, exit_all
+from tests.support.processes import assert_refused
 
 if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator, Process
+    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 
@@ -32,16 +33,6 @@ def is_serving(coordinator: Coordinator) -> bool:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def assert_refused(process: Process, code: int, *words: str) -> None:
-    """One error of a few lines that says all of ``words``, and no traceback."""
-    assert process.wait() == code, process.log()
-    assert "Traceback" not in process.stderr
-    errors = [line for line in process.stderr.splitlines() if not line.startswith("{")]
-    assert 1 <= len(errors) <= 4, process.log()
-    for word in words:
-        assert word in "\n".join(errors), process.log()
-
-
 # The coordinator.
 
 
@@ -51,14 +42,6 @@ def test_a_port_in_use_is_named(cluster: Cluster) -> None:
         state = str(cluster.directory / "state")
         process = cluster.process("second", *SERVE, "--port", port, "--state-dir", state)
         assert_refused(process, 2, port, LOOPBACK, "in use", "--port")
-
-
-def test_a_port_another_coordinator_has_is_in_use_too(cluster: Cluster) -> None:
-    first = cluster.coordinator()
-    state = str(cluster.directory / "other")
-    process = cluster.process("second", *SERVE, "--port", str(first.port), "--state-dir", state)
-    assert_refused(process, 2, str(first.port), "in use")
-    assert is_serving(first)
 
 
 def test_a_state_directory_belongs_to_one_coordinator(cluster: Cluster) -> None:
@@ -107,14 +90,6 @@ def test_certificates_and_authorities_that_cannot_be_used_are_named(cluster: Clu
     assert whole.wait() == 0
 
 
-def test_an_address_that_others_reach_is_served(cluster: Cluster) -> None:
-    bind = ("--host", "0.0.0.0", "--port", "0", "--state-dir", str(cluster.directory / "state"))
-    allowed = cluster.process("open", *SERVE, *bind, "--insecure")
-    allowed.wait_for_line(r"coordinator ready at 0\.0\.0\.0:\d+")
-    allowed.terminate()
-    assert allowed.wait() == 0
-
-
 def test_all_that_a_coordinator_writes_is_private(cluster: Cluster) -> None:
     previous = os.umask(0)
     try:
@@ -144,29 +119,6 @@ def test_a_coordinator_that_is_not_there_is_named(cluster: Cluster) -> None:
         ]
         for agent, place in zip(agents, places, strict=True):
             assert_refused(agent, 3, f"no coordinator answered at {place} within 2 s")
-
-
-def bad_agents(cluster: Cluster, directory: Path) -> list[tuple[Agent, tuple[str, ...]]]:
-    """Start agents with command lines that cannot work, all at once."""
-    (directory / "file").write_text("")
-    standalone = ("--standalone",)
-    cases: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-        (("--coordinator", "h:1", "--run-id", "r", "--nnodes", "4:2", __file__), ("4:2", "MIN")),
-        ((*standalone, "--nproc-per-node", "0", __file__), ("'0'", "--nproc-per-node")),
-        (standalone, ("SCRIPT is missing",)),
-        ((*standalone, "nowhere.py"), ("nowhere.py", "no such file")),
-        ((*standalone, "--log-dir", str(directory / "file" / "x"), __file__), ("file/x",)),
-        ((*standalone, "--log-dir", "/proc/drumbeat", __file__), ("/proc/drumbeat",)),
-        (("--coordinator", "h:1", "--run-id", "..", __file__), ("--run-id", "'..'")),
-        (("--coordinator", "h:99999", "--run-id", "r", __file__), ("h:99999", "--coordinator")),
-        (("--coordinator", "h:1", "--nnodes", "2", __file__), ("--run-id is missing",)),
-    ]
-    return [(cluster.agent(*arguments), words) for arguments, words in cases]
-
-
-def test_what_cannot_be_run_is_named(cluster: Cluster) -> None:
-    for agent, words in bad_agents(cluster, cluster.directory):
-        assert_refused(agent, 2, *words)
 
 
 def test_another_spec_than_the_runs_is_refused_with_both_values(cluster: Cluster) -> None:

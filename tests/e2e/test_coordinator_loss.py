@@ -72,26 +72,6 @@ def test_a_killed_coordinator_costs_no_worker_and_knows_the_run_when_it_is_back(
     assert (run.failures_count, run.verdict.is_success, run.verdict.restart_count) == (2, True, 2)
 
 
-def test_a_worker_failure_while_the_coordinator_is_down_is_decided_once(cluster: Cluster) -> None:
-    job = cluster.job("--nnodes", "2", "--max-restarts", "5")
-    agents = [job.join(), job.join()]
-    workers = job.server.wait_for(2)
-    job.coordinator.kill()
-    for agent in agents:
-        agent.wait_for_line("coordinator lost")
-    workers[1].ask("error bad luck")
-    workers[1].order("exit 9")
-    workers[1].wait_gone()
-    job.coordinator.restart()
-    again = job.server.wait_for_round(1, 2)
-    assert {worker.restart_count for worker in again} == {1}
-    run = job.coordinator.wait_for_run("run", lambda run: run.failures_count > 0)
-    assert (run.failures_count, run.restart_count, run.round_id) == (1, 1, 1)
-    exit_all(again)
-    assert [agent.wait() for agent in agents] == [0, 0]
-    assert job.state().restart_count == 1
-
-
 @pytest.mark.parametrize("is_killed_first", [True, False])
 def test_a_coordinator_killed_around_a_failure_decides_it_once(
     cluster: Cluster, is_killed_first: bool
@@ -142,29 +122,6 @@ def test_a_coordinator_told_to_end_ends_in_order_and_the_next_one_goes_on(
             assert noise not in process.stderr, process.log()
 
 
-def test_a_verdict_that_could_not_be_delivered_is_delivered_by_the_next_one(
-    cluster: Cluster,
-) -> None:
-    """One agent is frozen while the run ends, so that it is told only by the next coordinator."""
-    job = cluster.job("--nnodes", "2")
-    agents = [job.join(), job.join()]
-    workers = job.server.wait_for(2)
-    late = next(agent for agent in agents if workers[0].pid in agent.worker_pids())
-    prompt = next(agent for agent in agents if agent is not late)
-    workers[0].order("exit 0")
-    job.wait_for_state(0, "SUCCEEDED")
-    late.stop()
-    workers[1].order("exit 0")
-    assert prompt.wait() == 0
-    job.coordinator.kill()
-    # What was on its way to the frozen one is lost with its connection only if it was not
-    # read yet; either way it ends with the verdict.
-    job.coordinator.restart()
-    late.cont()
-    assert late.wait() == 0
-    assert job.state().verdict.is_success
-
-
 def test_a_failed_verdict_outlives_its_coordinator(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "1")
     agent = job.join()
@@ -197,15 +154,14 @@ def test_agents_end_when_the_coordinator_is_gone_for_good(cluster: Cluster) -> N
     cluster.wait_until_alone()
 
 
-@pytest.mark.parametrize("frozen_s", [1.2, 2.5])
-def test_a_coordinator_that_was_frozen_evicts_nobody(cluster: Cluster, frozen_s: float) -> None:
+def test_a_coordinator_that_was_frozen_evicts_nobody(cluster: Cluster) -> None:
     """It could not hear, which is no fault of the agents, whose lease is one second."""
     job = cluster.job("--nnodes", "2", coordinator=cluster.coordinator(*QUICK_LEASE))
     agents = [job.join(), job.join()]
     workers = job.server.wait_for(2)
     wait_for_agents(job, 2)
     job.coordinator.process.stop()
-    time.sleep(frozen_s)  # the passing of time is the event here
+    time.sleep(1.5)  # the passing of time is the event here
     job.coordinator.process.cont()
     # Once each was heard again, whatever was to be decided about the silence is decided.
     job.coordinator.wait_for_run(

@@ -59,30 +59,6 @@ def test_a_record_written_while_the_connection_was_cut_counts_once(cluster: Clus
     assert records_left(cluster) == 0
 
 
-def test_a_record_whose_acknowledgement_was_lost_counts_once(cluster: Cluster) -> None:
-    """The coordinator has it and has answered; the agent never hears that."""
-    coordinator, server = cluster.coordinator(), cluster.worker_server()
-    token = coordinator.create_token().text()
-    with Proxy(coordinator.address) as proxy:
-        agent = join_through(cluster, proxy, server, "--token", token, "--max-restarts", "3")
-        (worker,) = server.wait_for(1)
-        proxy.stall(down=True)
-        worker.order("exit 5")
-        wait_for_count(coordinator, 1)
-        assert records_left(cluster) == 1  # not acknowledged: kept
-        proxy.cut()
-        proxy.restore()
-        (again,) = server.wait_for_round(1, 1)
-        again.order("exit 6")  # behind it in the same stream
-        (last,) = server.wait_for_round(2, 1)
-        wait_for_count(coordinator, 2)
-        exit_all([last])
-        assert agent.wait() == 0
-    run = coordinator.run("run")
-    assert (run.failures_count, run.restart_count) == (2, 2)
-    assert records_left(cluster) == 0
-
-
 def test_records_count_once_through_a_restart_of_the_coordinator(cluster: Cluster) -> None:
     """The acknowledgement is lost, and the coordinator that gave it as well."""
     coordinator, server = cluster.coordinator(), cluster.worker_server()

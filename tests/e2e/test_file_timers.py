@@ -57,23 +57,3 @@ def test_an_expired_timer_ends_its_worker(cluster: Cluster) -> None:
     assert "rank 1 on" in agent.stderr
     assert "timer 'the step'" in agent.stderr
     assert "SIGKILL" in agent.stderr, "the signal that torch's client names"
-
-
-def test_the_file_is_where_the_user_wants_it(cluster: Cluster) -> None:
-    path = cluster.directory / "timers"
-    env = {**ENABLED, "TORCHELASTIC_TIMER_FILE": str(path)}
-    agent = cluster.agent("--standalone", script(cluster, BUSY), env=env)
-    assert agent.wait(120) == 0, agent.log()
-    assert agent.stdout.count("no overflow") == 1
-    assert not path.exists(), "the agent removes what it made"
-
-
-def test_a_file_that_is_no_fifo_is_refused(cluster: Cluster) -> None:
-    path = cluster.directory / "mine"
-    path.write_text("precious")
-    env = {**ENABLED, "TORCHELASTIC_TIMER_FILE": str(path)}
-    agent = cluster.agent(*OPTIONS, script(cluster, BUSY), env=env)
-    assert agent.wait(120) == 2
-    assert str(path) in agent.stderr
-    assert "Traceback" not in agent.stderr
-    assert path.read_text() == "precious"

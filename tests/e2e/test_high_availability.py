@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.support.cluster import DEADLINE_S
 from tests.support.failover import TTL_S, Heads, Training
-from tests.support.status import kind
 from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
@@ -50,24 +48,6 @@ def test_a_killed_leader_costs_no_worker_and_the_next_one_decides(heads: Heads) 
     assert second.health() == "SERVING"
     wait_until_sync(lambda: len(first.listed().coordinators) == 2, 10_000 * MS)
     training.expect(second.running.run("run"))
-    training.finish()
-
-
-def test_an_agent_that_dies_with_the_leader_is_replaced_by_one_that_stands_by(
-    heads: Heads,
-) -> None:
-    training = Training(heads).begin()
-    training.join().wait_for_line("standing by")
-    first = heads.leader()
-    term = first.leads()
-    victim = training.agents.pop(0)
-    first.running.process.send(signal.SIGKILL)
-    victim.send(signal.SIGKILL)
-    heads.leader(after=term)
-    training.round_id = 1
-    training.workers = training.server.wait_for_round(1, training.size)
-    lost = [each for each in training.wait_attached().history if kind(each) == "agent removed"]
-    assert ["did not come back to the new leader" in each.reason for each in lost] == [True]
     training.finish()
 
 
@@ -133,7 +113,7 @@ def test_agents_keep_no_connection_to_former_leaders(heads: Heads) -> None:
     training = Training(heads).begin()
     agents = [psutil.Process(agent.pid) for agent in training.agents]
     files: list[int] = []
-    for _ in range(8):
+    for _ in range(5):
         training.wait_attached()
         if len(files) >= 2:
             wait_until_sync(

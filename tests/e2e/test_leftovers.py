@@ -43,9 +43,8 @@ def kill_both(agent: Agent) -> None:
     agent.send(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("options", [(), ("--preload", "json")])
-def test_the_next_agent_ends_what_both_left(cluster: Cluster, options: tuple[str, ...]) -> None:
-    agent, left = start(cluster, "plain", *options)
+def test_the_next_agent_ends_what_both_left(cluster: Cluster) -> None:
+    agent, left = start(cluster, "plain", "--preload", "json")
     kill_both(agent)
     assert psutil.Process(left).is_running()
     following = cluster.agent("--standalone", "--no-python", "true")

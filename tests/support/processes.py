@@ -188,3 +188,16 @@ class Process:
         for pipe in (self._popen.stdout, self._popen.stderr):
             assert pipe is not None, "started with pipes"
             pipe.close()
+
+
+def assert_refused(process: Process, code: int, *words: str) -> None:
+    """A command ends with its errors, one a line, and a hint at most; they have all of ``words``.
+
+    What it logged before is left out: lines of JSON, and plain ones, which begin with the date.
+    """
+    assert process.wait() == code, process.log()
+    said = [line for line in process.stderr.splitlines() if not re.match(r"\{|\d{4}-", line)]
+    marks = "".join(re.sub("^[a-z]+: (error|hint): .*", r"\1 ", line) for line in said)
+    assert re.fullmatch("(error )+(hint )?", marks), process.log()
+    for word in words:
+        assert word in "\n".join(said), process.log()

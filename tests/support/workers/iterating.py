@@ -33,12 +33,6 @@ def fail(fault: str) -> None:
     match fault:
         case "raise":
             raise ValueError("told to raise")
-        case "exit":
-            raise SystemExit(7)
-        case "done":
-            raise SystemExit(0)
-        case "interrupt":
-            raise KeyboardInterrupt
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
@@ -47,8 +41,6 @@ def fail(fault: str) -> None:
             time.sleep(600)
         case "hold":
             collections.deque(itertools.repeat(None), maxlen=0)
-        case "return":
-            return
         case _:
             raise AssertionError(fault)
 
@@ -67,16 +59,7 @@ def spec() -> dict[str, Any]:
     return options
 
 
-class Unhealthy(inprocess.HealthCheck):
-    """Fails where it is told, after the iteration that it names."""
-
-    def __call__(self, state: Any) -> Any:
-        if PLAN.get("unhealthy") == f"{FIRST_RANK}:{state.iteration}" and state.fn_exception:
-            raise RuntimeError("told to be unhealthy")
-        return state
-
-
-@inprocess.Wrapper(**spec(), health_check=Unhealthy())
+@inprocess.Wrapper(**spec())
 def train(call: inprocess.CallWrapper) -> str:
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
     seat = {name.lower(): os.environ[name] for name in names}
@@ -96,13 +79,4 @@ def train(call: inprocess.CallWrapper) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        value = train()
-    except BaseException as error:
-        if "tidies_s" in PLAN:
-            time.sleep(PLAN["tidies_s"])
-            tell("tidied", after=type(error).__name__)
-        raise
-    tell("returned", value=value)
-    if PLAN.get("twice"):
-        tell("returned again", value=train())
+    tell("returned", value=train())

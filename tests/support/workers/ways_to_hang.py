@@ -7,11 +7,8 @@ function of its own, so that a test finds the place in the stacks by its name.
 from __future__ import annotations
 
 import atexit
-import bdb
 import collections
 import itertools
-import os
-import signal
 import sys
 import threading
 import time
@@ -20,18 +17,6 @@ import worker_sdk
 
 LONG_S = 600.0
 """Long enough to be a hang, and to end by itself if nobody is there to end it."""
-
-
-def sleep_in_scope(limit_s: float) -> None:
-    with worker_sdk.expires(after=limit_s, scope="the step"):
-        time.sleep(LONG_S)
-
-
-def spin_in_scope(limit_s: float) -> None:
-    with worker_sdk.expires(after=limit_s, scope="the step"):
-        end = time.monotonic() + LONG_S
-        while time.monotonic() < end:
-            pass
 
 
 def hold_the_lock_of_the_interpreter(limit_s: float) -> None:
@@ -51,17 +36,6 @@ def deadlock_in_scope(limit_s: float) -> None:
     lock.acquire()
     with worker_sdk.expires(after=limit_s, scope="the step"):
         lock.acquire()
-
-
-def stop_in_scope(limit_s: float) -> None:
-    with worker_sdk.expires(after=limit_s, scope="the step"):
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(LONG_S)
-
-
-def stay_in_section(limit_s: float) -> None:
-    with worker_sdk.section("checkpoint", timeout=limit_s):
-        time.sleep(LONG_S)
 
 
 def stay_longer_than_ever(_limit_s: float) -> None:
@@ -91,11 +65,6 @@ def hang_at_exit(_limit_s: float) -> None:
 
 def wait_at_exit() -> None:
     time.sleep(LONG_S)
-
-
-def wait_for_a_thread_at_exit(_limit_s: float) -> None:
-    worker_sdk.heartbeat(step=1)
-    threading.Thread(target=time.sleep, args=(LONG_S,)).start()
 
 
 def all_reduce_without_a_peer(limit_s: float) -> None:
@@ -155,28 +124,7 @@ def one_long_step(limit_s: float) -> None:
         time.sleep(0.9 * limit_s)
 
 
-class _Prompt(bdb.Bdb):
-    """Waits at its prompt as `pdb` does for a person who thinks."""
-
-    def __init__(self, think_s: float) -> None:
-        super().__init__()
-        self.think_s = think_s
-
-    def user_line(self, frame: object) -> None:
-        del frame
-        time.sleep(self.think_s)
-        self.set_continue()
-
-
-def at_a_prompt(limit_s: float) -> None:
-    worker_sdk.heartbeat(step=0)
-    with worker_sdk.expires(after=limit_s, scope="the step"):
-        _Prompt(3 * limit_s).set_trace()
-        time.sleep(0.01)
-    worker_sdk.heartbeat(step=1)
-
-
-HEALTHY = {"long_import", "long_section", "many_short_steps", "one_long_step", "at_a_prompt"}
+HEALTHY = {"long_import", "long_section", "many_short_steps", "one_long_step"}
 
 
 def main() -> None:
