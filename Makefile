@@ -38,7 +38,7 @@ quick: $(READY)
 	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal \
 		tests/unit tests/scenarios tests/property tests/simulation
 
-# What the quick tests would not notice: single changes of the cores, each in a copy of the tree.
+# What the quick tests would not notice: single changes of the cores, each in a process of its own.
 mutants: $(READY)
 	$(BIN)/python scripts/mutants.py $(COUNT) $(SEED)
 
