@@ -39,7 +39,6 @@ _SHAPES = {
     "waiting_reason? is_connected silence_s? version? labels devices? memory?",
     "Coordinator": "address is_leader is_this version?",
     "Drain": "name run_id? age_s caller? reason?",
-    "DrainAgentResponse": "is_new outcome",
     "FailureRecord": "rank=worker.rank local_rank=worker.local_rank host name pid? exit_code "
     "signal_name? hang=hang.kind? hang_s=hang.elapsed? explanation message evidence=hang.evidence "
     "stacks=hang.stacks traceback stderr_tail",

@@ -15,7 +15,7 @@ from drumbeat.access.token import Role
 from drumbeat.command.settings import Setting, named
 from drumbeat.coordinator.api import verb_options as options
 
-RUN_PATH = "*"  # stands for the id of a run in a path
+RUN_PATH = "{run_id}"  # the run in a path
 CALL_TIMEOUT_S = 10.0  # a coordinator answers within ms; one that restarts is back within seconds
 _STEP_DOWN_TIMEOUT_S = 130.0  # the longest lease of a leader may have to end, and the next one's
 
@@ -214,7 +214,7 @@ PAGE = Verb(
 
 OPERATIONS = (
     _query("GetRun", Scope.RUN),
-    _query("ListRuns", Scope.CLUSTER, "/api/me", "/api/runs", "/api/live"),
+    _query("ListRuns", Scope.CLUSTER, "/api/me", "/api/runs", "/api/live", "/metrics"),
     _query("GetOverview", Scope.RUN, _RUN, verbs=(STATUS, WATCH, WHY)),
     _query("ListAgents", Scope.RUN, f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains"),
     _query("ListEvents", Scope.RUN, f"{_RUN}/events", verbs=(EVENTS,)),

@@ -13,6 +13,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
+from drumbeat.coordinator.api.operations import BY_PATH, Operation
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.errors import (
     CoordinatorError,
@@ -40,17 +41,24 @@ log = structlog.get_logger()
 Handle = Callable[[Call], Awaitable[object]]
 # For a reader to take why its stream ends.
 LAST_WORD_S = 0.5
-RUN = "{run_id}"  # the run in the path of a route
 
 
 class Route(NamedTuple):
     """One path of the API. A handler returns a document, or has answered the call itself."""
 
-    path: str
-    rpc: str  # whose roles may call it
+    path: str  # one in the table of operations
     handle: Handle
-    is_change: bool = False
     needs_term: bool = True  # else a coordinator that does not lead answers as well
+
+    @property
+    def operation(self) -> Operation:
+        """The method whose roles may call it."""
+        return BY_PATH[self.path]
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it changes something, and takes POST alone."""
+        return self.operation.service == "Control"
 
 
 class Site:
@@ -138,7 +146,7 @@ class Site:
         call.known = known = self._access.known(call.request, self.coordinator)
         call.connection.caller = known.caller.name
         call.run_id = call.request.match_info.get("run_id", "")
-        known.caller.check_method(f"/drumbeat.v1.{route.rpc}")
+        known.caller.check_method(route.operation.full_name)
         if call.run_id:
             known.caller.check_run(call.run_id)
         set_caller(known.caller)

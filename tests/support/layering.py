@@ -46,6 +46,10 @@ MAY_ALSO_IMPORT = {
     "src/drumbeat/__init__.py": frozenset({"drumbeat.agent"}),
 }
 
+# What the command line of the coordinator is made of, and who may import it: itself, and entries.
+COMMAND_LINE = "drumbeat.coordinator.command"
+COMMAND_LINE_IMPORTERS = frozenset({"coordinator/__main__.py"})
+
 # Modules that only compute: of the standard library, and the one that makes values.
 VALUE_MODULES = frozenset(
     {
@@ -272,6 +276,14 @@ def check_direction(module: Module) -> Iterator[str]:
     for found in imports(module):
         if found.package and found.package not in permitted:
             yield f"{module.path}:{found.line}: {module.package} imports {found.package}"
+        is_command_line = f"{found.module}.{found.name}.".startswith(f"{COMMAND_LINE}.")
+        if (
+            is_command_line
+            and module.package == "drumbeat.coordinator"
+            and not module.name.startswith(COMMAND_LINE)
+            and str(module.path) not in COMMAND_LINE_IMPORTERS
+        ):
+            yield f"{module.path}:{found.line}: the server imports the command line"
         if found.top == "torch" and str(module.path) in TORCH_IMPORTERS:
             continue
         if found.module == "worker_sdk.torch" or (found.module, found.name) == (

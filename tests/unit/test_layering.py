@@ -153,6 +153,8 @@ def test_a_pure_module_that_loads_what_acts_is_found(path: str, body: str) -> No
         ("agent/a.py", "import drumbeat.standalone"),
         ("agent/sub/a.py", "def f():\n    import drumbeat.coordinator"),
         ("coordinator/a.py", "import drumbeat.agent.core"),
+        ("coordinator/web/a.py", "from drumbeat.coordinator.command import looking"),
+        ("coordinator/core/a.py", "from drumbeat.coordinator.command.client import Client"),
         ("coordinator/a.py", "from worker_sdk import context"),
         ("worker_sdk/a.py", "if TYPE_CHECKING:\n    from drumbeat.agent import core"),
         ("worker_sdk/a.py", "import psutil"),
@@ -180,6 +182,7 @@ def test_an_import_by_the_name_of_a_folder_is_found() -> None:
     ("path", "text"),
     [
         ("agent/__main__.py", "import drumbeat.standalone"),
+        ("coordinator/command/a.py", "from drumbeat.coordinator.command.client import Client"),
         ("agent/a.py", "from worker_sdk import context\nimport psutil"),
         ("src/drumbeat/standalone.py", "import drumbeat.agent.a, drumbeat.coordinator.b"),
         ("worker_sdk/torch.py", "from torch.distributed.elastic import timer"),

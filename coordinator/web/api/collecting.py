@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from drumbeat.coordinator.api.documents import Document, log_documents
+from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.calls import Call, event
-from drumbeat.coordinator.web.site import RUN, Route
+from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire import stack_groups
 from drumbeat.coordinator.wire.logs import RANKS_MAX
 from drumbeat.tasks import until_one_ends
@@ -29,8 +30,8 @@ class Collecting:
     def routes(self) -> list[Route]:
         """Return where they are."""
         return [
-            Route(f"/api/runs/{RUN}/stacks", "QueryService/GetStacks", self.stacks),
-            Route(f"/api/runs/{RUN}/logs", "QueryService/WatchLogs", self.logs),
+            Route(f"/api/runs/{RUN_PATH}/stacks", self.stacks),
+            Route(f"/api/runs/{RUN_PATH}/logs", self.logs),
         ]
 
     async def stacks(self, call: Call) -> Document:

@@ -18,6 +18,7 @@ from drumbeat.coordinator.api.documents import (
     goodput_document,
     overview_document,
 )
+from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.run.state import RunState
@@ -27,7 +28,7 @@ from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
 from drumbeat.coordinator.web.api.runs import runs_document
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, Call, event
-from drumbeat.coordinator.web.site import RUN, Route
+from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.run_status import events_page
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
@@ -258,8 +259,8 @@ class Live:
     def routes(self) -> list[Route]:
         """Return where they are."""
         return [
-            Route("/api/live", "QueryService/ListRuns", self.runs),
-            Route(f"/api/runs/{RUN}/live", "QueryService/WatchEvents", self.run),
+            Route("/api/live", self.runs),
+            Route(f"/api/runs/{RUN_PATH}/live", self.run),
         ]
 
     async def runs(self, call: Call) -> None:

@@ -14,6 +14,7 @@ from drumbeat.coordinator.api.documents import (
     overview_document,
     request_of,
 )
+from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.errors import UnknownRun
 from drumbeat.coordinator.observe.messages import RANKS_MAX
@@ -22,12 +23,11 @@ from drumbeat.coordinator.web.access import Access
 from drumbeat.coordinator.web.api.runs import runs_document
 from drumbeat.coordinator.web.calls import JSON, Call
 from drumbeat.coordinator.web.connections import DATA
-from drumbeat.coordinator.web.site import RUN, Route
+from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.control import drain_message
 from drumbeat.coordinator.wire.run_status import agents_from
 from drumbeat.v1 import query_pb2 as pb
 
-_QUERY = "QueryService"
 # Of one answer: some ms each.
 EVENTS_MAX, AGENTS_MAX = 500, 100
 STANDBY = "standby"
@@ -41,18 +41,18 @@ class Reading:
 
     def routes(self) -> list[Route]:
         """Return where they are."""
-        run = f"/api/runs/{RUN}"
+        run = f"/api/runs/{RUN_PATH}"
         return [
-            Route("/api/me", f"{_QUERY}/ListRuns", self.me),
-            Route("/api/runs", f"{_QUERY}/ListRuns", self.runs),
-            Route(run, f"{_QUERY}/GetOverview", self.run),
-            Route(f"{run}/events", f"{_QUERY}/ListEvents", self.events),
-            Route(f"{run}/goodput", f"{_QUERY}/GetGoodput", self.goodput),
-            Route(f"{run}/report", f"{_QUERY}/GetReport", self.report),
-            Route(f"{run}/agents", f"{_QUERY}/ListAgents", self.agents),
-            Route(f"{run}/step-times", f"{_QUERY}/GetStepTimes", self.step_times),
-            Route(f"{run}/ranks", f"{_QUERY}/ListAgents", self.ranks),
-            Route(f"{run}/drains", f"{_QUERY}/ListAgents", self.drains),
+            Route("/api/me", self.me),
+            Route("/api/runs", self.runs),
+            Route(run, self.run),
+            Route(f"{run}/events", self.events),
+            Route(f"{run}/goodput", self.goodput),
+            Route(f"{run}/report", self.report),
+            Route(f"{run}/agents", self.agents),
+            Route(f"{run}/step-times", self.step_times),
+            Route(f"{run}/ranks", self.ranks),
+            Route(f"{run}/drains", self.drains),
         ]
 
     async def me(self, call: Call) -> Document:

@@ -39,8 +39,7 @@ class Scrapes:
     def routes(self) -> Sequence[Route]:
         """Return what is served."""
         # Whoever may list all runs may have it.
-        rpc = "QueryService/ListRuns"
-        return [Route("/metrics", rpc, self._scraped, needs_term=False)]
+        return [Route("/metrics", self._scraped, needs_term=False)]
 
     def start(self, coordinator: Coordinator) -> None:
         """Begin to measure, for the server that knows terms."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from drumbeat.coordinator.api.control_service import ControlService
-from drumbeat.coordinator.api.operations import BY_METHOD, OPERATIONS, Operation
+from drumbeat.coordinator.api.operations import BY_METHOD, BY_PATH, OPERATIONS, Operation
 from drumbeat.coordinator.api.query_service import QueryService
 from drumbeat.coordinator.cluster.service import ClusterService
+from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.web.api.actions import action_routes
+from drumbeat.coordinator.web.api.collecting import Collecting
+from drumbeat.coordinator.web.api.live import Live
+from drumbeat.coordinator.web.api.reading import Reading
+from drumbeat.coordinator.web.api.scrapes import Scrapes
 from drumbeat.v1 import control_pb2, query_pb2
 
 PROTOCOL = {
@@ -32,3 +40,11 @@ def test_a_row_fits_the_function_and_the_request_of_its_method(row: Operation) -
     assert set(row.audit or ()) <= set(fields)
     assert (row.audit is not None) == (row.service == "Control")
     assert row.scope.value != "run" or "run_id" in fields
+
+
+def test_every_path_is_served() -> None:
+    access: Any = None
+    live = Live(Limits())
+    parts: Any = (live, Reading(access, live), Collecting(live), Scrapes(Limits(), None))
+    routes = [*action_routes(), *(route for part in parts for route in part.routes())]
+    assert sorted(route.path for route in routes) == sorted(BY_PATH)
