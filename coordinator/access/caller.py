@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
@@ -12,9 +13,9 @@ from drumbeat.coordinator.api.operations import BY_FULL_NAME
 
 _AGENT = "/drumbeat.v1.AgentService/"
 # Roles beside admin, by service, of what is in no table of operations.
-_SERVICES: dict[str, frozenset[Role]] = {
-    _AGENT: frozenset({Role.JOIN}),
-    "/grpc.reflection.v1alpha.ServerReflection/": frozenset({Role.VIEW}),
+_SERVICES: dict[str, AbstractSet[Role]] = {
+    _AGENT: {Role.JOIN},
+    "/grpc.reflection.v1alpha.ServerReflection/": {Role.VIEW},
 }
 # What any caller may ask for that reaches the port.
 OPEN = frozenset({"/grpc.health.v1.Health/"})
@@ -52,7 +53,7 @@ class Caller(Struct, frozen=True):
             raise errors.Forbidden(self.name, "it does not prove that it speaks for this agent")
 
 
-def roles_of(method: str) -> frozenset[Role] | None:
+def roles_of(method: str) -> AbstractSet[Role] | None:
     """Return the roles that may call a method; ``None``: no table has it, so no one may."""
     operation = BY_FULL_NAME.get(method)
     service = method[: method.rfind("/") + 1]

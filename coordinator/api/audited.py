@@ -11,6 +11,8 @@ from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.api.operations import BY_METHOD, Scope
 from drumbeat.format import one_line
 
+# What the audit has of requests, and how it names that.
+_NOTED = {"run_id": "run.id", "name": "agent.name", "reason": "why"}
 _VALUE_CHARACTERS_MAX = 256
 
 
@@ -35,18 +37,16 @@ def audited(
     Raises ``Forbidden`` for a caller of another run.
     """
     operation = BY_METHOD[function.__name__]
-    assert operation.audit is not None, "a control method is audited"
-    noted = operation.audit.items()
 
     @wraps(function)
     async def serve(self: S, request: Req, context: object = None) -> Res:
         caller = self.caller_of(context)
-        values = {key: getattr(request, name) for name, key in noted}
         with self.audit.call(operation.method, caller.name) as details:
-            shown = {key: one_line(text, _VALUE_CHARACTERS_MAX) for key, text in values.items()}
-            details |= {key: text for key, text in shown.items() if text}
+            for field, name in _NOTED.items():
+                if text := getattr(request, field, ""):
+                    details[name] = one_line(text, _VALUE_CHARACTERS_MAX)
             if operation.scope is Scope.RUN:
-                caller.check_run(values["run.id"])
+                caller.check_run(getattr(request, "run_id", ""))
             return await function(self, request, caller.name, details)
 
     return serve

@@ -7,9 +7,10 @@ the rest: who may call it, where it is on HTTP, and which verbs of the command l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drumbeat.access.token import Role
 from drumbeat.command.settings import Setting, named
@@ -34,10 +35,9 @@ class Verb(NamedTuple):
     section: str  # of the help of `coordinator`
     help: str
     examples: tuple[str, ...]
-    arguments: tuple[str, ...] = ()
-    is_optional: bool = False  # whether the argument may be left out
+    argument: str = ""  # the field; one that ends in ? may be left out
     options: Mapping[str, Setting] = {}
-    text: str = ""  # what to print, with the names of the document; empty: a function prints it
+    text: str = ""  # what to print, with the keys of the document, where it is not the outcome
     timeout_s: float = CALL_TIMEOUT_S
     hint: str = ""  # what to do if the coordinator refuses
     full_hint: str = ""  # what to do if a limit is reached
@@ -47,17 +47,26 @@ class Verb(NamedTuple):
         """The options, with their flags."""
         return named(self.options)
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether the argument may be left out."""
+        return self.argument.endswith("?")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The fields that are arguments: one or none."""
+        return tuple(filter(None, (self.argument.removesuffix("?"),)))
+
 
 class Operation(NamedTuple):
-    """One method. The role admin may call all of them."""
+    """One method. The role admin may call all of them; calls of Control are audited."""
 
     service: str
     method: str
     scope: Scope
-    roles: frozenset[Role] = frozenset()
-    audit: Mapping[str, str] | None = None  # names in the audit log, by field
     paths: tuple[str, ...] = ()
     verbs: tuple[Verb, ...] = ()
+    roles: AbstractSet[Role] = frozenset()
 
     @property
     def full_name(self) -> str:
@@ -65,29 +74,17 @@ class Operation(NamedTuple):
         return f"/drumbeat.v1.{self.service}Service/{self.method}"
 
 
-def _query(
-    method: str,
-    scope: Scope,
-    *paths: str,
-    verbs: Iterable[Verb] = (),
-    roles: Iterable[Role] = (Role.VIEW,),
-) -> Operation:
-    return Operation("Query", method, scope, frozenset(roles), None, paths, tuple(verbs))
+def _query(method: str, scope: Scope, paths: tuple[str, ...], *verbs: Verb) -> Operation:
+    return Operation("Query", method, scope, paths, verbs, frozenset({Role.VIEW}))
 
 
-def _control(
-    method: str, scope: Scope, *paths: str, verb: Verb, audit: Mapping[str, str] | None = None
-) -> Operation:
-    run_id = {"run_id": "run.id"} if scope is Scope.RUN else {}
-    noted = {**run_id, **(audit or {})}
-    return Operation("Control", method, scope, frozenset(), noted, paths, (verb,))
+def _control(method: str, scope: Scope, *verb: Any, path: str = "", **more: Any) -> Operation:
+    return Operation("Control", method, scope, (path,) if path else (), (Verb(*verb, **more),))
 
 
 _RUN = f"/api/runs/{RUN_PATH}"
 _LOOKING, _STEERING, _ACCESS, _CLUSTER = "Looking", "Steering", "Access", "High availability"
 _STEERED = {"reason": options.REASON, "grace": options.GRACE}
-_RUN_OUTCOME = "coordinator: run {run_id}: {outcome}"
-_NAME_OUTCOME = "coordinator: {name}: {outcome}"
 
 STATUS = Verb(
     "status",
@@ -102,8 +99,7 @@ STATUS = Verb(
         "coordinator status mt5",
         "coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'",
     ),
-    ("run_id",),
-    is_optional=True,
+    "run_id?",
 )
 WATCH = Verb(
     "watch",
@@ -114,7 +110,7 @@ WATCH = Verb(
     command reconnects.
     """,
     ("coordinator watch mt5", "coordinator watch mt5 -o json | jq -r .behind"),
-    ("run_id",),
+    "run_id",
 )
 WHY = Verb(
     "why",
@@ -125,7 +121,7 @@ WHY = Verb(
     try.
     """,
     ("coordinator why mt5",),
-    ("run_id",),
+    "run_id",
 )
 EVENTS = Verb(
     "events",
@@ -139,7 +135,7 @@ EVENTS = Verb(
         "coordinator events mt5 --since 1h",
         "coordinator events mt5 --follow -o json",
     ),
-    ("run_id",),
+    "run_id",
     options={"follow": options.FOLLOW, "since": options.SINCE},
 )
 STACKS = Verb(
@@ -157,7 +153,7 @@ STACKS = Verb(
         "coordinator stacks mt5 --rank 17 --signal",
         "coordinator stacks mt5 -o json | jq '.groups[-1].ranks'",
     ),
-    ("run_id",),
+    "run_id",
     options={"rank": options.RANK, "signal": options.SIGNAL},
 )
 LOGS = Verb(
@@ -174,7 +170,7 @@ LOGS = Verb(
         "coordinator logs mt5 --follow",
         "coordinator logs mt5 --follow -o json | jq -r 'select(.stream == \"stderr\") | .line'",
     ),
-    ("run_id",),
+    "run_id",
     options={
         "rank": options.RANK._replace(help=f"{options.RANK.help[:-1]}; at most 1000."),
         "follow": options.FOLLOW,
@@ -194,7 +190,7 @@ GOODPUT = Verb(
         "coordinator goodput mt5 -o json | jq .effective_ratio",
         "coordinator goodput mt5 --segments",
     ),
-    ("run_id",),
+    "run_id",
     options={"segments": options.SEGMENTS},
 )
 PAGE = Verb(
@@ -206,325 +202,274 @@ PAGE = Verb(
     The link is as secret as a token. The coordinator has to serve the page, with --http-port.
     """,
     ("coordinator page", "coordinator page mt5 --role view"),
-    ("run_id",),
-    is_optional=True,
+    "run_id?",
     options={"role": options.PAGE_ROLE},
     text="{url}",
 )
 
+MEMBERS = Verb(
+    "members",
+    _CLUSTER,
+    """List the coordinators of a cluster, and which of them leads.
+
+    The first one that answers is asked, whether it leads or not.
+    """,
+    ("coordinator members --coordinator head1,head2,head3",),
+)
+
 OPERATIONS = (
-    _query("GetRun", Scope.RUN),
-    _query("ListRuns", Scope.CLUSTER, "/api/me", "/api/runs", "/api/live", "/metrics"),
-    _query("GetOverview", Scope.RUN, _RUN, verbs=(STATUS, WATCH, WHY)),
-    _query("ListAgents", Scope.RUN, f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains"),
-    _query("ListEvents", Scope.RUN, f"{_RUN}/events", verbs=(EVENTS,)),
-    _query("WatchEvents", Scope.RUN, f"{_RUN}/live"),
+    _query("GetRun", Scope.RUN, ()),
+    _query("ListRuns", Scope.CLUSTER, ("/api/me", "/api/runs", "/api/live", "/metrics")),
+    _query("GetOverview", Scope.RUN, (_RUN,), STATUS, WATCH, WHY),
+    _query("ListAgents", Scope.RUN, (f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains")),
+    _query("ListEvents", Scope.RUN, (f"{_RUN}/events",), EVENTS),
+    _query("WatchEvents", Scope.RUN, (f"{_RUN}/live",)),
     # An agent shows the whole report.
-    _query("GetReport", Scope.RUN, f"{_RUN}/report", roles=(Role.VIEW, Role.JOIN)),
-    _query("GetStepTimes", Scope.RUN, f"{_RUN}/step-times"),
-    _query("GetStacks", Scope.RUN, f"{_RUN}/stacks", verbs=(STACKS,)),
-    _query("WatchLogs", Scope.RUN, f"{_RUN}/logs", verbs=(LOGS,)),
-    _query("GetGoodput", Scope.RUN, f"{_RUN}/goodput", verbs=(GOODPUT,)),
-    _query("GetPageLink", Scope.CLUSTER, verbs=(PAGE,)),
+    _query("GetReport", Scope.RUN, (f"{_RUN}/report",))._replace(roles={Role.VIEW, Role.JOIN}),
+    _query("GetStepTimes", Scope.RUN, (f"{_RUN}/step-times",)),
+    _query("GetStacks", Scope.RUN, (f"{_RUN}/stacks",), STACKS),
+    _query("WatchLogs", Scope.RUN, (f"{_RUN}/logs",), LOGS),
+    _query("GetGoodput", Scope.RUN, (f"{_RUN}/goodput",), GOODPUT),
+    _query("GetPageLink", Scope.CLUSTER, (), PAGE),
     _control(
         "StopRun",
         Scope.RUN,
-        f"{_RUN}/stop",
-        audit={"reason": "why"},
-        verb=Verb(
-            "stop",
-            _STEERING,
-            """End a run in order.
+        "stop",
+        _STEERING,
+        """End a run in order.
 
-            Training may save first; then its workers are stopped as at a restart. Its agents end
-            with exit code 4 and name who stopped the run and why. Harmless if repeated, and for a
-            run that has ended.
-            """,
-            (
-                "coordinator stop mt5",
-                'coordinator stop mt5 --reason "wrong data set" --grace 30s',
-            ),
-            ("run_id",),
-            options=_STEERED,
-            text=_RUN_OUTCOME,
+        Training may save first; then its workers are stopped as at a restart. Its agents end
+        with exit code 4 and name who stopped the run and why. Harmless if repeated, and for a
+        run that has ended.
+        """,
+        (
+            "coordinator stop mt5",
+            'coordinator stop mt5 --reason "wrong data set" --grace 30s',
         ),
+        "run_id",
+        options=_STEERED,
+        path=f"{_RUN}/stop",
     ),
     _control(
         "RestartRun",
         Scope.RUN,
-        f"{_RUN}/restart",
-        audit={"reason": "why"},
-        verb=Verb(
-            "restart",
-            _STEERING,
-            """Begin another round of a run now, with the agents that are there.
+        "restart",
+        _STEERING,
+        """Begin another round of a run now, with the agents that are there.
 
-            Training may save first. Workers go on from their latest checkpoint. The restart does
-            not count against --max-restarts.
-            """,
-            (
-                "coordinator restart mt5",
-                'coordinator restart mt5 --reason "new driver on gpu3"',
-            ),
-            ("run_id",),
-            options=_STEERED,
-            text=_RUN_OUTCOME,
+        Training may save first. Workers go on from their latest checkpoint. The restart does
+        not count against --max-restarts.
+        """,
+        (
+            "coordinator restart mt5",
+            'coordinator restart mt5 --reason "new driver on gpu3"',
         ),
+        "run_id",
+        options=_STEERED,
+        path=f"{_RUN}/restart",
     ),
     _control(
         "Checkpoint",
         Scope.RUN,
-        f"{_RUN}/checkpoint",
-        audit={"reason": "why"},
-        verb=Verb(
-            "checkpoint",
-            _STEERING,
-            """Have training save now, at one step on all ranks, and go on.
+        "checkpoint",
+        _STEERING,
+        """Have training save now, at one step on all ranks, and go on.
 
-            Training has to ask when to save, with worker_sdk.should_checkpoint; if it does not,
-            nothing happens. The events of the run say when all ranks have saved.
-            """,
-            ('coordinator checkpoint mt5 --reason "before the network is changed"',),
-            ("run_id",),
-            options={
-                **_STEERED,
-                "grace": options.GRACE._replace(help="How long saving may take."),
-            },
-            text=_RUN_OUTCOME,
-        ),
+        Training has to ask when to save, with worker_sdk.should_checkpoint; if it does not,
+        nothing happens. The events of the run say when all ranks have saved.
+        """,
+        ('coordinator checkpoint mt5 --reason "before the network is changed"',),
+        "run_id",
+        options={
+            **_STEERED,
+            "grace": options.GRACE._replace(help="How long saving may take."),
+        },
+        path=f"{_RUN}/checkpoint",
     ),
     _control(
         "DrainAgent",
         Scope.RUN,
-        "/api/drains",
-        audit={"name": "agent.name", "reason": "why"},
-        verb=Verb(
-            "drain",
-            _STEERING,
-            """Make agents leave their runs, and keep them out of rounds.
+        "drain",
+        _STEERING,
+        """Make agents leave their runs, and keep them out of rounds.
 
-            NAME is the name of an agent or of a host. Training may save first; then its workers are
-            stopped, a standby or a smaller round goes on, and no restart is counted; a run that has
-            too few agents left waits for others. The agents end with exit code 0. Agents of that
-            name or host that are started later stand by until `undrain`.
-            """,
-            (
-                'coordinator drain gpu7 --reason "memory errors"',
-                "coordinator drain gpu7 --run-id mt5 --grace 2m",
-            ),
-            ("name",),
-            options={"run_id": options.ONLY_RUN, **_STEERED},
-            text=_NAME_OUTCOME,
+        NAME is the name of an agent or of a host. Training may save first; then its workers are
+        stopped, a standby or a smaller round goes on, and no restart is counted; a run that has
+        too few agents left waits for others. The agents end with exit code 0. Agents of that
+        name or host that are started later stand by until `undrain`.
+        """,
+        (
+            'coordinator drain gpu7 --reason "memory errors"',
+            "coordinator drain gpu7 --run-id mt5 --grace 2m",
         ),
+        "name",
+        options={"run_id": options.ONLY_RUN, **_STEERED},
+        path="/api/drains",
     ),
     _control(
         "UndrainAgent",
         Scope.RUN,
-        "/api/undrains",
-        audit={"name": "agent.name", "reason": "why"},
-        verb=Verb(
-            "undrain",
-            _STEERING,
-            """Let agents take part in rounds again.
+        "undrain",
+        _STEERING,
+        """Let agents take part in rounds again.
 
-            NAME and --run-id are those of the drain. Agents that stand by for it join their run at
-            once.
-            """,
-            ("coordinator undrain gpu7",),
-            ("name",),
-            options={"run_id": options.ONLY_RUN, "reason": options.REASON},
-            text=_NAME_OUTCOME,
-        ),
+        NAME and --run-id are those of the drain. Agents that stand by for it join their run at
+        once.
+        """,
+        ("coordinator undrain gpu7",),
+        "name",
+        options={"run_id": options.ONLY_RUN, "reason": options.REASON},
+        path="/api/undrains",
     ),
     _control(
         "ListDrains",
         Scope.CLUSTER,
-        verb=Verb(
-            "drains",
-            _STEERING,
-            "List the agents and hosts that are kept out of rounds, since when, by whom and why.",
-            ("coordinator drains",),
-        ),
+        "drains",
+        _STEERING,
+        "List the agents and hosts that are kept out of rounds, since when, by whom and why.",
+        ("coordinator drains",),
     ),
     _control(
         "ForgetRun",
         Scope.RUN,
-        verb=Verb(
-            "forget",
-            _STEERING,
-            """Remove a run that has ended, and earlier runs that had its id.
+        "forget",
+        _STEERING,
+        """Remove a run that has ended, and earlier runs that had its id.
 
-            The verdict and the events of the run are gone then. A run that lives is refused: stop
-            the run first.
-            """,
-            ("coordinator forget mt5",),
-            ("run_id",),
-            text=_RUN_OUTCOME,
-        ),
+        The verdict and the events of the run are gone then. A run that lives is refused: stop
+        the run first.
+        """,
+        ("coordinator forget mt5",),
+        "run_id",
     ),
     _control(
         "ResetLimits",
         Scope.RUN,
-        verb=Verb(
-            "reset-limits",
-            _STEERING,
-            """Forget the learned limits of a run.
+        "reset-limits",
+        _STEERING,
+        """Forget the learned limits of a run.
 
-            Sections and heartbeats whose timeout is "auto" have no limit from then on, until the
-            limit is learned again. Use it after a change that makes a run slower.
-            """,
-            (
-                "coordinator reset-limits --run-id mt5",
-                "coordinator reset-limits --run-id mt5 --token-file operator.token",
-            ),
-            options={"run_id": options.RUN_ID},
-            text="coordinator: run {run_id}: learned limits forgotten: {forgotten}",
-            hint="--run-id names the run",
+        Sections and heartbeats whose timeout is "auto" have no limit from then on, until the
+        limit is learned again. Use it after a change that makes a run slower.
+        """,
+        (
+            "coordinator reset-limits --run-id mt5",
+            "coordinator reset-limits --run-id mt5 --token-file operator.token",
         ),
+        options={"run_id": options.RUN_ID},
+        text="coordinator: run {run_id}: learned limits forgotten: {forgotten}",
+        hint="--run-id names the run",
     ),
     _control(
         "CreateToken",
         Scope.CLUSTER,
-        audit={"run_id": "run.id"},
-        verb=Verb(
-            "token create",
-            _ACCESS,
-            """Make a token and print it, alone on standard output.
+        "token create",
+        _ACCESS,
+        """Make a token and print it, alone on standard output.
 
-            The token is shown this once: the coordinator keeps a hash of it. Whoever has the token
-            has its role, so keep it in a file for its owner alone, and pass that file with
-            --token-file, or the token as DRUMBEAT_TOKEN. The id of the token, which `token list`
-            shows, is no secret. When a token expires, agents that joined with it keep training and
-            may come back; when a token is revoked, they end.
-            """,
+        The token is shown this once: the coordinator keeps a hash of it. Whoever has the token
+        has its role, so keep it in a file for its owner alone, and pass that file with
+        --token-file, or the token as DRUMBEAT_TOKEN. The id of the token, which `token list`
+        shows, is no secret. When a token expires, agents that joined with it keep training and
+        may come back; when a token is revoked, they end.
+        """,
+        (
+            "coordinator token create --role join --run-id exp1 --ttl 12h",
+            "coordinator token create --role view > viewer.token",
             (
-                "coordinator token create --role join --run-id exp1 --ttl 12h",
-                "coordinator token create --role view > viewer.token",
-                (
-                    "ssh head coordinator token create --role join | "
-                    "ssh gpu7 'umask 077; cat > join.token'"
-                ),
+                "ssh head coordinator token create --role join | "
+                "ssh gpu7 'umask 077; cat > join.token'"
             ),
-            options={
-                "role": options.ROLE,
-                "run_id": options.ONLY_RUN._replace(
-                    help="The only run that the token is for, with the role join.",
-                    shown_default="any run",
-                ),
-                "ttl": options.TTL,
-            },
-            text="{token}",
-            full_hint="revoke tokens that are not needed any more; `coordinator token list` shows "
-            "them",
         ),
+        options={
+            "role": options.ROLE,
+            "run_id": options.ONLY_RUN._replace(
+                help="The only run that the token is for, with the role join.",
+                shown_default="any run",
+            ),
+            "ttl": options.TTL,
+        },
+        text="{token}",
+        full_hint="revoke tokens that are not needed any more; `coordinator token list` shows them",
     ),
     _control(
         "ListTokens",
         Scope.CLUSTER,
-        verb=Verb(
-            "token list",
-            _ACCESS,
-            """List all tokens, the oldest first.
+        "token list",
+        _ACCESS,
+        """List all tokens, the oldest first.
 
-            Tokens that have lately expired or were revoked are listed too. Secrets are not shown.
-            """,
-            ("coordinator token list --coordinator head:29400 --token-file operator.token",),
-        ),
+        Tokens that have lately expired or were revoked are listed too. Secrets are not shown.
+        """,
+        ("coordinator token list --coordinator head:29400 --token-file operator.token",),
     ),
     _control(
         "RevokeToken",
         Scope.CLUSTER,
-        verb=Verb(
-            "token revoke",
-            _ACCESS,
-            """Revoke a token, and end what was opened with it.
+        "token revoke",
+        _ACCESS,
+        """Revoke a token, and end what was opened with it.
 
-            Agents that joined with the token end, and so do their workers, unless their
-            --token-file has another token by now. Harmless if repeated.
-            """,
-            ("coordinator token revoke k3v9qr2m",),
-            ("token_id",),
-            text="coordinator: {role} token {token_id} is revoked",
-            hint="`coordinator token list` shows the ids",
-        ),
+        Agents that joined with the token end, and so do their workers, unless their
+        --token-file has another token by now. Harmless if repeated.
+        """,
+        ("coordinator token revoke k3v9qr2m",),
+        "token_id",
+        text="coordinator: {role} token {token_id} is revoked",
+        hint="`coordinator token list` shows the ids",
     ),
     _control(
         "GetAuthority",
         Scope.CLUSTER,
-        verb=Verb(
-            "authority show",
-            _ACCESS,
-            """List the certificate authorities that are served.
+        "authority show",
+        _ACCESS,
+        """List the certificate authorities that are served.
 
-            The newest comes first: new tokens pin it.
-            """,
-            ("coordinator authority show",),
-        ),
+        The newest comes first: new tokens pin it.
+        """,
+        ("coordinator authority show",),
     ),
     _control(
         "RotateAuthority",
         Scope.CLUSTER,
-        verb=Verb(
-            "authority rotate",
-            _ACCESS,
-            """Replace the certificate authority; older ones are served, too.
+        "authority rotate",
+        _ACCESS,
+        """Replace the certificate authority; older ones are served, too.
 
-            No agent leaves its round: connected agents learn of the new authority. New tokens pin
-            it.
-            """,
-            ("coordinator authority rotate",),
-            full_hint="give all who have a token a new one, then `coordinator authority retire`",
-        ),
+        No agent leaves its round: connected agents learn of the new authority. New tokens pin
+        it.
+        """,
+        ("coordinator authority rotate",),
+        full_hint="give all who have a token a new one, then `coordinator authority retire`",
     ),
     _control(
         "RetireAuthority",
         Scope.CLUSTER,
-        verb=Verb(
-            "authority retire",
-            _ACCESS,
-            """Serve the newest certificate authority alone.
+        "authority retire",
+        _ACCESS,
+        """Serve the newest certificate authority alone.
 
-            Older tokens open nothing new then. Open connections stay open, and agents that were
-            connected since the authority was replaced may come back.
-            """,
-            ("coordinator authority retire",),
-        ),
+        Older tokens open nothing new then. Open connections stay open, and agents that were
+        connected since the authority was replaced may come back.
+        """,
+        ("coordinator authority retire",),
     ),
-    _query(
-        "ListCoordinators",
-        Scope.CLUSTER,
-        verbs=(
-            Verb(
-                "members",
-                _CLUSTER,
-                """List the coordinators of a cluster, and which of them leads.
-
-                The first one that answers is asked, whether it leads or not.
-                """,
-                ("coordinator members --coordinator head1,head2,head3",),
-            ),
-        ),
-    ),
+    _query("ListCoordinators", Scope.CLUSTER, (), MEMBERS),
     _control(
         "StepDown",
         Scope.CLUSTER,
-        audit={"reason": "why"},
-        verb=Verb(
-            "step-down",
-            _CLUSTER,
-            """Have another coordinator of the cluster lead instead.
+        "step-down",
+        _CLUSTER,
+        """Have another coordinator of the cluster lead instead.
 
-            Workers go on, and agents follow at once. Refused if there is no other coordinator.
-            """,
-            ('coordinator step-down --reason "new kernel on head1"',),
-            options={
-                "reason": options.REASON._replace(
-                    help="The reason, for the logs of the coordinators."
-                )
-            },
-            text="coordinator: {leader} leads",
-            timeout_s=_STEP_DOWN_TIMEOUT_S,
-        ),
+        Workers go on, and agents follow at once. Refused if there is no other coordinator.
+        """,
+        ('coordinator step-down --reason "new kernel on head1"',),
+        options={
+            "reason": options.REASON._replace(help="The reason, for the logs of the coordinators.")
+        },
+        text="coordinator: {leader} leads",
+        timeout_s=_STEP_DOWN_TIMEOUT_S,
     ),
 )
 

@@ -27,6 +27,8 @@ from drumbeat.coordinator.command.client import (
 from drumbeat.coordinator.command.request import Request
 from drumbeat.format import are, listed, printable
 
+_OUTCOME_OF_RUN = "coordinator: run {run_id}: {outcome}"
+
 
 class Answer(NamedTuple):
     """What came of a request, to be read and for programs."""
@@ -60,7 +62,10 @@ def _answer(asked: Request, response: Any) -> Answer:
     is_named = operation.scope is Scope.RUN and operation.service == "Control"
     subject = {key: asked.values[key] for key in ("name", "run_id") if key in asked.values}
     document = {**(subject if is_named else {}), **document_of(response)}
-    return Answer(asked.verb.text.format_map(document), document)
+    text = asked.verb.text
+    if not text:
+        text = "coordinator: {name}: {outcome}" if "name" in document else _OUTCOME_OF_RUN
+    return Answer(text.format_map(document), document)
 
 
 def _token(asked: Request, token: Document) -> Answer:
