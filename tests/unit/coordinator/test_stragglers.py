@@ -14,7 +14,6 @@ from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.messages import stragglers_of
 from drumbeat.coordinator.observe.stragglers import (
-    BEATS_LEAST,
     EVENT_INTERVAL_S,
     EVENTS_BURST,
     NAMED_MAX,
@@ -80,33 +79,6 @@ def running(size: int = 4, **more: Any) -> Story:
     return story
 
 
-SLOW = "straggler found: rank 2 on c takes 250 ms for a step, the median of its peers is 100 ms"
-
-
-def test_a_rank_that_keeps_being_slow_is_found_and_over_when_it_is_not() -> None:
-    story = running()
-    ranks = Ranks(story)
-    ranks.train(3)
-    ranks.train(BEATS_LEAST - 1, c=0.25)
-    assert events(story) == []  # 20 steps are in two beats, but that may be one pause
-    ranks.train(1, c=0.25)
-    assert events(story) == [SLOW]
-    assert [each.rank for each in story.run().members.observer.slow.values()] == [2]
-    ranks.train(BEATS_LEAST - 1)
-    assert len(events(story)) == 1
-    ranks.train(1)
-    assert events(story)[1:] == [
-        "straggler over: rank 2 on c takes 100 ms for a step, the median of its peers is 100 ms"
-    ]
-    assert not story.state().observed.slow
-    page = events_page(query_pb2.ListEventsRequest(), story.state(), now=story.now)
-    kinds = [event.kind for event in page.events][-2:]
-    assert kinds == [
-        query_pb2.RUN_EVENT_KIND_STRAGGLER_FOUND,
-        query_pb2.RUN_EVENT_KIND_STRAGGLER_OVER,
-    ]
-
-
 def test_so_many_steps_in_a_row_are_needed_however_few_are_between_beats() -> None:
     story = running()
     ranks = Ranks(story, steps=1)
@@ -117,54 +89,6 @@ def test_so_many_steps_in_a_row_are_needed_however_few_are_between_beats() -> No
     assert events(story) == []
     ranks.train(1, c=1.0)
     assert len(events(story)) == 1
-
-
-def test_steps_that_are_slow_together_make_no_straggler() -> None:
-    story = running()
-    ranks = Ranks(story)
-    ranks.train(3)
-    for _ in range(5):
-        ranks.train(4, **dict.fromkeys("abcd", 3.0))  # as with an evaluation in between
-        ranks.train(2)
-    assert events(story) == []
-
-
-def test_a_single_pause_of_whatever_length_makes_none() -> None:
-    story = running()
-    ranks = Ranks(story, steps=50)
-    ranks.train(5)
-    for _ in range(4):
-        ranks.train(1, b=40.0)
-        ranks.train(1)
-    assert events(story) == []
-
-
-def test_ranks_are_compared_within_their_role() -> None:
-    story = Story(spec=a_spec(4, **RULE))
-    for name, role in (("a", "actor"), ("b", "actor"), ("c", "critic"), ("d", "critic")):
-        story.join(name, role=role)
-    story.obey_all()
-    ranks = Ranks(story)
-    ranks.train(10, c=0.9, d=0.9)
-    assert events(story) == []
-    ranks.train(10, b=0.9, c=0.9, d=0.9)
-    assert [line.split(" takes")[0] for line in events(story)] == [
-        "straggler found: rank 1 on b",
-    ]
-
-
-def test_a_rank_without_peers_and_ranks_that_tell_no_steps_are_never_one() -> None:
-    story = running(1)
-    ranks = Ranks(story)
-    ranks.train(5)
-    ranks.train(20, a=9.0)
-    assert events(story) == []
-    story = running(3)
-    ranks = Ranks(story)
-    for _ in range(10):
-        story.advance(1.0)
-        ranks.beat("a", 5.0)
-    assert events(story) == []
 
 
 def test_times_of_own_work_are_compared_with_such_times_only() -> None:
@@ -181,51 +105,6 @@ def test_times_of_own_work_are_compared_with_such_times_only() -> None:
     assert events(story) == []
     ranks.train(10, b=0.2)
     assert events(story)[0].endswith("works 200 ms for a step, the median of its peers is 100 ms")
-
-
-def test_without_the_setting_nothing_is_looked_for() -> None:
-    story = a_running_story(3)
-    Ranks(story).train(10, b=9.0)
-    assert events(story) == []
-    assert not story.run().members.observer.slow
-
-
-def test_a_rank_that_hangs_stays_what_it_was() -> None:
-    story = running()
-    ranks = Ranks(story)
-    ranks.train(1)
-    ranks.train(5, c=0.3)
-    ranks.train(60, c=None)
-    assert len(events(story)) == 1
-    assert list(story.run().members.observer.slow) == [2]
-
-
-def test_it_ends_with_its_round_and_with_its_agent() -> None:
-    story = running(3, restarts_max=1)
-    ranks = Ranks(story)
-    ranks.train(1)
-    ranks.train(5, c=0.3)
-    assert list(story.state().observed.slow) == [2]
-    story.fail("a")
-    assert story.state().round_id == 1
-    assert not story.state().observed.slow
-    assert not story.run().members.observer.slow
-    assert len(events(story)) == 1  # the end of the round says it
-
-
-def test_a_coordinator_that_restarts_knows_those_it_has_told_of() -> None:
-    story = running()
-    ranks = Ranks(story)
-    ranks.train(1)
-    ranks.train(5, c=0.25)
-    story.restart()
-    for name in story.agents:
-        story.back(name)
-    assert list(story.run().members.observer.slow) == [2]
-    ranks.train(10, c=0.25)
-    assert events(story) == [SLOW]  # and are not told again
-    ranks.train(10)
-    assert len(events(story)) == 2
 
 
 def test_a_decision_on_the_run_never_follows() -> None:
@@ -344,6 +223,8 @@ def test_a_reader_is_told_the_latest_times_and_how_many_there_are() -> None:
     assert (count, [each.rank for each in shown]) == (1, [2])
     assert shown[0].step_time.ToTimedelta().total_seconds() == pytest.approx(0.5)
     assert stragglers_of(story.state(), None)[1] == 1
+    page = events_page(query_pb2.ListEventsRequest(), story.state(), now=story.now)
+    assert page.events[-1].kind == query_pb2.RUN_EVENT_KIND_STRAGGLER_FOUND
 
 
 def test_the_median_of_many_is_that_of_some_from_every_place_of_a_host() -> None:
