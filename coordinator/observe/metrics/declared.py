@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumbeat.command.metrics import BUILD, LONG_S, SHORT_S, Metric
+from drumbeat.command.metrics import LONG_S, SHORT_S, Metric
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.observe.stretches import FAILURES, Cause, Part
 
@@ -117,43 +117,7 @@ HANGING = _run(
     "gauge", "hanging_seconds", "How long the round that runs has hung, 0 if it does not."
 )
 
-OF_RUNS = (
-    PHASE,
-    AGENTS,
-    AGENTS_MIN,
-    WORKERS,
-    ROUNDS,
-    RESTARTS,
-    BUDGET,
-    FAILED,
-    RECORDS,
-    TIME,
-    HOST_TIME,
-    LOST,
-    RATIO,
-    STEP,
-    PROGRESS,
-    STRAGGLERS,
-    HANGING,
-)
+METRICS = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+OF_RUNS = tuple(each for each in METRICS if each.name.startswith("drumbeat_run_"))
 # Of runs that have no label of their own these say nothing together.
 OF_ONE_RUN = frozenset({PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING})
-OF_COORDINATOR = (
-    BUILD,
-    LEADING,
-    TERM,
-    MEMBERS,
-    CERTIFICATE,
-    LOOP_LAG,
-    SESSIONS,
-    QUEUED,
-    QUEUED_FAILURES,
-    DRAINS,
-    JOURNAL_WRITES,
-    JOURNAL_WRITABLE,
-    JOURNAL_OUTAGE,
-    DETECTION,
-    REFORMING,
-    RUNS,
-)
-METRICS = (*OF_COORDINATOR, *OF_RUNS)

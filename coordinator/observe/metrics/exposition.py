@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, written
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.observe.metrics import declared as the
+from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import RunMetrics
@@ -59,12 +59,12 @@ class Exposition:
     ) -> None:
         self._driver, self._standing = driver, standing
         self._version, self._runs_max = version, runs_max
-        self._library = Library(the.METRICS)
-        for cause in the.DETECTED:
-            self._library.expect(the.DETECTION, cause.lower())
-        for labels in the.REFORMED:
-            self._library.expect(the.REFORMING, *labels)
-        self._lag = LoopLag(lambda lag_s: self._library.observe(the.LOOP_LAG, lag_s))
+        self._library = Library(declared.METRICS)
+        for cause in declared.DETECTED:
+            self._library.expect(declared.DETECTION, cause.lower())
+        for labels in declared.REFORMED:
+            self._library.expect(declared.REFORMING, *labels)
+        self._lag = LoopLag(lambda lag_s: self._library.observe(declared.LOOP_LAG, lag_s))
         self._recoveries, self._runs = Recoveries(), RunMetrics()
         self._readings = Readings(clock)
 
@@ -83,7 +83,7 @@ class Exposition:
 
     def _written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
         """Take in what a driver has made durable, in one write that took so long."""
-        self._library.observe(the.JOURNAL_WRITES, took_s)
+        self._library.observe(declared.JOURNAL_WRITES, took_s)
         for effect in effects:
             if isinstance(effect, fx.Persist):
                 self._library.observe_all(self._recoveries.saw(effect.run_id, effect.record))
@@ -116,19 +116,19 @@ class Exposition:
         self, driver: Driver | None, standing: Standing
     ) -> Iterator[tuple[Metric, float]]:
         yield BUILD, 1.0
-        yield the.LEADING, float(driver is not None)
-        yield the.TERM, float(standing.term)
-        yield the.MEMBERS, float(standing.members)
+        yield declared.LEADING, float(driver is not None)
+        yield declared.TERM, float(standing.term)
+        yield declared.MEMBERS, float(standing.members)
         if standing.certificate_ends is not None:
-            yield the.CERTIFICATE, standing.certificate_ends.timestamp()
+            yield declared.CERTIFICATE, standing.certificate_ends.timestamp()
         if driver is None:
             return
-        yield the.SESSIONS, float(driver.sessions_count)
-        yield the.QUEUED, float(driver.queued.events)
-        yield the.QUEUED_FAILURES, float(driver.queued.failures)
-        yield the.DRAINS, float(len(driver.drains))
-        yield the.JOURNAL_WRITABLE, float(not driver.outage)
-        yield the.JOURNAL_OUTAGE, round(driver.outage_s, 3)
+        yield declared.SESSIONS, float(driver.sessions_count)
+        yield declared.QUEUED, float(driver.queued.events)
+        yield declared.QUEUED_FAILURES, float(driver.queued.failures)
+        yield declared.DRAINS, float(len(driver.drains))
+        yield declared.JOURNAL_WRITABLE, float(not driver.outage)
+        yield declared.JOURNAL_OUTAGE, round(driver.outage_s, 3)
 
     def _of_runs(self, driver: Driver, *, is_open: bool) -> Iterator[str]:
         now, states = driver.now(), driver.journal.runs.states
@@ -138,5 +138,5 @@ class Exposition:
             look.take(state, core.get(state.key), now=now, epoch_s=epoch_s)
             if index % RUNS_PER_TURN == RUNS_PER_TURN - 1:
                 yield ""
-        for metric in (the.RUNS, *the.OF_RUNS):
+        for metric in (declared.RUNS, *declared.OF_RUNS):
             yield written(metric, look.rows(metric), is_open=is_open)

@@ -9,7 +9,7 @@ from drumbeat.command.metrics import Metric, Sample
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput import NONE, Ledger
-from drumbeat.coordinator.observe.metrics import declared as the
+from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.stretches import MEASURED, Stretch
 from drumbeat.durations import SECOND, nanoseconds
 
@@ -48,55 +48,55 @@ def values(
     ledger = state.observed.ledger
     marks = None if run is None else run.members.observer.marks(ledger)
     for phase in Phase:
-        yield the.PHASE, (phase.lower(),), float(state.phase is phase)
+        yield declared.PHASE, (phase.lower(),), float(state.phase is phase)
     current = state.round
     is_running = current is not None and state.phase is Phase.RUNNING
-    yield the.WORKERS, (), float(current.world_size if current and is_running else 0)
-    yield the.ROUNDS, (), 0.0 if current is None else current.round_id + 1.0
-    yield the.FAILED, (), float(ledger.failures)
-    yield the.RECORDS, (), float(state.failures_count)
+    yield declared.WORKERS, (), float(current.world_size if current and is_running else 0)
+    yield declared.ROUNDS, (), 0.0 if current is None else current.round_id + 1.0
+    yield declared.FAILED, (), float(ledger.failures)
+    yield declared.RECORDS, (), float(state.failures_count)
     restarts = {cause.lower(): count for cause, count in ledger.restarts.items()}
-    for cause in the.RESTART_CAUSES:
-        yield the.RESTARTS, (cause,), float(restarts.get(cause, 0))
+    for cause in declared.RESTART_CAUSES:
+        yield declared.RESTARTS, (cause,), float(restarts.get(cause, 0))
     yield from _times(ledger, now)
     if (ratio := ledger.as_of(now, marks).ratio) is not None:
-        yield the.RATIO, (), round(ratio, 6)
+        yield declared.RATIO, (), round(ratio, 6)
     step = marks.step if marks is not None else None
     if (
         highest := max((s for s in (ledger.reached, step) if s is not None), default=None)
     ) is not None:
-        yield the.STEP, (), float(highest)
+        yield declared.STEP, (), float(highest)
     if state.phase is Phase.ENDED:
         return
     yield (
-        the.STRAGGLERS,
+        declared.STRAGGLERS,
         (),
         float(len(state.observed.slow if run is None else run.members.observer.slow)),
     )
     hang = state.current_hang
-    yield the.HANGING, (), 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
-    yield the.AGENTS_MIN, (), float(state.spec.agents_min)
-    yield the.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
+    yield declared.HANGING, (), 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
+    yield declared.AGENTS_MIN, (), float(state.spec.agents_min)
+    yield declared.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
     if marks is not None and marks.progress is not None:
-        yield the.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
+        yield declared.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
     if run is not None:
         members = run.members
         counts = (members.present_count, len(members.suspects), len(members.missed))
-        for presence, count in zip(the.PRESENCES, (*counts, len(run.outside())), strict=True):
-            yield the.AGENTS, (presence,), float(count)
+        for presence, count in zip(declared.PRESENCES, (*counts, len(run.outside())), strict=True):
+            yield declared.AGENTS, (presence,), float(count)
 
 
 def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
     """Yield what the time went into, as far as that is settled."""
     settled = ledger.up_to(settled_until(ledger, now))
     told = {part.lower(): time for part, time in settled.parts.items()}
-    for part in the.PARTS:
+    for part in declared.PARTS:
         time = told.get(part, NONE)
-        yield the.TIME, (part,), time.run / SECOND
-        yield the.HOST_TIME, (part,), time.hosts / SECOND
+        yield declared.TIME, (part,), time.run / SECOND
+        yield declared.HOST_TIME, (part,), time.hosts / SECOND
     causes = {cause.lower(): time.run for cause, time in settled.causes.items()}
-    for cause in the.CAUSES:
-        yield the.LOST, (cause,), causes.get(cause, 0) / SECOND
+    for cause in declared.CAUSES:
+        yield declared.LOST, (cause,), causes.get(cause, 0) / SECOND
 
 
 def named(states: Iterable[RunState], most: int) -> list[RunState]:
@@ -166,7 +166,7 @@ class Look:
             elif is_counter:
                 more = value - before.get(key, value)
                 self._others[key] = self._others.get(key, 0.0) + more
-            elif metric not in the.OF_ONE_RUN:
+            elif metric not in declared.OF_ONE_RUN:
                 self._sums[key] = self._sums.get(key, 0.0) + value
         self._counted[state.key] = counted
         if not is_named and state.phase is Phase.ENDED:
@@ -174,8 +174,8 @@ class Look:
 
     def rows(self, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
         """Return what there is of a metric of runs."""
-        if metric is the.RUNS:
-            return [((phase,), float(self._phases[phase])) for phase in the.PHASES]
+        if metric is declared.RUNS:
+            return [((phase,), float(self._phases[phase])) for phase in declared.PHASES]
         rows = self._rows.get(metric.name, [])
         told = self._others if metric.kind == "counter" else self._sums
         others = ((labels, value) for (name, labels), value in told.items() if name == metric.name)
