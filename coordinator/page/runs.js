@@ -1,13 +1,13 @@
 /** All runs, live. */
 
 import { openStream } from "./base/live.js";
-import { fill, h, keyed, setAttribute, setText, show } from "./base/dom.js";
+import { fill, h, headRow, keyed, setAttribute, setText, show } from "./base/dom.js";
 import { count, duration, number, percent, runName, words } from "./base/format.js";
-import { partsBar } from "./run/goodput.js";
+import { partsBar } from "./base/parts.js";
 import { phaseOf } from "./run/headline.js";
 
 const NO_RUN = "There is no run yet. The first agent that joins makes one.";
-const HEADS = ["Run", "State", "Why", "Hosts", "Restarts", "Goodput"];
+const HEADS = ["Run", "State", "Why", ["Hosts", "number"], ["Restarts", "number"], "Goodput"];
 
 /** Show the list in `main` until `destroy()`. */
 export function mountRuns(main, frame) {
@@ -17,10 +17,7 @@ export function mountRuns(main, frame) {
   });
   const body = h("tbody");
   const table = h("table", { class: "runs", "data-runs": true },
-    h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", {
-      scope: "col", class: ["Hosts", "Restarts"].includes(head) ? "number" : null,
-    }, head)))),
-    body);
+    headRow(HEADS), body);
   const empty = h("p", { class: "empty", hidden: true }, NO_RUN);
   fill(main, h("section", { "data-view": "runs" },
     h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "grow" }), only),

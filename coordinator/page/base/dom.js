@@ -47,6 +47,17 @@ function built(element, properties, children) {
   return element;
 }
 
+/** The head of a table: a title for each column, or [title, class]. */
+export function headRow(columns) {
+  return h("thead", {}, h("tr", {}, columns.map((column) => {
+    const [title, kind] = [column].flat();
+    return h("th", { scope: "col", class: kind || null }, title);
+  })));
+}
+
+/** Text that is heard and not seen. */
+export const unseen = (text) => h("span", { class: "unseen" }, text);
+
 /** Set an attribute, if it is another one; null and false remove it. */
 export function setAttribute(element, name, value) {
   if (value == null || value === false) {

@@ -1,6 +1,6 @@
 /** What was decided on a run, the latest first. */
 
-import { fill, h, keyed, setText, show } from "../base/dom.js";
+import { fill, h, headRow, keyed, setText, show } from "../base/dom.js";
 import { ago, clock, count, words } from "../base/format.js";
 import { isFailure } from "../timeline/model.js";
 
@@ -13,7 +13,7 @@ const NOTEWORTHY = new Set([
 export function mount(root, context) {
   const body = h("tbody");
   const table = h("table", { class: "events", "data-events": true },
-    h("thead", {}, h("tr", {}, ["When", "What", "Round", "Why"].map((head) => h("th", { scope: "col" }, head)))), body);
+    headRow(["When", "What", "Round", "Why"]), body);
   const scroll = h("div", { class: "scroll events-scroll", tabindex: "0", "aria-label": "Events" }, table);
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter events", "data-filter": true, oninput: paint });
   const hint = h("span", { class: "hint" });

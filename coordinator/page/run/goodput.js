@@ -1,52 +1,10 @@
 /** What the time of a run went into: ETTR, parts, causes and hosts. */
 
-import { fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { fill, h, headRow, keyed, line, setText, show } from "../base/dom.js";
 import { count, duration, percent, words } from "../base/format.js";
+import { ABOUT_PARTS, inOrder, partName, partsBar } from "../base/parts.js";
 
-// As time goes by in a round; training first, so that bars of runs can be compared.
-export const PARTS = ["training", "away", "repeated", "starting", "waiting", "hanging", "interrupted", "stopping", "unknown"];
 const HOSTS_SHOWN = 10;
-
-export const ABOUT_PARTS = {
-  training: "trained what had not been trained before",
-  away: "trained while the coordinator was not there to see it",
-  repeated: "did steps once more that a restart had lost",
-  starting: "from an assignment to the first progress of all ranks",
-  waiting: "had no round: waited for hosts",
-  hanging: "from the last progress until it was found out",
-  interrupted: "between two iterations of in-process restart",
-  stopping: "until the last worker of a round had ended",
-  unknown: "before this was accounted for",
-};
-
-/** What a part is called. */
-export function partName(part) {
-  return part === "hanging" ? "no progress" : words(part);
-}
-
-/** Parts in the order of the bar. */
-function inOrder(parts) {
-  return [...parts].sort((one, other) => PARTS.indexOf(one.part) - PARTS.indexOf(other.part));
-}
-
-/** Draw the parts of a run's time into `slot` as one bar. */
-export function partsBar(slot, parts) {
-  const whole = parts.reduce((sum, each) => sum + each.time_s, 0);
-  let bar = slot.firstChild;
-  if (!bar) {
-    bar = h("span", { class: "bar-parts", role: "img" });
-    slot.append(bar);
-  }
-  keyed(bar, whole ? inOrder(parts) : [], (each) => each.part,
-    (each) => h("span", { class: "fill", "data-part": each.part }),
-    (element, each) => {
-      const share = each.time_s / whole;
-      element.style.flexGrow = share;
-      setAttribute(element, "title", `${partName(each.part)} ${percent(share)}, ${duration(each.time_s)}`);
-    });
-  setAttribute(bar, "aria-label", whole
-    ? inOrder(parts).map((each) => `${partName(each.part)} ${percent(each.time_s / whole)}`).join(", ") : "nothing is known yet");
-}
 
 export function mount(root) {
   const ratio = h("span", { class: "ettr", "data-ettr": true }, "–");
@@ -84,7 +42,7 @@ export function mount(root) {
 function table(heads, name) {
   const body = h("tbody");
   const element = h("table", { [`data-goodput-${name}`]: true },
-    h("thead", {}, h("tr", {}, heads.map((head, at) => h("th", { scope: "col", class: at ? "number" : null }, head)))), body);
+    headRow(heads.map((head, at) => [head, at && "number"])), body);
   return { scroll: h("div", { class: "scroll", hidden: true }, element), body, isOfParts: name === "parts" };
 }
 

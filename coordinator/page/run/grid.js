@@ -1,6 +1,6 @@
 /** The ranks of the round: each a cell, coloured by what it does, how far it is, or for how long it is silent. */
 
-import { color, fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { color, fill, h, headRow, keyed, line, setAttribute, setText, show } from "../base/dom.js";
 import { count, duration, number } from "../base/format.js";
 import { RankCanvas } from "../ranks/canvas.js";
 import { LAGS, SILENCES_S, STATES } from "../ranks/columns.js";
@@ -53,8 +53,7 @@ export function mount(root, context) {
   const caption = h("caption", {}, "");
   const body = h("tbody");
   const table = h("div", { class: "scroll" }, h("table", { class: "rank-worst", "data-ranks": "worst" }, caption,
-    h("thead", {}, h("tr", {}, [["Rank"], ["Host"], ["State"], ["Step", "number"], ["Behind", "number"], ["Silent", "number"], ["In"]]
-      .map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), body));
+    headRow(["Rank", "Host", "State", ["Step", "number"], ["Behind", "number"], ["Silent", "number"], "In"]), body));
   const shown = h("div", { class: "rank-body", hidden: true }, canvas.element, help, key, h("div", { class: "rank-below" }, table, details.element));
   fill(context.tools, modes, summary);
   root.append(note, shown, tip);

@@ -1,6 +1,6 @@
 /** The hosts of a run: what they do, what they have, and those that wait or were drained. */
 
-import { coalesced, fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { coalesced, fill, h, headRow, keyed, line, setAttribute, setText, show, unseen } from "../base/dom.js";
 import { ago, count, duration, number } from "../base/format.js";
 import { STATES } from "../ranks/columns.js";
 import { rankSource } from "../ranks/source.js";
@@ -26,9 +26,9 @@ export function mount(root, context) {
   const filter = h("input", { type: "search", placeholder: "Find a host", "aria-label": "Find a host by its name", "data-hosts": "filter", oninput: () => { first = 0; choose(); } });
   const chips = h("span", { class: "chips", role: "group", "aria-label": "Hosts in state" });
   const body = h("tbody", { role: "rowgroup" });
-  const columns = ["Host", "State", "Devices", "Ranks", "Heard", "Labels", ...(context.canAct ? [""] : [])];
+  const columns = ["Host", "State", "Devices", "Ranks", "Heard", "Labels", ...(context.canAct ? [unseen("Action")] : [])];
   const table = h("table", { class: "hosts", role: "table", "data-hosts": "table" }, h("caption", { class: "unseen" }, "Hosts of the run"),
-    h("thead", {}, h("tr", {}, columns.map((title) => h("th", { scope: "col" }, title || h("span", { class: "unseen" }, "Action"))))), body);
+    headRow(columns), body);
   const where = h("span", { class: "muted", role: "status" });
   const previous = h("button", { type: "button", onclick: () => turn(-ROWS) }, "Previous");
   const next = h("button", { type: "button", onclick: () => turn(ROWS) }, "Next");

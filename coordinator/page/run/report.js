@@ -1,6 +1,6 @@
 /** Why a run failed: the root cause first, then the victims, folded. */
 
-import { fill, h, line, visible } from "../base/dom.js";
+import { fill, h, headRow, line, visible } from "../base/dom.js";
 import { count, duration, words } from "../base/format.js";
 import { phaseOf } from "./headline.js";
 
@@ -84,9 +84,7 @@ export function mount(root, context) {
     return h("details", { class: "victims", "data-victims": total },
       h("summary", {}, `${count(total, "victim")}${of}, ended because of it`),
       h("div", { class: "scroll" }, h("table", {},
-        h("thead", {}, h("tr", {}, ["Rank", "Host", "Ended by", "Message"].map((head, at) => h("th", {
-          scope: "col", class: at ? null : "number",
-        }, head)))),
+        headRow([["Rank", "number"], "Host", "Ended by", "Message"]),
         h("tbody", {}, shown.map((each) => h("tr", {},
           h("td", { class: "number" }, each.rank), h("td", { class: "foreign" }, line(each.name || each.host, 120)),
           h("td", {}, endedBy(each)), h("td", { class: "foreign" }, line(each.message, 300))))))),

@@ -1,6 +1,6 @@
 /** How long steps took in the last minutes: the slow ranks, beside the median of all. */
 
-import { color, coalesced, fill, h, keyed, line, setAttribute, setText, show } from "../base/dom.js";
+import { color, coalesced, fill, h, headRow, keyed, line, setAttribute, setText, show, unseen } from "../base/dom.js";
 import { count, duration } from "../base/format.js";
 
 const HEIGHT = 260;
@@ -29,7 +29,7 @@ export function mount(root, context) {
   const body = h("tbody");
   const table = h("div", { class: "scroll" }, h("table", { class: "step-table", "data-step-times": "table" },
     h("caption", { class: "unseen" }, "Step times by rank"),
-    h("thead", {}, h("tr", {}, ["", "Rank", "Host", "Now", "× median"].map((title, i) => h("th", { scope: "col", class: i > 2 ? "number" : null }, title || h("span", { class: "unseen" }, "Line"))))), body));
+    headRow([unseen("Line"), "Rank", "Host", ["Now", "number"], ["× median", "number"]]), body));
   const plot = h("div", { class: "step-plot" }, canvas, tip);
   const shown = h("div", { hidden: true, class: "step-body" }, plot, table);
   const kinds = h("span", { class: "segments", role: "group", "aria-label": "Time of", hidden: true }, [["Whole steps", false], ["Own work", true]].map(([title, is]) => h("button", {

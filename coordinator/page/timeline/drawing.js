@@ -1,7 +1,7 @@
 /** A timeline as SVG. What is drawn is given as a scale, {from, to, width, x(at), at(x)}, and a model. */
 
 import { fill, h, keyed, setAttribute, setText, svg } from "../base/dom.js";
-import { PARTS, partName } from "../run/goodput.js";
+import { PARTS, partName } from "../base/parts.js";
 import { clustered, ticksOf, titleOf } from "./model.js";
 
 export const LANES = { axis: 14, parts: [24, 36], rounds: [68, 22], iterations: [93, 14], marks: 108 };

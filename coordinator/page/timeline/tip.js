@@ -2,7 +2,7 @@
 
 import { line } from "../base/dom.js";
 import { clock, duration, words } from "../base/format.js";
-import { partName } from "../run/goodput.js";
+import { partName } from "../base/parts.js";
 import { titleOf } from "./model.js";
 
 const MARKS_SHOWN = 5;
