@@ -168,18 +168,20 @@ class CoordinatorConfig:
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
-        found = settings.read_settings(self)[1]
-        broken = {violation.field for violation in found}
-        found += self._access_rules()
+        violations = settings.read_settings(self)[1]
+        broken = {violation.field for violation in violations}
+        violations += self._access_rules()
         if "journal" not in broken:
-            found += self._journal_rules()
+            violations += self._journal_rules()
         if self.http_port is not None and 0 < self.http_port == self.port:
-            found.append(Violation("http_port", self.http_port, "another one than that of --port"))
+            violations.append(
+                Violation("http_port", self.http_port, "another one than that of --port")
+            )
         # So that one lost beat costs nothing.
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"
-            found.append(Violation("lease", self.lease, allowed))
-        return found
+            violations.append(Violation("lease", self.lease, allowed))
+        return violations
 
     def _access_rules(self) -> list[Violation]:
         """Which settings of the operator's own PKI need others, and which exclude each other."""
@@ -213,11 +215,11 @@ class CoordinatorConfig:
 
     def _journal_rules(self) -> list[Violation]:
         """Which settings need that the journal is on etcd, and which others etcd needs."""
-        found = etcd.broken_rules(self.journal, self._files())
+        violations = etcd.broken_rules(self.journal, self._files())
         if self.journal is None and self.advertise is not None:
             allowed = "this only together with --journal"
-            found.append(Violation("advertise", self.advertise, allowed))
-        return found
+            violations.append(Violation("advertise", self.advertise, allowed))
+        return violations
 
 
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:

@@ -1,43 +1,6 @@
 """Pure. What the coordinator refuses, and what keeps it from starting.
 
-CoordinatorError
- ├─ InvalidRequest            a field is missing or out of range
- ├─ SpecMismatch              the agent's spec differs from the run's
- │   └─ RunMissesAgents       and none of the run's agents is connected
- ├─ RunClosed                 the run has ended
- │   └─ RunMissed             it succeeded, with room for a host that came too late
- ├─ RunIdTaken                another agent has made up the same id
- ├─ StaleSession              the agent was given up
- ├─ SessionReplaced           the agent has a newer session
- ├─ Deposed                   another coordinator leads by now
- ├─ NotLeader                 this one does not lead
- ├─ CannotStepDown            this one leads on, for no other one takes over
- ├─ LimitReached              a named limit is reached
- ├─ Unavailable               the coordinator stops, or cannot write its journal
- ├─ UnknownRun                there is no such run
- ├─ UnknownToken              there is no such token
- ├─ WrongPhase                the run is not in a phase for what is asked
- ├─ Unauthenticated           who calls is not known
- │   └─ RevokedToken          any more
- ├─ Forbidden                 who calls may not do this
- ├─ NoOwnAuthority            the server's certificate is the operator's
- ├─ NoPage                    the coordinator serves no page
- └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
-     ├─ CallFailed            a coordinator was asked, and did not answer or refused
-     ├─ InvalidConfiguration  the configuration breaks rules
-     ├─ MissingExtra          a setting needs packages that are not installed
-     ├─ PortInUse             the address cannot be bound
-     ├─ StateDirectoryInUse   another coordinator holds the state directory
-     │   └─ LostLeadership    and has taken the journal over
-     ├─ StateDirectoryUnusable  it cannot be created, locked or written
-     ├─ AuthorityUnusable     the file of the certificate authority cannot be read or written
-     ├─ CertificateUnusable   a file of the operator's certificate cannot be used
-     ├─ JournalCorrupt        the journal holds what cannot be read
-     ├─ JournalUnusable       etcd does not let the coordinator in, or its client is missing
-     ├─ TracesUnusable        what the environment says of traces is wrong
-     └─ JournalOutage         it cannot be written now; nothing in it is lost
-         └─ JournalFull       for want of room
-
+A ``CommandFailed`` ends a process with its exit code; callers get all others as statuses.
 Statuses and refusals are names, so that this module needs neither grpc nor generated enums.
 What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """

@@ -97,10 +97,10 @@ class Issuer(Struct, frozen=True):
 
     def keys(self) -> list[str]:
         """Return the public keys of all that are served, newest first."""
-        found = [each.public_key() for each in self.chain]
+        public = [certificate.public_key() for certificate in self.chain]
         return [
             certificates.key_text(key)
-            for key in found
+            for key in public
             if isinstance(key, ec.EllipticCurvePublicKey)
         ]
 

@@ -153,8 +153,8 @@ def call_channel(
 def error_detail(error: grpc.RpcError) -> common_pb2.ErrorDetail:
     """Return what a coordinator says of a refusal; empty if it says nothing."""
     metadata: Any = error.trailing_metadata() or ()
-    told = {key: value for key, value in metadata}  # noqa: C416 - it is of a type of its own
-    return common_pb2.ErrorDetail.FromString(told.get(ERROR_KEY, b""))
+    details = {key: value for key, value in metadata}  # noqa: C416 - it is of a type of its own
+    return common_pb2.ErrorDetail.FromString(details.get(ERROR_KEY, b""))
 
 
 def _options(*, is_proxied: bool, has_others: bool) -> list[tuple[str, int]]:

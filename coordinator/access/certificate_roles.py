@@ -75,8 +75,8 @@ def names_of(auth_context: Mapping[str, Iterable[bytes]]) -> list[str]:
     DNS names and URIs, or the common name if there are none; empty without a certificate.
     """
     names = (*auth_context.get("peer_dns", ()), *auth_context.get("peer_uri", ()))
-    found = names or auth_context.get("x509_common_name", ())
-    return [name.decode(errors="backslashreplace") for name in found if name][:NAMES_MAX]
+    shown = names or auth_context.get("x509_common_name", ())
+    return [name.decode(errors="backslashreplace") for name in shown if name][:NAMES_MAX]
 
 
 def caller_of_names(names: Sequence[str], rules: Sequence[RoleRule] | None) -> Caller:

@@ -50,8 +50,8 @@ async def join_token(directory: Path, driver: Driver, ca: str, *, is_shared: boo
 
 def _shared(driver: Driver) -> Token | None:
     """Return the token that coordinators have made."""
-    kept = (each for each in driver.tokens.tokens.values() if each.secret)
-    return next((Token(each.role, each.token_id, each.secret, NO_CA) for each in kept), None)
+    kept = (token for token in driver.tokens.tokens.values() if token.secret)
+    return next((Token(token.role, token.token_id, token.secret, NO_CA) for token in kept), None)
 
 
 def pin(directory: Path, ca: str) -> Token | None:

@@ -106,10 +106,10 @@ class OperatorCertificate(ServerIdentity):
 
 def _version(path: str) -> tuple[int, ...]:
     try:
-        found = os.stat(path)  # noqa: PTH116 - a text, as it was given
+        status = os.stat(path)  # noqa: PTH116 - a text, as it was given
     except OSError as error:
         return (error.errno or 0,)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _certificates(content: bytes, name: str) -> list[x509.Certificate]:

@@ -241,7 +241,7 @@ class Candidacy:
         self._leader, self.revision, self._is_stale = leader, revision, False
 
     def _on_step_down(self, event: model.StepDownAsked, now: float) -> None:
-        others = [each for each in self.members if each.member_id != self.member.member_id]
+        others = [member for member in self.members if member.member_id != self.member.member_id]
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return  # asked for again
         if self.standing is not Standing.LEADING or now >= self._lease_until:

@@ -258,12 +258,12 @@ class Election:
         try:
             while self._events:
                 for effect in self._core.handle(self._events.popleft(), now=time.monotonic()):
-                    self._do(effect)
+                    self._carry_out(effect)
         finally:
             self._is_handling = False
             self._due.set()
 
-    def _do(self, effect: model.Effect) -> None:
+    def _carry_out(self, effect: model.Effect) -> None:
         match effect:
             case model.Ask():
                 assert self._tasks is not None, "it runs"

@@ -63,8 +63,8 @@ class SharedAuthority(OwnAuthority):
         ``CommandFailed``.
         """
         reading = await etcd.read(keys.authority, "")
-        found = next(iter(reading.pairs), None)
-        if found is None:
+        pair = next(iter(reading.pairs), None)
+        if pair is None:
             issuer = read_issuer(directory) or Issuer.new(now=clock())
             put, get = Put(keys.authority, issuer.content()), Get(keys.authority)
             absent = IsCreated(keys.authority, 0)
@@ -72,9 +72,9 @@ class SharedAuthority(OwnAuthority):
             if outcome.is_done:
                 log.info("certificate authority made", key=keys.authority)
                 return cls(etcd, keys, (issuer, outcome.revision), clock)
-            found = outcome.reads[0][0]
+            pair = outcome.reads[0][0]
         try:
-            return cls(etcd, keys, (_parsed(found), found.mod_revision), clock)
+            return cls(etcd, keys, (_parsed(pair), pair.mod_revision), clock)
         except ValueError as error:
             text = f"the certificate authority in etcd, {keys.authority}: {error}"
             raise errors.AuthorityUnusable(text, _HINT) from error
@@ -91,16 +91,16 @@ class SharedAuthority(OwnAuthority):
                     text = f"the certificate authority in etcd, {self._where.authority}: {error}"
                     self._complain(errors.AuthorityUnusable(text, _HINT))
 
-    def _take(self, found: KeyValue | None) -> None:
-        if found is None:
+    def _take(self, pair: KeyValue | None) -> None:
+        if pair is None:
             raise ValueError("it is gone")
         issuer, revision = self._kept
-        if found.mod_revision <= revision:
+        if pair.mod_revision <= revision:
             return
-        if found.value != issuer.content():
-            issuer = _parsed(found)
+        if pair.value != issuer.content():
+            issuer = _parsed(pair)
             self._serve(issuer)
-        self._kept = issuer, found.mod_revision
+        self._kept = issuer, pair.mod_revision
         self.on_replaced(issuer.keys())
 
     def _replace(self, before: Issuer, issuer: Issuer) -> None:
@@ -133,7 +133,7 @@ _HINT = (
 )
 
 
-def _parsed(found: KeyValue) -> Issuer:
-    if len(found.value) > PEM_BYTES_MAX:
+def _parsed(pair: KeyValue) -> Issuer:
+    if len(pair.value) > PEM_BYTES_MAX:
         raise ValueError(f"it has more than {PEM_BYTES_MAX} bytes")
-    return Issuer.parse(found.value)
+    return Issuer.parse(pair.value)

@@ -64,7 +64,7 @@ def cluster(pairs: Iterable[KeyValue], keys: Keys) -> tuple[Leader | None, tuple
             leader = _leader(pair)
         elif keys.members[0] <= pair.key < keys.members[1]:
             members.append(_member(pair))
-    return leader, tuple(sorted(members, key=lambda each: (each.address, each.member_id)))
+    return leader, tuple(sorted(members, key=lambda member: (member.address, member.member_id)))
 
 
 def _leader(pair: KeyValue) -> Leader:

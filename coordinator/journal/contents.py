@@ -60,9 +60,9 @@ class Contents(Struct):
         return not (self.runs or self.tokens.tokens or self.drains or self.forgets.calls)
 
 
-def read_contents(keys: Keys, found: Iterable[KeyValue]) -> Contents:
+def read_contents(keys: Keys, pairs: Iterable[KeyValue]) -> Contents:
     """Read all keys below a prefix, as they were at one revision."""
-    return _Reader(keys).read(found)
+    return _Reader(keys).read(pairs)
 
 
 class _Reader:
@@ -71,9 +71,9 @@ class _Reader:
         self._spoiled: dict[str, str] = {}  # homes that lack a value, and why
         self.contents = Contents()
 
-    def read(self, found: Iterable[KeyValue]) -> Contents:
+    def read(self, stored: Iterable[KeyValue]) -> Contents:
         keys, contents = self._keys, self.contents
-        pairs = {pair.key: pair for pair in found}
+        pairs = {pair.key: pair for pair in stored}
         contents.size_bytes = sum(len(pair.key) + len(pair.value) for pair in pairs.values())
         contents.leader = pairs.pop(keys.leader, None)
         _take(pairs, keys.members)
@@ -103,7 +103,7 @@ class _Reader:
             token = self._opened(pair, KeptToken, lost)
             if token is not None:
                 tokens.append((token.created_at, pair.create_revision, token))
-        for *_, token in sorted(tokens, key=lambda each: each[:2]):
+        for *_, token in sorted(tokens, key=lambda placed: placed[:2]):
             self.contents.tokens.put(token.token_id, token)
 
     def _read_drains(self, pairs: list[KeyValue]) -> None:
@@ -113,7 +113,7 @@ class _Reader:
             placed = self._opened(pair, layout.PlacedDrain, "this drain: ask for it again")
             if placed is not None:
                 drains.append((pair.mod_revision, placed.position, placed.drain))
-        for *_, drain in sorted(drains, key=lambda each: each[:2]):
+        for *_, drain in sorted(drains, key=lambda placed: placed[:2]):
             self.contents.drains[drain.key] = drain
 
     def _read_runs(self, pairs: list[KeyValue]) -> None:
@@ -168,8 +168,8 @@ class _Reader:
         name = self._keys.name(pair.key)
 
         def decode(value: bytes) -> Value:
-            found: Value = layout.opened(layout.unseal(value).check(name), kind)
-            return found
+            content: Value = layout.opened(layout.unseal(value).check(name), kind)
+            return content
 
         return self._decoded(pair, decode, lost)
 

@@ -220,8 +220,8 @@ def decode_entries(sealed: Sealed) -> list[Record | RunState]:
             raise ValueError(f"this release does not know {unknown[0]!r}")
         return [msgspec.json.decode(entry, type=KINDS[kind]) for kind, entry in entries]
 
-    found: list[Record | RunState] = decoded(sealed, decode)
-    return found
+    entries: list[Record | RunState] = decoded(sealed, decode)
+    return entries
 
 
 def encode_head(keys: Keys, head: Head, *, release: str) -> bytes:

@@ -146,7 +146,7 @@ class Driver:
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
-        self._evidence = EvidenceTaker(self.stacks, self._find_state, self.submit)
+        self._evidence = EvidenceTaker(self.stacks, self._find_run, self.submit)
         self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
         self._request_ids = itertools.count(1)
@@ -380,17 +380,15 @@ class Driver:
             await self._on_serving(False)
         self._turns.outage = reason
         if outage.failed(reason, now=now):
-            told, since_s = (
-                "nothing is decided until the journal can be written",
-                outage.lasted_s(now=now),
-            )
-            log.error(told, reason=reason, since_s=round(since_s, 1), **details)
+            since_s = round(outage.lasted_s(now=now), 1)
+            message = "nothing is decided until the journal can be written"
+            log.error(message, reason=reason, since_s=since_s, **details)
         return outage
 
     def _revoked(self, token_id: str) -> None:
         self.on_revoked(token_id)
 
-    def _find_state(self, key: str) -> RunState | None:
+    def _find_run(self, key: str) -> RunState | None:
         return self.journal.runs.states.get(key)
 
     def _read_run(self, key: str) -> RunState | None:

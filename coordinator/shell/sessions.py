@@ -105,8 +105,8 @@ class Sessions:
         run_id = wire.run_id_of("fence.run_id", request.fence.run_id)
         incarnation = request.fence.incarnation
         self._check(caller, run_id, incarnation, request.incarnation_key)
-        found = read_found(request)
-        is_taken = self._driver.stacks.take(run_id, incarnation, request.request_id, found)
+        workers = read_found(request)
+        is_taken = self._driver.stacks.take(run_id, incarnation, request.request_id, workers)
         return session_pb2.ReportStacksResponse(is_taken=is_taken)
 
     async def report_logs(

@@ -42,7 +42,9 @@ class EtcdAddress(Struct, frozen=True, kw_only=True):
     @property
     def is_exposed(self) -> bool:
         """Whether others may read on the way what etcd is told, secrets among it."""
-        return not self.ca_file and not all(_is_loopback(each.host) for each in self.endpoints)
+        return not self.ca_file and not all(
+            _is_loopback(endpoint.host) for endpoint in self.endpoints
+        )
 
 
 def parse_etcd_address(given: str) -> EtcdAddress:
@@ -57,8 +59,8 @@ def parse_etcd_address(given: str) -> EtcdAddress:
     if has_user and not _USER.fullmatch(user):
         raise ValueError("the user before the @ has to have 1 to 128 characters without spaces")
     hosts, _, prefix = place.partition("/")
-    found = (parse_host_port(each, PORT_DEFAULT) for each in hosts.split(","))
-    endpoints = tuple(dict.fromkeys(found))
+    parsed = (parse_host_port(host, PORT_DEFAULT) for host in hosts.split(","))
+    endpoints = tuple(dict.fromkeys(parsed))
     if len(endpoints) > ENDPOINTS_MAX:
         raise ValueError(f"{len(endpoints)} hosts are given, allowed are {ENDPOINTS_MAX} at most")
     prefix = prefix.strip("/") or PREFIX_DEFAULT
@@ -126,18 +128,20 @@ def broken_rules(address: EtcdAddress | None, files: Mapping[str, str | None]) -
         ("journal_cert", "journal_key"),
         ("journal_key", "journal_cert"),
     )
-    found = [
+    violations = [
         Violation(name, given[name], f"this only together with --{needed.replace('_', '-')}")
         for name, needed in needs
         if name in given and needed not in given
     ]
     if "journal_password_file" in given and not address.user:
         allowed = "this only with the user it is of: --journal etcd://USER@HOST..."
-        found.append(Violation("journal_password_file", given["journal_password_file"], allowed))
+        violations.append(
+            Violation("journal_password_file", given["journal_password_file"], allowed)
+        )
     if address.user and "journal_password_file" not in given:
         allowed = "a user only together with --journal-password-file"
-        found.append(Violation("journal", address, allowed))
-    return found
+        violations.append(Violation("journal", address, allowed))
+    return violations
 
 
 def _is_loopback(host: str) -> bool:

@@ -67,15 +67,15 @@ class EtcdClient:
         """Read a range, in pages at one revision."""
         request = rpc.RangeRequest(key=key.encode(), range_end=end.encode(), limit=PAGE_KEYS)
         page = await self._read_page(request)
-        found = list(messages.pairs(page.kvs))
+        pairs = list(messages.pairs(page.kvs))
         revision = page.header.revision
         if page.more:
             rest = page.kvs[-1].key + b"\0"
             bounds = await self._bounds(rest, end.encode(), revision)
             for first, last in itertools.pairwise(bounds):
                 request = rpc.RangeRequest(key=first, range_end=last, revision=revision)
-                found += messages.pairs((await self._read_page(request)).kvs)
-        return Reading(revision=revision, pairs=tuple(found))
+                pairs += messages.pairs((await self._read_page(request)).kvs)
+        return Reading(revision=revision, pairs=tuple(pairs))
 
     async def _bounds(self, key: bytes, end: bytes, revision: int) -> list[bytes]:
         """Return where pages of values begin, and the end of the last one."""
@@ -207,26 +207,26 @@ class EtcdClient:
 
     def _no_member(self, problems: list[tuple[object, Failure]]) -> errors.CommandFailed:
         """Say why no member could be used."""
-        text = "; ".join(f"{endpoint}: {found.text}" for endpoint, found in problems)
-        refusals = [found for _, found in problems if found.meaning is Meaning.NOT_LET_IN]
+        text = "; ".join(f"{endpoint}: {failure.text}" for endpoint, failure in problems)
+        refusals = [failure for _, failure in problems if failure.meaning is Meaning.NOT_LET_IN]
         if not refusals:
             return errors.JournalOutage(str(self.address), text, problems[0][1].hint)
         # Who was let in before may be again, once what was changed on one side is so on the other.
         kind = errors.JournalOutage if self._was_let_in else errors.JournalUnusable
         return kind(str(self.address), text, refusals[0].hint)
 
-    def _failed(self, link: Link, found: Failure) -> errors.CommandFailed:
+    def _failed(self, link: Link, failure: Failure) -> errors.CommandFailed:
         """Say what a failure means, and leave a member that may be the reason."""
-        where, text = str(self.address), f"{link.endpoint}: {found.text}"
-        if found.meaning is Meaning.FULL:
-            return errors.JournalFull(where, text, found.hint)
-        if found.meaning in (Meaning.IMPOSSIBLE, Meaning.NO_LEASE):
-            return errors.JournalUnusable(where, text, found.hint)
+        where, text = str(self.address), f"{link.endpoint}: {failure.text}"
+        if failure.meaning is Meaning.FULL:
+            return errors.JournalFull(where, text, failure.hint)
+        if failure.meaning in (Meaning.IMPOSSIBLE, Meaning.NO_LEASE):
+            return errors.JournalUnusable(where, text, failure.hint)
         if link is self._link:
             self._leave(link)
-        if found.meaning is Meaning.NOT_LET_IN and not self._was_let_in:
-            return errors.JournalUnusable(where, text, found.hint)
-        return errors.JournalOutage(where, text, found.hint or OUTAGE_HINT)
+        if failure.meaning is Meaning.NOT_LET_IN and not self._was_let_in:
+            return errors.JournalUnusable(where, text, failure.hint)
+        return errors.JournalOutage(where, text, failure.hint or OUTAGE_HINT)
 
     def _leave(self, link: Link) -> None:
         """Go on to the next member; what is under way at this one has some time."""

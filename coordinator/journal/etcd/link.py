@@ -42,9 +42,9 @@ _GIVEN_UP = Failure(Meaning.OUTAGE, "the connection was given up", OUTAGE_HINT)
 class CallFailed(Exception):
     """A call failed."""
 
-    def __init__(self, found: Failure) -> None:
-        super().__init__(found.text)
-        self.failure = found
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
 
 
 class Link:

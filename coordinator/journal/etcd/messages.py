@@ -38,11 +38,15 @@ def txn_request(transaction: Transaction) -> Any:
 
 def outcome(answer: Any) -> Outcome:
     """Return what came of a transaction."""
-    gets = (each for each in answer.responses if each.WhichOneof("response") == "response_range")
+    gets = (
+        response
+        for response in answer.responses
+        if response.WhichOneof("response") == "response_range"
+    )
     return Outcome(
         is_done=answer.succeeded,
         revision=answer.header.revision,
-        reads=tuple(pairs(each.response_range.kvs) for each in gets),
+        reads=tuple(pairs(response.response_range.kvs) for response in gets),
     )
 
 
@@ -54,17 +58,17 @@ def changed(revision: int, events: Iterable[Any]) -> Changed:
     return Changed(revision=revision, put=pairs(put), deleted=tuple(map(_text, deleted)))
 
 
-def pairs(found: Iterable[Any]) -> tuple[KeyValue, ...]:
+def pairs(answered: Iterable[Any]) -> tuple[KeyValue, ...]:
     """Return keys with their values."""
     return tuple(
         KeyValue(
-            key=_text(each.key),
-            value=each.value,
-            create_revision=each.create_revision,
-            mod_revision=each.mod_revision,
-            lease_id=each.lease,
+            key=_text(pair.key),
+            value=pair.value,
+            create_revision=pair.create_revision,
+            mod_revision=pair.mod_revision,
+            lease_id=pair.lease,
         )
-        for each in found
+        for pair in answered
     )
 
 

@@ -75,10 +75,10 @@ class EvidenceTaker:
     ) -> None:
         asked = await asked_of_round(state, current, ())
         texts: dict[str, str] = {}
-        found = self._stacks.ask(
+        asking = self._stacks.ask(
             state.run_id, wanted.round_id, asked, is_evidence=True, may_signal=wanted.may_signal
         )
-        async with aclosing(found) as answers:
+        async with aclosing(asking) as answers:
             async for answer in answers:
                 for rank in _evidence(answer, current, texts):
                     seen.add(rank)
@@ -89,32 +89,32 @@ def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[Ran
     """Return what one agent said of its workers; equal stacks are one text."""
     agent = answer.agent
     seat = current.seats[agent.incarnation]
-    found = []
-    for each in answer.workers:
-        stacks, problem = texts.get(each.stacks, ""), each.problem
-        if each.stacks and not stacks and len(texts) < STACKS_MAX:
-            stacks = texts[each.stacks] = each.stacks
-        if each.stacks and not stacks:
+    evidence = []
+    for worker in answer.workers:
+        stacks, problem = texts.get(worker.stacks, ""), worker.problem
+        if worker.stacks and not stacks and len(texts) < STACKS_MAX:
+            stacks = texts[worker.stacks] = worker.stacks
+        if worker.stacks and not stacks:
             problem = f"other workers had {STACKS_MAX} different stacks"
-        found.append(
+        evidence.append(
             RankEvidence(
                 worker=WorkerRanks(
-                    rank=each.rank,
-                    local_rank=each.local_rank,
+                    rank=worker.rank,
+                    local_rank=worker.local_rank,
                     group_rank=seat.group_rank,
-                    role_rank=seat.role_rank_first + each.local_rank,
+                    role_rank=seat.role_rank_first + worker.local_rank,
                     role=seat.agent.role,
                 ),
                 incarnation=agent.incarnation,
                 agent=agent.name,
                 host=agent.host,
-                pid=each.pid,
+                pid=worker.pid,
                 stacks=stacks,
-                source_line=each.source_line,
+                source_line=worker.source_line,
                 problem=problem,
-                is_stopped=each.is_stopped,
+                is_stopped=worker.is_stopped,
                 is_reached=answer.is_reached,
-                progress=each.progress,
+                progress=worker.progress,
             )
         )
-    return found
+    return evidence

@@ -64,8 +64,8 @@ class LogReader:
                 continue  # a later call of the agent brings it again
             if message is not None:
                 return self.reading.brought(incarnation, message.pieces)
-            if (told := self.reading.complete(incarnation)) is not None:
-                return told
+            if (end := self.reading.complete(incarnation)) is not None:
+                return end
 
     async def bring(
         self,
@@ -95,8 +95,8 @@ class LogReader:
 
     def give_up(self, incarnation: str, why: str) -> None:
         """Name the ranks of an agent that brings nothing."""
-        if incarnation not in self._calls and (told := self.reading.given_up(incarnation, why)):
-            self._problems.append(told)
+        if incarnation not in self._calls and (problem := self.reading.given_up(incarnation, why)):
+            self._problems.append(problem)
             self._wake()
 
     async def end(self) -> None:

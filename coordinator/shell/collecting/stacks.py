@@ -115,12 +115,14 @@ class StackQuestions:
         finally:
             del self._questions[request_id]
 
-    def take(self, run_id: str, incarnation: str, request_id: str, found: Iterable[Found]) -> bool:
+    def take(
+        self, run_id: str, incarnation: str, request_id: str, workers: Iterable[Found]
+    ) -> bool:
         """Take an agent's answer in; return whether it was waited for."""
         question = self._questions.get(request_id)
         if question is None or question.run_id != run_id:
             return False
-        answer = question.gathering.answered(incarnation, found)
+        answer = question.gathering.answered(incarnation, workers)
         _put(question.answers, answer)
         return answer is not None
 

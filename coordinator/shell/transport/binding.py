@@ -43,11 +43,11 @@ def bound(
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
     """Return what to tell the user, with a hint that fits what is wrong."""
-    found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
+    problem = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
     is_unknown = isinstance(error, socket.gaierror)
     number = errno.EADDRNOTAVAIL if is_unknown else getattr(error, "errno", 0)
-    found.hint = _BIND_HINTS.get(number, found.hint)
-    return found
+    problem.hint = _BIND_HINTS.get(number, problem.hint)
+    return problem
 
 
 def check_port(config: CoordinatorConfig) -> None:
@@ -60,10 +60,10 @@ def check_port(config: CoordinatorConfig) -> None:
 
 def _probe(config: CoordinatorConfig) -> None:
     """Bind and release the address, because gRPC's own error does not say what is wrong."""
-    found = socket.getaddrinfo(
+    addresses = socket.getaddrinfo(
         config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
@@ -94,8 +94,8 @@ def _is_unspecified(host: str) -> bool:
 def _address_towards(where: HostPort) -> str:
     """Return which address of this host is used on the way to another; empty if there is no way."""
     with suppress(OSError):
-        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_DGRAM)
-        for family, kind, protocol, _, address in found:
+        addresses = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_DGRAM)
+        for family, kind, protocol, _, address in addresses:
             with suppress(OSError), socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)  # nothing is sent
                 return str(probe.getsockname()[0])

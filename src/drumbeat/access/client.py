@@ -106,15 +106,15 @@ def _given_token(access: AccessSettings) -> Token | None:
 
 
 def _local_credentials(where: HostPort) -> Credentials:
-    found = local.find(where.port)
-    if found and found != local.INSECURE:
+    published = local.find(where.port)
+    if published and published != local.INSECURE:
         # No other coordinator can pass for the one that the token is of, wherever this is.
-        token = parse_token(found)
+        token = parse_token(published)
         return Credentials(tls=_tls_of(token, ()), token=token, is_local=True)
     if not local.is_this_host(where):
         problem = f"a token is needed: the coordinator at {where} is on another host"
         raise AccessProblem(problem, HOW_TO_GET_IN)
-    if found:
+    if published:
         return Credentials(tls=None, is_local=True)
     if not local.is_listened_at(where.port):
         problem = f"no coordinator is running at {where}: nothing on this host listens at that port"
@@ -136,10 +136,10 @@ def _local_token(where: HostPort, tls: Tls) -> Credentials:
 
     Unlike a token's own authority, those of a file may let other hosts pass, so it goes to none.
     """
-    found = local.find(where.port)
-    if not found or found == local.INSECURE or not local.is_this_host(where):
+    published = local.find(where.port)
+    if not published or published == local.INSECURE or not local.is_this_host(where):
         return Credentials(tls=tls)
-    return Credentials(tls=tls, token=parse_token(found), is_local=True)
+    return Credentials(tls=tls, token=parse_token(published), is_local=True)
 
 
 def _tls_of(token: Token, authorities: Sequence[str]) -> Tls:
@@ -163,7 +163,7 @@ def _anchors(token: Token, authorities: Sequence[str]) -> str:
     except ValueError as error:
         problem = "the token was changed on its way: its authority is no public key"
         raise AccessProblem(problem, "copy the token again, whole") from error
-    for key in dict.fromkeys(each for each in authorities if each != token.ca):
+    for key in dict.fromkeys(key for key in authorities if key != token.ca):
         with suppress(ValueError):  # of a later version: there are others
             anchors.append(trust_anchors([key]))
     return b"".join(anchors).decode()

@@ -33,8 +33,8 @@ def withdraw_token() -> dict[str, str]:
 def _overwrite(secret: re.Pattern[bytes], start: int, end: int) -> None:
     memory = os.open(_OWN / "mem", os.O_RDWR | os.O_CLOEXEC)
     try:
-        for found in secret.finditer(os.pread(memory, end - start, start)):
-            first, last = found.span(1)
+        for match in secret.finditer(os.pread(memory, end - start, start)):
+            first, last = match.span(1)
             os.pwrite(memory, b"x" * (last - first), start + first)
     finally:
         os.close(memory)

@@ -64,13 +64,13 @@ def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def _check(found: os.stat_result, name: str, path: str, *, is_private: bool) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check(status: os.stat_result, name: str, path: str, *, is_private: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
         hint = "it is read again at each connection, which a pipe or device cannot answer"
         raise AccessProblem(f"{name} is no regular file", hint)
-    mode = stat.S_IMODE(found.st_mode)
+    mode = stat.S_IMODE(status.st_mode)
     allowed, of_kubernetes = 0o600, ""
-    if found.st_uid == 0:
+    if status.st_uid == 0:
         allowed, of_kubernetes = 0o640, ", or give the secret of Kubernetes defaultMode: 0440"
     if is_private and mode & 0o077 & ~allowed:
         raise AccessProblem(

@@ -84,12 +84,12 @@ def is_this_host(where: HostPort) -> bool:
     Raises ``AccessProblem`` if it does not know the name.
     """
     try:
-        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:  # the latter for what no name can be
         reason = getattr(error, "strerror", "") or error
         problem = f"the host {where.host} is not known: {reason}"
         raise AccessProblem(problem, "--coordinator takes HOST:PORT", is_final=False) from error
-    return any(_is_own_address(family, address) for family, *_, address in found)
+    return any(_is_own_address(family, address) for family, *_, address in addresses)
 
 
 def is_listened_at(port: int) -> bool:
@@ -151,8 +151,8 @@ def _opened(place: Path) -> Iterator[int]:
     """Open a directory of ours. Raises ``OSError`` if it is none."""
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(folder)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = os.fstat(folder)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PermissionError
         yield folder
     finally:
@@ -189,9 +189,9 @@ def _write(folder: int, name: str, text: str) -> None:
 
 
 def _check(file: int) -> None:
-    found = os.fstat(file)
-    is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or found.st_mode & 0o077:
+    status = os.fstat(file)
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & 0o077:
         raise PermissionError
 
 
@@ -205,14 +205,14 @@ def _forget_oldest(folder: int, written: str) -> None:
         return
     ports = {port for port, _ in _listeners()}
     here = written.partition("-")[2]
-    found: list[tuple[int, float, str]] = []
+    ranked: list[tuple[int, float, str]] = []
     for name in names:
         port, _, where = name.partition(".")[0].partition("-")
         rank = 1 if where != here else 2 if int(port) in ports else 0
         with suppress(OSError):
             mtime = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-            found.append((rank, mtime, name))
-    for _, _, name in sorted(found)[:surplus]:
+            ranked.append((rank, mtime, name))
+    for _, _, name in sorted(ranked)[:surplus]:
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
 

@@ -88,23 +88,23 @@ class AccessSettings:
 
     def access_violations(self) -> list[Violation]:
         """Return the rules that these settings break together."""
-        found: list[Violation] = []
+        violations: list[Violation] = []
         given = self.access_given()
         if self.insecure and len(given) > 1:
             others = "plaintext alone: without encryption there is no token and no certificate"
-            found.append(Violation("insecure", self.insecure, others))
+            violations.append(Violation("insecure", self.insecure, others))
         if self.token and self.token_file:
             allowed = "nothing beside a token that is given itself"
-            found.append(Violation("token_file", self.token_file, allowed))
+            violations.append(Violation("token_file", self.token_file, allowed))
         for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
             if other in given and name not in given:
                 allowed = f"the path of a file, for the {_PARTS[other]} needs its {_PARTS[name]}"
-                found.append(Violation(name, None, allowed))
+                violations.append(Violation(name, None, allowed))
         if self.tls_server_name and not self.tls_ca:
             allowed = "nothing without authorities: the token says whom to trust"
-            found.append(Violation("tls_server_name", self.tls_server_name, allowed))
-        return found
+            violations.append(Violation("tls_server_name", self.tls_server_name, allowed))
+        return violations
 
 
-ACCESS_NAMES = tuple(each.name for each in fields(AccessSettings))
+ACCESS_NAMES = tuple(field.name for field in fields(AccessSettings))
 _PARTS = {"tls_cert": "certificate", "tls_key": "key"}

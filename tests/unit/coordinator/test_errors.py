@@ -219,7 +219,7 @@ def test_a_hostile_value_stays_one_short_line() -> None:
     assert len(text) < 250
 
 
-def test_every_class_has_an_example_and_is_in_the_tree() -> None:
+def test_every_class_has_an_example() -> None:
     classes = {
         name
         for name, value in vars(errors).items()
@@ -228,4 +228,3 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
     seen = {type(row[0]).__name__ for row in (*REFUSALS, *ANSWERS, *STARTUP)}
     bases = {"CoordinatorError", "CommandFailed"}
     assert seen == classes - bases - {"CallFailed"}
-    assert all(name in (errors.__doc__ or "") for name in classes)
