@@ -59,11 +59,11 @@ def cgroup_of(directory: Path) -> Path | None:
 
 def processes_in(path: Path) -> set[int]:
     """Return the processes in a cgroup and in those below it."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for folder, _, _ in os.walk(path):
         with suppress(OSError):
-            found.update(map(int, (Path(folder) / _PROCESSES).read_text().split()))
-    return found
+            pids.update(map(int, (Path(folder) / _PROCESSES).read_text().split()))
+    return pids
 
 
 def kill(path: Path) -> None:

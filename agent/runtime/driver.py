@@ -221,7 +221,7 @@ class Driver:
             return
         self._arrived.clear()
         tellers = (self._core, self._history, self._live)
-        instants = (each.next_deadline() for each in tellers)
+        instants = (teller.next_deadline() for teller in tellers)
         due = min((instant for instant in instants if instant is not None), default=None)
         delay_s = None if due is None else max(0.0, due - time.monotonic())
         with suppress(TimeoutError):

@@ -42,16 +42,16 @@ def leftovers(processes: Mapping[int, Process]) -> set[int]:
 
     A living agent is spared, with what is below it and what it is below.
     """
-    found, spared = set[int](), set[int]()
+    orphans, spared = set[int](), set[int]()
     for pid, process in processes.items():
         line = _line_of(pid, processes)
-        if any(processes[each].is_marked for each in line):
-            found.add(pid)
-        if any(processes[each].is_agent for each in line):
+        if any(processes[ancestor].is_marked for ancestor in line):
+            orphans.add(pid)
+        if any(processes[ancestor].is_agent for ancestor in line):
             spared.add(pid)
         if process.is_agent:
             spared.update(line)
-    return found - spared
+    return orphans - spared
 
 
 def kill_leftovers(directories: Sequence[Path]) -> None:
@@ -59,20 +59,22 @@ def kill_leftovers(directories: Sequence[Path]) -> None:
 
     Blocks for the looks at all processes, and for `DEATH_WAIT_S` at most.
     """
-    groups = [group for each in directories if (group := cgroup.cgroup_of(each)) is not None]
+    groups = [
+        group for directory in directories if (group := cgroup.cgroup_of(directory)) is not None
+    ]
     killed: set[int] = set()
     deadline = time.monotonic() + DEATH_WAIT_S
     for _ in range(PASSES_MAX):
         with ExitStack() as held:
-            found = _hold_leftovers(directories, groups, held)
-            killed |= found.keys()
+            pids = _hold_leftovers(directories, groups, held)
+            killed |= pids.keys()
             for group in groups:
-                if cgroup.processes_in(group) <= found.keys():
+                if cgroup.processes_in(group) <= pids.keys():
                     cgroup.kill(group)
-            for fd in found.values():
+            for fd in pids.values():
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
-            if not found or not _have_ended(found.values(), deadline):
+            if not pids or not _have_ended(pids.values(), deadline):
                 break
     for group in groups:
         cgroup.remove(group)
@@ -86,33 +88,33 @@ def _hold_leftovers(
     directories: Sequence[Path], groups: Sequence[Path], held: ExitStack
 ) -> dict[int, int]:
     """Return a descriptor of each leftover, by pid."""
-    found: dict[int, int] = {}
+    pidfds: dict[int, int] = {}
     for pid in leftovers(_processes(directories, groups)):
         with suppress(ProcessLookupError):
-            found[pid] = os.pidfd_open(pid)
-            held.callback(os.close, found[pid])
-    if not found:
+            pidfds[pid] = os.pidfd_open(pid)
+            held.callback(os.close, pidfds[pid])
+    if not pidfds:
         return {}
     # Before it was held, the number may have been given to another process.
     still = leftovers(_processes(directories, groups))
-    return {pid: fd for pid, fd in found.items() if pid in still}
+    return {pid: fd for pid, fd in pidfds.items() if pid in still}
 
 
 def _processes(directories: Sequence[Path], groups: Sequence[Path]) -> dict[int, Process]:
     grouped = set[int]().union(*map(cgroup.processes_in, groups))
     marks = [b"=" + os.fsencode(directory) for directory in directories]
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     for proc in Path("/proc").iterdir():
         with suppress(OSError, ValueError):  # gone meanwhile, not ours to look at, no process
             pid = int(proc.name)
             if proc.stat().st_uid == os.getuid():
                 parent = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
                 is_marked = pid in grouped or _has_in_environment(proc, marks)
-                found[pid] = Process(parent, is_marked)
-    if any(process.is_marked for process in found.values()):
-        for pid, process in found.items():
-            found[pid] = replace(process, is_agent=_holds_directory(pid, directories))
-    return found
+                processes[pid] = Process(parent, is_marked)
+    if any(process.is_marked for process in processes.values()):
+        for pid, process in processes.items():
+            processes[pid] = replace(process, is_agent=_holds_directory(pid, directories))
+    return processes
 
 
 def _line_of(pid: int, processes: Mapping[int, Process]) -> list[int]:

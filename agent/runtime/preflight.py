@@ -121,24 +121,24 @@ def count_workers(word: str) -> int:
 
     "auto" is per accelerator if there is any, else per core.
     """
-    environment, found, why = inherited_environment(), 0, "torch sees none"
+    environment, number, why = inherited_environment(), 0, "torch sees none"
     # To ask the driver takes up to seconds; cores need no GPUs.
     if word in ("auto", "gpu", "cuda"):
-        found = count_gpus(environment.get(VISIBLE_DEVICES))
+        number = count_gpus(environment.get(VISIBLE_DEVICES))
         why = f"this process sees no GPU (/dev/nvidia*, {VISIBLE_DEVICES})"
     is_torch_asked = word not in ("auto", "gpu", "cuda") or has_other_accelerators()
-    if not found and word != "cpu" and is_torch_asked:
+    if not number and word != "cpu" and is_torch_asked:
         try:
             python = environment.get(PYTHON_VARIABLE) or sys.executable
-            found = count_accelerators(word, python, environment)
+            number = count_accelerators(word, python, environment)
         except AcceleratorUnknown as error:
             why = f"torch cannot be asked: {error}"
-    if not found and word not in ("auto", "cpu"):
+    if not number and word not in ("auto", "cpu"):
         raise UsageError(
             f"--nproc-per-node: {word!r} is given, but {why}; "
             "allowed here is a number, auto, cpu or a device type that torch sees"
         )
-    return found or len(os.sched_getaffinity(0))
+    return number or len(os.sched_getaffinity(0))
 
 
 def check_script(path: str) -> None:
@@ -163,19 +163,19 @@ def check_module(name: str) -> None:
     # Workers have this directory in the place where we have that of our own program.
     here = [] if os.environ.get("PYTHONSAFEPATH") else [""]
     places: Iterable[str] | None = [*here, *sys.path]
-    found = ""
+    name_so_far = ""
     for part in name.split("."):
         if not part:
             raise ScriptNotFound(name, "it is no name of a module")
         if places is None:
-            raise ScriptNotFound(name, f"{found} is no package")
-        found = f"{found}.{part}" if found else part
+            raise ScriptNotFound(name, f"{name_so_far} is no package")
+        name_so_far = f"{name_so_far}.{part}" if name_so_far else part
         try:
-            spec = _find_module(found, places)
+            spec = _find_module(name_so_far, places)
         except KeyError:
             return  # a namespace in a package that would have to be imported first
         if spec is None:
-            raise ScriptNotFound(name, f"there is no module named {found}")
+            raise ScriptNotFound(name, f"there is no module named {name_so_far}")
         if _looks_elsewhere(spec):
             return
         places = spec.submodule_search_locations

@@ -80,7 +80,7 @@ class PrivateDirectory:
         """
         with ExitStack() as held:
             abandoned: list[Path] = []
-            for path in islice(_found(self._places, self._prefix), ABANDONED_MAX):
+            for path in islice(_candidates(self._places, self._prefix), ABANDONED_MAX):
                 if path != self.path and (lock := _hold(path, is_own=False)) is not None:
                     held.callback(os.close, lock)
                     abandoned.append(path)
@@ -128,15 +128,15 @@ def private_directories() -> list[tuple[Path, bool]]:
 
     Only those in the places that this process would choose from.
     """
-    found: list[tuple[Path, bool]] = []
+    directories: list[tuple[Path, bool]] = []
     places = dict.fromkeys((*private_places(), *SPARE_PLACES))
-    for path in islice(_found(places, _prefix()), SHOWN_MAX):
+    for path in islice(_candidates(places, _prefix()), SHOWN_MAX):
         lock = _hold(path, is_own=False)
         if lock is not None:
             os.close(lock)
         if lock is not None or path.exists():  # else it was removed meanwhile
-            found.append((path, lock is None))
-    return found
+            directories.append((path, lock is None))
+    return directories
 
 
 def private_places() -> list[str]:
@@ -155,13 +155,13 @@ def is_exposed(place: str) -> bool:
     """
     try:
         path = Path(place).resolve()
-        above = [each.stat() for each in (path, *path.parents)]
+        above = [folder.stat() for folder in (path, *path.parents)]
     except OSError:
         return True
     return any(
-        found.st_uid not in (0, os.getuid())
-        or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX)
-        for found in above
+        status.st_uid not in (0, os.getuid())
+        or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX)
+        for status in above
     )
 
 
@@ -171,11 +171,11 @@ def _prefix() -> str:
     return f"{PREFIX}{os.getuid()}-{host}-"
 
 
-def _found(places: Iterable[str], prefix: str) -> Iterator[Path]:
+def _candidates(places: Iterable[str], prefix: str) -> Iterator[Path]:
     """Yield this user's directories; those of others, who may make any number, do not count."""
     starts = [glob.escape(f"{place}/{prefix}") for place in places]
-    found = (path for start in starts for path in glob.iglob(f"{start}*"))  # noqa: PTH207
-    return filter(_is_ours, map(Path, found))
+    paths = (path for start in starts for path in glob.iglob(f"{start}*"))  # noqa: PTH207
+    return filter(_is_ours, map(Path, paths))
 
 
 def _is_ours(path: Path) -> bool:
@@ -186,9 +186,9 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _is_private(found: os.stat_result) -> bool:
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return is_own and not found.st_mode & 0o077
+def _is_private(status: os.stat_result) -> bool:
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_own and not status.st_mode & 0o077
 
 
 def _is_locked_there(path: Path, lock: int) -> bool:

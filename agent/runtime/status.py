@@ -104,9 +104,9 @@ def as_json(
     host: str, agents: Iterable[AgentStatus], leftovers: Iterable[Leftover], *, now: float
 ) -> str:
     """Return the same as JSON, with the names of docs/operating.md."""
-    told = {
+    document = {
         "host": host,
-        "agents": [_told(agent, now) for agent in agents],
+        "agents": [_as_dict(agent, now) for agent in agents],
         "leftovers": [
             {
                 "directory": left.directory,
@@ -117,7 +117,7 @@ def as_json(
             for left in leftovers
         ],
     }
-    return json.dumps(told, indent=2)
+    return json.dumps(document, indent=2)
 
 
 def _rows(agent: AgentStatus, now: float) -> list[tuple[str, ...]]:
@@ -127,16 +127,16 @@ def _rows(agent: AgentStatus, now: float) -> list[tuple[str, ...]]:
     whose = (agent.run_id, agent.name, str(agent.pid), age, state, round_id)
     coordinator = agent.coordinator or "standalone"
     return [
-        (*whose, str(each.rank), str(each.pid), short(round(max(0.0, now - each.started_at))),
+        (*whose, str(worker.rank), str(worker.pid), short(round(max(0.0, now - worker.started_at))),
          coordinator)
-        for each in agent.workers
+        for worker in agent.workers
     ] or [(*whose, "", "", "", coordinator)]  # fmt: skip
 
 
-def _told(agent: AgentStatus, now: float) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(agent)
-    told["state"] = agent.state.lower()
-    told["age_s"] = round(max(0.0, now - told.pop("began_at")), 3)
-    for worker in told["workers"]:
+def _as_dict(agent: AgentStatus, now: float) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(agent)
+    fields["state"] = agent.state.lower()
+    fields["age_s"] = round(max(0.0, now - fields.pop("began_at")), 3)
+    for worker in fields["workers"]:
         worker["age_s"] = round(max(0.0, now - worker.pop("started_at")), 3)
-    return told
+    return fields

@@ -81,8 +81,8 @@ def show(*, is_json: bool) -> int:
             leftovers.append(left)
         elif status is not None:  # else it is no agent's, or the agent has just begun
             agents.append(status)
-    agents.sort(key=lambda each: (each.run_id, each.began_at))
-    leftovers.sort(key=lambda each: each.directory)
+    agents.sort(key=lambda entry: (entry.run_id, entry.began_at))
+    leftovers.sort(key=lambda entry: entry.directory)
     now = time.monotonic()
     if is_json:
         click.echo(as_json(socket.gethostname(), agents, leftovers, now=now))

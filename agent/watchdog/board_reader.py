@@ -144,12 +144,12 @@ class Board:
         used = max(0, min(used, layout.SECTIONS_MAX))
         rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used * _SECTION.size)
         names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
-        found: dict[str, Tally] = {}
+        sections: dict[str, Tally] = {}
         for section, (times, longest) in enumerate(_SECTION.iter_unpack(rows)):
             name = one_line(layout.decode_name(names[layout.name_bytes(0, section)]))
             if name and times > 0 and longest > 0:
-                found[name] = (times, longest / _SECOND_NS)
-        return found
+                sections[name] = (times, longest / _SECOND_NS)
+        return sections
 
     def _read(self, first_byte: int, size: int) -> bytes:
         """Return so many bytes; none if the file does not have them any more."""

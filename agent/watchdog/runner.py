@@ -144,7 +144,7 @@ class Watchdog:
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
         # Not those that are known, or were stopped meanwhile.
-        new = [each for each in self._workers_of(round_id) if not each.begun.is_set()]
+        new = [worker for worker in self._workers_of(round_id) if not worker.begun.is_set()]
         started = [worker for worker in new if worker.key.local_rank in pids]
         for worker in started:
             worker.pid, worker.is_watched = pids[worker.key.local_rank], True
@@ -184,7 +184,7 @@ class Watchdog:
         for worker in self._workers.values():
             if worker.is_watched and worker.key.round_id == round_id:
                 self._read_board(worker)
-        now, found = time.monotonic(), []
+        now, standings = time.monotonic(), []
         for known in self._known_of(round_id):
             standing, worker = known.standing(), self._workers[known.key]
             if worker.is_watched:
@@ -192,8 +192,8 @@ class Watchdog:
             else:  # it has ended, or is being stopped: no step is expected
                 standing = replace(standing, progress_since=None)
             if standing != Standing(local_rank=standing.local_rank):
-                found.append(replace(standing, scope=self._redact(standing.scope)))
-        return found
+                standings.append(replace(standing, scope=self._redact(standing.scope)))
+        return standings
 
     def pids(self, round_id: int | None) -> dict[int, int]:
         """Return the processes of a round's workers by local rank, of those that were started."""
@@ -206,7 +206,9 @@ class Watchdog:
 
     def _known_of(self, round_id: int | None) -> list[Worker]:
         known = (worker.known for worker in self._workers.values())
-        return [each for each in known if each is not None and each.key.round_id == round_id]
+        return [
+            worker for worker in known if worker is not None and worker.key.round_id == round_id
+        ]
 
     def order(self, order: WorkerOrder) -> None:
         """Tell a worker, which has sent a step and so has a stream, what to do in an iteration."""
@@ -226,9 +228,9 @@ class Watchdog:
         """Tell what the workers say of the notice that is pending, if it is news."""
         if (notice := self._notices.pending()) is None:
             return
-        workers = [each for each in self._workers_of(notice.round_id) if each.is_watched]
+        workers = [item for item in self._workers_of(notice.round_id) if item.is_watched]
         answers = [worker.board.notices.answer(notice) for worker in workers]
-        times = [each.step_time_s for each in self.standings(notice.round_id)]
+        times = [item.step_time_s for item in self.standings(notice.round_id)]
         if report := self._notices.news(answers, min(filter(None, times), default=None)):
             self._on_event(NoticeAnswered(round_id=notice.round_id, report=report))
 
@@ -296,10 +298,10 @@ class Watchdog:
             async with worker.stacks.turn(timeout_s) as left_s:
                 if not worker.is_watched:
                     return StacksTaken(key.local_rank, problem="it does not run")
-                found = await worker.stacks.for_reader(worker.pid, left_s, may_signal=may_signal)
+                taken = await worker.stacks.for_reader(worker.pid, left_s, may_signal=may_signal)
         except TimeoutError:
             return StacksTaken(key.local_rank, worker.pid, problem=BUSY)
-        return found.redacted(self._redact)
+        return taken.redacted(self._redact)
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""

@@ -123,9 +123,9 @@ class StackTaker:
     async def for_reader(self, pid: int, timeout_s: float, *, may_signal: bool) -> StacksTaken:
         """Return what a reader is shown. Call it in a turn."""
         snapshot = self._board.read() or Snapshot()
-        found = await self.evidence(pid, snapshot, timeout_s, may_signal=may_signal)
-        problem = "" if found.stacks else found.notes
-        is_held = found.is_stopped or found.is_traced or not found.is_alive
+        evidence = await self.evidence(pid, snapshot, timeout_s, may_signal=may_signal)
+        problem = "" if evidence.stacks else evidence.notes
+        is_held = evidence.is_stopped or evidence.is_traced or not evidence.is_alive
         if problem and snapshot.stack_signal and not may_signal and not is_held:
             problem += _SIGNAL_HINT
-        return StacksTaken(self._key.local_rank, pid, found.stacks, problem)
+        return StacksTaken(self._key.local_rank, pid, evidence.stacks, problem)

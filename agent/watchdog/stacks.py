@@ -288,7 +288,7 @@ def _status(pid: int) -> _Status | None:
     try:
         status = _parsed(folder)
         if status.state == "Z" and status.threads > 1:  # the first thread has ended, others run
-            others = (each for each in (folder / "task").iterdir() if each.name != str(pid))
+            others = (thread for thread in (folder / "task").iterdir() if thread.name != str(pid))
             status = _parsed(next(others, folder))
     except OSError:
         return None
@@ -297,14 +297,14 @@ def _status(pid: int) -> _Status | None:
 
 def _parsed(folder: Path) -> _Status:
     text = (folder / "status").read_text("utf-8", "replace")
-    found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return _Status(
-        state=found.get("State", "?").strip()[:1],
-        threads=int(found.get("Threads", "1")),
-        tracer_pid=int(found.get("TracerPid", "0")),
-        caught=int(found.get("SigCgt", "0"), 16),
-        blocked=int(found.get("SigBlk", "0"), 16),
-        pending=int(found.get("ShdPnd", "0"), 16),
+        state=fields.get("State", "?").strip()[:1],
+        threads=int(fields.get("Threads", "1")),
+        tracer_pid=int(fields.get("TracerPid", "0")),
+        caught=int(fields.get("SigCgt", "0"), 16),
+        blocked=int(fields.get("SigBlk", "0"), 16),
+        pending=int(fields.get("ShdPnd", "0"), 16),
     )
 
 

@@ -316,15 +316,15 @@ class Workers:
         self, exited: messages.WorkerExited, last_memory: LastMemory | None
     ) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
-        told = self._read_files_of(exited, last_memory)
+        examined = self._read_files_of(exited, last_memory)
         space = None if exited.is_stopped else space_of(self._output.log_dir)
         if space is None or not space.is_full:
-            return told
+            return examined
         full = describe_full(space)
         if self._full_told_in != exited.round_id:
             self._full_told_in = exited.round_id
             log.warning("log directory full", reason=full)
-        return replace(told, explanation="; ".join(filter(None, (full, told.explanation))))
+        return replace(examined, explanation="; ".join(filter(None, (full, examined.explanation))))
 
     def _read_files_of(
         self, exited: messages.WorkerExited, last_memory: LastMemory | None
@@ -337,9 +337,11 @@ class Workers:
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and not stacks and is_python and (what := exception_in(tail)):
             error = messages.WorkerError(message=what)
-        told = replace(exited, error=with_stacks(error, stacks), stderr_tail=tail, error_file=kept)
+        examined = replace(
+            exited, error=with_stacks(error, stacks), stderr_tail=tail, error_file=kept
+        )
         if exited.hang is not None:
-            return replace(told, explanation=BECAUSE_IT_HUNG)
+            return replace(examined, explanation=BECAUSE_IT_HUNG)
         ended = Evidence(
             exit_code=exited.exit_code,
             pid=exited.pid,
@@ -350,8 +352,8 @@ class Workers:
         )
         ended = self._explainer.completed(ended)
         if error is None and (what := out_of_memory(ended)):
-            told = replace(told, error=messages.WorkerError(message=what))
-        return replace(told, explanation=explain(ended))
+            examined = replace(examined, error=messages.WorkerError(message=what))
+        return replace(examined, explanation=explain(ended))
 
 
 def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload | None:
@@ -374,11 +376,11 @@ def tell_of_unkilled(unkilled: messages.WorkersUnkilled) -> None:
     """Say on the console which processes do not die of SIGKILL, and in what they wait."""
     states = [describe_process(pid) for pid in unkilled.pids[:UNKILLED_SHOWN_MAX]]
     more = len(unkilled.pids) - len(states)
-    told = [*states, *([f"and {more} more"] if more else [])]
+    parts = [*states, *([f"and {more} more"] if more else [])]
     why = f"they got SIGKILL {unkilled.after_s:.0f} s ago and are still there"
     log.warning(
         "processes can't be killed",
-        reason=f"{why}; {'; '.join(told)}",
+        reason=f"{why}; {'; '.join(parts)}",
         **{"run.round": unkilled.round_id},
     )
 
@@ -432,12 +434,12 @@ def worker_environments(
     }
     environments = {}
     for local_rank in range(config.nproc_per_node):
-        told = of_round | {
+        environment = of_round | {
             context.LOCAL_RANK: 0 if config.virtual_local_rank else local_rank,
             context.RANK: assignment.rank_first + local_rank,
             context.ROLE_RANK: assignment.role_rank_first + local_rank,
         }
         if config.virtual_local_rank:
-            told[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
-        environments[local_rank] = {name: str(value) for name, value in told.items()}
+            environment[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
+        environments[local_rank] = {name: str(value) for name, value in environment.items()}
     return environments

@@ -83,9 +83,9 @@ class WatchdogCore:
         exceeded: list[msg.Exceeded] = []
         for key in sorted(self._exceeding):
             worker = self.workers.get(key)
-            found = list(worker.exceeded()) if worker is not None else []
-            exceeded += found
-            if not found:
+            limits = list(worker.exceeded()) if worker is not None else []
+            exceeded += limits
+            if not limits:
                 self._exceeding.discard(key)
         return tuple(exceeded)
 
@@ -135,19 +135,19 @@ class WatchdogCore:
             self._effects.append(msg.Warn(worker=None, event="watchdog stalled", reason=why))
 
     def _on_due(self, worker: Worker, now: float) -> None:
-        found = worker.investigation
-        if found is not None and found.due <= now:
-            found.due = math.inf
-            if found.stage is Stage.HELD:
-                self._end(worker, found.expired, found.evidence, now)
-            elif found.stage is not Stage.KILLING:
+        case = worker.investigation
+        if case is not None and case.due <= now:
+            case.due = math.inf
+            if case.stage is Stage.HELD:
+                self._end(worker, case.expired, case.evidence, now)
+            elif case.stage is not Stage.KILLING:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
                 self._on_evidence(worker, Evidence(notes=late), now)
-            elif found.killed_at is None:
+            elif case.killed_at is None:
                 self._kill(worker, SIGKILL, now)
             else:
-                found.due = now + self._policy.unkilled_every_s
-                after_s = now - found.killed_at
+                case.due = now + self._policy.unkilled_every_s
+                after_s = now - case.killed_at
                 self._effects.append(msg.TellUnkilled(worker=worker.key, after_s=after_s))
         if worker.look_at <= now:
             self._look(worker, now)
@@ -185,31 +185,31 @@ class WatchdogCore:
             self._announce(worker, first)
 
     def _judge(self, worker: Worker, now: float) -> None:
-        found = worker.investigation
-        if found is not None:
-            if found.stage is not Stage.CONFIRMED:
+        case = worker.investigation
+        if case is not None:
+            if case.stage is not Stage.CONFIRMED:
                 return
-            left = [armed for armed in found.expired if worker.has_left(armed)]
-            self._report_left(worker, found, left, _LEFT, now)
+            left = [armed for armed in case.expired if worker.has_left(armed)]
+            self._report_left(worker, case, left, _LEFT, now)
         if expired := worker.expired(now):
             # One process at a time, for each has stacks and signals of its own.
-            pid = (expired if found is None else found.expired)[0].pid
+            pid = (expired if case is None else case.expired)[0].pid
             expired = [armed for armed in expired if armed.pid == pid]
         if not expired:
             worker.investigation = None
         elif worker.snapshot.is_debugged:
             self._withdraw(worker, expired, "a Python debugger waits for input", now)
-        elif found is None:
+        elif case is None:
             worker.investigation = Investigation(
                 Stage.EXAMINED, expired=tuple(expired), since=now, standing=worker.standing()
             )
             may_signal = _is_killed(expired) and worker.snapshot.stack_signal > 0
             self._take_evidence(worker, ASKED_SHARE if may_signal else 1.0, now)
-        elif self._has_silent_stacks(worker, expired, found.evidence):
-            found.stage, found.expired = Stage.CONDEMNED, tuple(expired)
+        elif self._has_silent_stacks(worker, expired, case.evidence):
+            case.stage, case.expired = Stage.CONDEMNED, tuple(expired)
             self._take_evidence(worker, 1 - ASKED_SHARE, now)
         else:
-            self._decide(worker, expired, found.evidence, now)
+            self._decide(worker, expired, case.evidence, now)
 
     def _has_silent_stacks(self, worker: Worker, expired: list[Armed], evidence: Evidence) -> bool:
         """Whether a worker is killed in any case, and only a signal could have its stacks."""
@@ -219,36 +219,36 @@ class WatchdogCore:
 
     def _take_evidence(self, worker: Worker, share: float, now: float) -> None:
         """Take it in this share of the time there is."""
-        found = worker.investigation
-        assert found is not None, "evidence of nothing"
+        case = worker.investigation
+        assert case is not None, "evidence of nothing"
         timeout_s = self._policy.evidence_timeout_s * share
-        found.due = now + self._policy.evidence_timeout_s + EVIDENCE_LATE_S
+        case.due = now + self._policy.evidence_timeout_s + EVIDENCE_LATE_S
         self._effects.append(
             msg.TakeEvidence(
                 worker=worker.key,
                 timeout_s=timeout_s,
-                pid=found.expired[0].pid,
-                is_by_signal=found.stage is Stage.CONDEMNED,
+                pid=case.expired[0].pid,
+                is_by_signal=case.stage is Stage.CONDEMNED,
             )
         )
 
     def _on_evidence(self, worker: Worker, evidence: Evidence, now: float) -> None:
         """Look once more: meanwhile the worker may have gone on by itself."""
-        found = worker.investigation
-        if found is None or found.stage not in (Stage.EXAMINED, Stage.CONDEMNED):
+        case = worker.investigation
+        if case is None or case.stage not in (Stage.EXAMINED, Stage.CONDEMNED):
             return  # late: it was decided without
-        if found.stage is Stage.CONDEMNED:
-            self._decide(worker, list(found.expired), evidence, now)
+        if case.stage is Stage.CONDEMNED:
+            self._decide(worker, list(case.expired), evidence, now)
         elif not evidence.is_alive:
-            if not found.expired[0].pid:  # else it may have ended long before its timer expired
-                self._report_left(worker, found, found.expired, _ENDED, now)
+            if not case.expired[0].pid:  # else it may have ended long before its timer expired
+                self._report_left(worker, case, case.expired, _ENDED, now)
             worker.investigation = None
-            for armed in found.expired:
+            for armed in case.expired:
                 worker.release(armed.slot.name, armed)
-            if not found.expired[0].pid:
+            if not case.expired[0].pid:
                 del self.workers[worker.key]  # before the news of its end
         else:
-            found.stage, found.evidence, found.due = Stage.CONFIRMED, evidence, math.inf
+            case.stage, case.evidence, case.due = Stage.CONFIRMED, evidence, math.inf
             self._read(worker)
 
     def _on_gone(self, key: WorkerKey, now: float) -> None:
@@ -258,11 +258,11 @@ class WatchdogCore:
         if worker.start_s is not None:
             longest_s = self._starts_s.get(key.local_rank, 0.0)
             self._starts_s[key.local_rank] = max(worker.start_s, longest_s)
-        found = worker.investigation
-        if found is not None and found.stage is Stage.CONDEMNED:
-            self._decide(worker, list(found.expired), found.evidence, now)
-        elif found is not None and found.stage not in (Stage.HELD, Stage.KILLING):
-            self._report_left(worker, found, found.expired, _STOPPED, now)
+        case = worker.investigation
+        if case is not None and case.stage is Stage.CONDEMNED:
+            self._decide(worker, list(case.expired), case.evidence, now)
+        elif case is not None and case.stage not in (Stage.HELD, Stage.KILLING):
+            self._report_left(worker, case, case.expired, _STOPPED, now)
 
     def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
         """All that is over is handled together; the first with a valid signal decides."""
@@ -298,12 +298,12 @@ class WatchdogCore:
 
     def _on_released(self, event: msg.HeldReleased, now: float) -> None:
         for worker in self.workers.values():
-            found = worker.investigation
-            if found is None or found.stage is not Stage.HELD:
+            case = worker.investigation
+            if case is None or case.stage is not Stage.HELD:
                 continue
             is_meant = worker.key.round_id == event.round_id
-            if is_meant and all(armed.number <= event.number for armed in found.expired):
-                self._end(worker, found.expired, found.evidence, now)
+            if is_meant and all(armed.number <= event.number for armed in case.expired):
+                self._end(worker, case.expired, case.evidence, now)
 
     def _end(self, worker: Worker, deadly: Sequence[Armed], evidence: Evidence, now: float) -> None:
         """Kill a worker: with SIGKILL after its grace, at once if it could not notice SIGTERM."""
@@ -317,16 +317,16 @@ class WatchdogCore:
 
     def _kill(self, worker: Worker, signum: int, now: float) -> None:
         """Send a signal. If it is SIGKILL, a worker that does not die of it is told of."""
-        found = worker.investigation
-        assert found is not None, "nothing to kill it for"
+        case = worker.investigation
+        assert case is not None, "nothing to kill it for"
         if signum == SIGKILL:
-            found.killed_at, found.due = now, now + self._policy.unkilled_every_s
+            case.killed_at, case.due = now, now + self._policy.unkilled_every_s
         self._effects.append(msg.Signal(worker=worker.key, signum=signum))
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:
         worker.investigation = None
         # Also those that were over only while the debugger held the process.
-        meanwhile = [each for each in worker.expired(now) if each.pid == expired[0].pid]
+        meanwhile = [armed for armed in worker.expired(now) if armed.pid == expired[0].pid]
         for armed in (*expired, *meanwhile):
             armed.due = now + armed.limit_s
         why += "; the limits count anew from now"
@@ -335,7 +335,7 @@ class WatchdogCore:
     def _report_left(
         self,
         worker: Worker,
-        found: Investigation,
+        case: Investigation,
         left: Iterable[Armed],
         aftermath: str,
         now: float,
@@ -343,7 +343,7 @@ class WatchdogCore:
         """Report limits that were over, and of which no worker is ended."""
         for armed in left:
             self._report(
-                worker, armed, found.evidence, now, standing=found.standing, aftermath=aftermath
+                worker, armed, case.evidence, now, standing=case.standing, aftermath=aftermath
             )
 
     def _report(

@@ -167,12 +167,12 @@ class Worker:
         certain, else a watchdog that is always late would never notice anything.
         """
         self._stalled = (awake_at, now)
-        found = self.investigation
-        for each in (*self.limits(), *([found] if found else ())):
-            if found is not None and each in found.expired:
+        case = self.investigation
+        for timed in (*self.limits(), *([case] if case else ())):
+            if case is not None and timed in case.expired:
                 continue  # it was over before
-            each.due += now - (due_at if each.is_graced else min(due_at, awake_at))
-            each.is_graced = True
+            timed.due += now - (due_at if timed.is_graced else min(due_at, awake_at))
+            timed.is_graced = True
 
     def limits(self) -> Iterator[Armed]:
         """Yield all that run, and those that were handled."""
@@ -180,12 +180,16 @@ class Worker:
 
     def expired(self, now: float) -> list[Armed]:
         """Return the limits that are over and not handled, in the order in which they were."""
-        return sorted((each for each in self.limits() if each.due <= now), key=lambda it: it.due)
+        return sorted(
+            (armed for armed in self.limits() if armed.due <= now), key=lambda armed: armed.due
+        )
 
     def has_left(self, armed: Armed) -> bool:
         """Return whether a limit that ran is gone; it may have been extended, or learned anew."""
         of_it = armed.kind, armed.slot.name, armed.slot.since
-        return all((it.kind, it.slot.name, it.slot.since) != of_it for it in self.limits())
+        return all(
+            (other.kind, other.slot.name, other.slot.since) != of_it for other in self.limits()
+        )
 
     def next(self) -> float:
         """Return when something is to be done about it."""
@@ -199,17 +203,17 @@ class Worker:
 
     def evidence_held(self) -> Evidence | None:
         """Return what was seen of it before it was held to be killed, None if it is not."""
-        found = self.investigation
-        is_held = found is not None and found.stage in (Stage.HELD, Stage.KILLING)
-        return found.evidence if found is not None and is_held else None
+        case = self.investigation
+        is_held = case is not None and case.stage in (Stage.HELD, Stage.KILLING)
+        return case.evidence if case is not None and is_held else None
 
     def exceeded(self) -> Iterator[msg.Exceeded]:
         """Yield the limits that were reported and not left since, and those it is killed for."""
-        found, told = self.investigation, list[Armed]()
-        if found is not None and found.stage in (Stage.HELD, Stage.KILLING):
-            told += found.expired
-        told += (armed for armed in self.limits() if armed not in told)
-        for armed in told:
+        case, limits = self.investigation, list[Armed]()
+        if case is not None and case.stage in (Stage.HELD, Stage.KILLING):
+            limits += case.expired
+        limits += (armed for armed in self.limits() if armed not in limits)
+        for armed in limits:
             if armed.number and not armed.pid:
                 yield msg.Exceeded(
                     worker=self.key,
@@ -218,7 +222,7 @@ class Worker:
                     scope=_short(armed.slot.name),
                     limit_s=armed.limit_s,
                     since=armed.slot.since,
-                    is_held=found is not None and armed in found.expired,
+                    is_held=case is not None and armed in case.expired,
                 )
 
     def standing(self) -> Standing:
@@ -336,7 +340,7 @@ def _short(name: str) -> str:
 def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
     """Return the sums of the counts and the longest times, by name, "" first."""
     totals: dict[str, Tally] = {}
-    for name, (count, longest) in (item for each in observed for item in each.items()):
+    for name, (count, longest) in (item for tallies in observed for item in tallies.items()):
         counted, so_far = totals.get(name, (0, 0.0))
         totals[name] = (counted + count, max(so_far, longest))
     return {name: totals[name] for name in sorted(totals)[:NAMES_MAX]}

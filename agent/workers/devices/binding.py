@@ -116,14 +116,14 @@ def _groups(cpus: list[Cpu], key: Callable[[Cpu], int]) -> list[list[Cpu]]:
 
 def parse_cpu_list(text: str) -> frozenset[int]:
     """Read the kernel's list of CPUs or nodes, such as "0-3,8" or "". Raises ``ValueError``."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < CPUS_MAX:
             raise ValueError(f"{text!r} is not a list of CPUs")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        cpus.update(range(first, last + 1))
+    return frozenset(cpus)
 
 
 def format_cpu_list(cpus: Iterable[int]) -> str:

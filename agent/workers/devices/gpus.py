@@ -35,15 +35,15 @@ def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:
     """
     if setting is None:
         return tuple(gpus)
-    found: list[Gpu] = []
+    seen: list[Gpu] = []
     for entry in entries(setting):
         if entry.upper().startswith("MIG-"):
             return ()
         gpu = _find(gpus, entry)
         if gpu is None:
             break
-        found.append(gpu)
-    return tuple(found)
+        seen.append(gpu)
+    return tuple(seen)
 
 
 def _find(gpus: Sequence[Gpu], entry: str) -> Gpu | None:

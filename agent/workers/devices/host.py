@@ -125,8 +125,8 @@ async def find_devices(
     ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set.
     """
     nvml = load_nvml()
-    found = () if nvml is None else await _take_inventory(nvml)
-    gpus = visible(found, visible_devices)
+    inventory = () if nvml is None else await _take_inventory(nvml)
+    gpus = visible(inventory, visible_devices)
     if gpus:
         names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
         log.info("GPUs found", reason=", ".join(names), gpus=names)

@@ -42,14 +42,14 @@ def load_nvml() -> Nvml | None:
 
 def read_gpus(nvml: Nvml) -> tuple[Gpu, ...]:
     """Return all GPUs of the host that the driver lets us see; may block for seconds."""
-    found = []
+    gpus = []
     try:
         with driver(nvml):
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 memory = nvml.nvmlDeviceGetMemoryInfo(handle)
                 address = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
-                found.append(
+                gpus.append(
                     Gpu(
                         index=index,
                         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
@@ -62,7 +62,7 @@ def read_gpus(nvml: Nvml) -> tuple[Gpu, ...]:
     except (nvml.NVMLError, OSError):
         # Half of an inventory would number the other half wrongly.
         return ()
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _text(value: str | bytes) -> str:
@@ -94,8 +94,8 @@ def count_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> in
     ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
     nvml = load_nvml()
-    found = () if nvml is None else visible(read_gpus(nvml), visible_devices)
-    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
+    gpus = () if nvml is None else visible(read_gpus(nvml), visible_devices)
+    return len(gpus) or visible_gpus(visible_devices, device_dir=device_dir)
 
 
 def visible_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> int:

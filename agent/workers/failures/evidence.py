@@ -105,10 +105,10 @@ class Explainer:
 def space_of(directory: Path) -> Space | None:
     """Return what is left where a directory is; None if that is not known."""
     with suppress(OSError):
-        found = os.statvfs(directory)
-        blocks = found.f_bavail if os.geteuid() else found.f_bfree  # some are root's
-        inodes = found.f_favail if os.geteuid() else found.f_ffree
-        return Space(str(directory), blocks * found.f_frsize, inodes if found.f_files else None)
+        stats = os.statvfs(directory)
+        blocks = stats.f_bavail if os.geteuid() else stats.f_bfree  # some are root's
+        inodes = stats.f_favail if os.geteuid() else stats.f_ffree
+        return Space(str(directory), blocks * stats.f_frsize, inodes if stats.f_files else None)
     return None
 
 
@@ -149,8 +149,8 @@ class KernelLog:
             for line in data.splitlines():
                 text = _PREFIX.sub("", line.decode("utf-8", "replace"), count=1).strip()
                 kill = _OOM_KILL.search(text)
-                if (found := kill or _PROCESS.search(text)) is not None:
-                    self._kept.append(KernelLine(int(found[1]), text, kill is not None))
+                if (match := kill or _PROCESS.search(text)) is not None:
+                    self._kept.append(KernelLine(int(match[1]), text, kill is not None))
         else:
             with suppress(OSError):
                 os.lseek(self._fd, 0, os.SEEK_END)

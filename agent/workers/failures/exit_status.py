@@ -162,8 +162,8 @@ def explain(evidence: Evidence) -> str:
     elif signal is not None:
         why = _signalled(signal, evidence)
         if code > 0:
-            told = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
-            why = f"{told}: {why}"
+            sender = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
+            why = f"{sender}: {why}"
     elif -code in INTERRUPTING:
         why = (
             f"drumbeat ended it: by signal {-code} its SDK interrupts a worker for a restart in "

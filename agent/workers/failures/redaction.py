@@ -73,9 +73,9 @@ class Redactor:
             return text
         spans = [*self._values(text), *_private_keys(text)]
         spans += self._pieces(text, is_start_cut=is_start_cut)
-        spans += [_Span(*found.span(3), HIDDEN) for found in re.finditer(_HEADER, text)]
+        spans += [_Span(*match.span(3), HIDDEN) for match in re.finditer(_HEADER, text)]
         if "://" in text:
-            spans += [_Span(*found.span(1), HIDDEN) for found in re.finditer(_USER_OF_URL, text)]
+            spans += [_Span(*match.span(1), HIDDEN) for match in re.finditer(_USER_OF_URL, text)]
         if spans:
             shown = _replaced(text, spans)
             if _size(shown) > max(GROWN_BYTES_MAX, _size(text)):
@@ -89,9 +89,9 @@ class Redactor:
             case str():
                 return self(value)
             case list():
-                return [self.content(each) for each in value]
+                return [self.content(item) for item in value]
             case dict():
-                return {name: self.content(each) for name, each in value.items()}
+                return {name: self.content(item) for name, item in value.items()}
         return value
 
     @cached_property
@@ -103,9 +103,9 @@ class Redactor:
             if is_secret_name(name) and is_secret_value(value.strip(), self._is_path)
         ]
         # Whole values first, should there be too many.
-        found = [(each, name) for name, value in secrets for each in _spellings(value)]
-        found += [(line, name) for name, value in secrets for line in _lines(value)]
-        return {value: f"[value of {name}]" for value, name in reversed(found[:VALUES_MAX])}
+        shown = [(spelling, name) for name, value in secrets for spelling in _spellings(value)]
+        shown += [(line, name) for name, value in secrets for line in _lines(value)]
+        return {value: f"[value of {name}]" for value, name in reversed(shown[:VALUES_MAX])}
 
     def _values(self, text: str) -> Iterator[_Span]:
         for value, shown in self._shown.items():
@@ -191,17 +191,17 @@ def _private_keys(text: str) -> Iterator[_Span]:
     """Find keys in PEM, also those whose beginning or end was cut off."""
     if "PRIVATE KEY" not in text:
         return
-    ends, covered = [found.span() for found in re.finditer(_KEY_ENDS, text)], 0
-    for found in re.finditer(_KEY_BEGINS, text):
-        if found.start() < covered:
+    ends, covered = [match.span() for match in re.finditer(_KEY_ENDS, text)], 0
+    for match in re.finditer(_KEY_BEGINS, text):
+        if match.start() < covered:
             continue
-        at = bisect(ends, found.span())
-        if at < len(ends) and ends[at][1] - found.start() <= KEY_CHARACTERS_MAX:
+        at = bisect(ends, match.span())
+        if at < len(ends) and ends[at][1] - match.start() <= KEY_CHARACTERS_MAX:
             covered = ends[at][1]
         else:
-            rest = re.compile(_KEY_TEXT).match(text, found.end())
-            covered = rest.end() if rest else found.end()
-        yield _Span(found.start(), covered, _KEY)
+            rest = re.compile(_KEY_TEXT).match(text, match.end())
+            covered = rest.end() if rest else match.end()
+        yield _Span(match.start(), covered, _KEY)
     for begin, end in ends:  # what lies within another span changes nothing
         before = re.match(_KEY_TEXT, text[max(0, begin - KEY_CHARACTERS_MAX) : begin][::-1])
         yield _Span(begin - (before.end() if before else 0), end, _KEY)

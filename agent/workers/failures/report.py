@@ -222,8 +222,12 @@ def describe_positions(report: FailureReport) -> Iterator[str]:
     for (step, scope), there in ordered[:PLACES_MAX]:
         parts = [f"step {step}" if step >= 0 else "no step"]
         if scope:
-            parts.append(f"in {scope!r} for {seconds(max(each.scope_age_s for each in there))}")
-        ages = [each.heartbeat_age_s for each in there if each.heartbeat_age_s is not None]
+            parts.append(
+                f"in {scope!r} for {seconds(max(position.scope_age_s for position in there))}"
+            )
+        ages = [
+            position.heartbeat_age_s for position in there if position.heartbeat_age_s is not None
+        ]
         if ages:
             parts.append(f"last heartbeat {seconds(max(ages))} before")
         yield f"  {', '.join(parts)}: {_ranks(there)}"

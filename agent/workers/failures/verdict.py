@@ -91,7 +91,7 @@ def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
 
 
 def _hang(message: failure_pb2.HangDiagnosis) -> HangDiagnosis:
-    groups = tuple(_GROUP.read(each) for each in message.groups)
+    groups = tuple(_GROUP.read(group) for group in message.groups)
     return HangDiagnosis(summary=message.summary, groups=groups, groups_count=message.groups_count)
 
 

@@ -52,8 +52,8 @@ class Cgroup(Struct, frozen=True):
 
     def tightest(self) -> Cgroup | None:
         """Return this cgroup or the one above it that has the lowest limit; ``None`` if none."""
-        limits = [(limit, each) for each in self._chain() if (limit := each.limit_bytes())]
-        return min(limits, key=lambda found: found[0])[1] if limits else None
+        limits = [(limit, cgroup) for cgroup in self._chain() if (limit := cgroup.limit_bytes())]
+        return min(limits, key=lambda pair: pair[0])[1] if limits else None
 
     def _chain(self) -> Iterator[Cgroup]:
         directory = self.directory

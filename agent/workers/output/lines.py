@@ -81,5 +81,5 @@ def exception_in(text: str) -> str:
     *before, last = _TRACEBACK.split(_RANK.sub("", text))
     if not before:
         return "".join(_SYNTAX_ERROR.findall(last)[-1:])
-    found = _NOT_INDENTED.search(last)
-    return found[0] if found and _EXCEPTION.fullmatch(found[0]) else ""
+    match = _NOT_INDENTED.search(last)
+    return match[0] if match and _EXCEPTION.fullmatch(match[0]) else ""

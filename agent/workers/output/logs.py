@@ -170,8 +170,8 @@ class DefaultLogsSpecs(LogsSpecs):
 
 def check_name(name: str) -> None:
     """Raise `UnknownLogsSpecs` unless there are such logs specs, without loading them."""
-    if name not in (found := installed(*GROUPS)):
-        raise UnknownLogsSpecs(name, tuple(sorted(found)))
+    if name not in (names := installed(*GROUPS)):
+        raise UnknownLogsSpecs(name, tuple(sorted(names)))
 
 
 def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:

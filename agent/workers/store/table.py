@@ -73,8 +73,8 @@ class StoreTable:
         for key in [key for key, owner in self._owners.items() if owner == client]:
             self._remove(key)
         for key, queue in [*self._queues.items()]:
-            kept = deque(each for each in queue if each[0] != client)
-            for _, value in (each for each in queue if each[0] == client):
+            kept = deque(waiting for waiting in queue if waiting[0] != client)
+            for _, value in (waiting for waiting in queue if waiting[0] == client):
                 self._budget.release(client, _cost(key, value))
             self._queues[key] = kept
             if not kept:

@@ -115,7 +115,7 @@ class Supervisor:
     def _timeout_s(self) -> float | None:
         of_warm = None if self._warm is None else self._warm.deadline
         deadlines = (self._group.deadline, of_warm)
-        due = min((each for each in deadlines if each is not None), default=None)
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if due is None else min(max(0.0, due - time.monotonic()), _POLL_S_MAX)
 
     def _read_commands(self) -> None:
@@ -199,9 +199,11 @@ class Supervisor:
         finally:
             self._is_starting = was_starting
 
-    def _spawn_template(self, command: messages.StartWorkers, it: messages.WorkerStart) -> int:
+    def _spawn_template(
+        self, command: messages.StartWorkers, template: messages.WorkerStart
+    ) -> int:
         with self._starting():
-            return self._spawn(command, it)
+            return self._spawn(command, template)
 
     def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
         if self._warm is not None:

@@ -40,14 +40,14 @@ class Decoder(Generic[M]):
 
     def feed(self, data: bytes) -> list[M]:
         """Return the messages that ``data`` completes; may raise ``ProtocolError``."""
-        found = []
+        messages = []
         for line in self._cutter.feed(data).splitlines():
             try:
                 name, fields = json.loads(line)
-                found.append(msgspec.convert(fields, self._types[name], str_keys=True))
+                messages.append(msgspec.convert(fields, self._types[name], str_keys=True))
             except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
                 raise ProtocolError(f"not a message: {line[:200]!r}: {error}") from error
-        return found
+        return messages
 
 
 def encode(message: Command | SupervisorEvent) -> bytes:

@@ -109,13 +109,13 @@ def find_program(program: str, search_path: str | None) -> tuple[str, str]:
     """Return the file that is meant by a path, or a name on ``PATH``, and what is wrong with it."""
     is_path, folders = "/" in program, (search_path or os.defpath).split(os.pathsep)
     meant = [program] if is_path else [str(Path(folder, program)) for folder in folders]
-    found = [path for path in meant if os.access(path, os.F_OK)]
-    files = [path for path in found if not Path(path).is_dir()]
+    existing = [path for path in meant if os.access(path, os.F_OK)]
+    files = [path for path in existing if not Path(path).is_dir()]
     usable = [path for path in files if os.access(path, os.X_OK)]
     if usable or files:
         return (usable or files)[0], "" if usable else "it is not executable"
     if is_path:
-        return program, "it is a directory" if found else "there is no such file"
+        return program, "it is a directory" if existing else "there is no such file"
     return program, f"there is no such program on PATH, which is {search_path!r}"
 
 

@@ -17,6 +17,7 @@ would import, and only once for all. In COLD, which is left no more, they start 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import ClassVar, TypeAlias
@@ -163,7 +164,7 @@ class TemplateKeeper:
     @property
     def deadline(self) -> float | None:
         """When `DeadlineReached` is due, in monotonic seconds."""
-        due = [each for each in (self._loading_until, self._late_at) if each is not None]
+        due = [instant for instant in (self._loading_until, self._late_at) if instant is not None]
         return min(due, default=None)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -219,25 +220,23 @@ class TemplateKeeper:
         self._loading_until = None
         is_warm = self.warmth is Warmth.READY
         return [
-            Carry(command=each, is_warm=is_warm and isinstance(each, messages.StartWorkers))
-            for each in held
+            Carry(command=command, is_warm=is_warm and isinstance(command, messages.StartWorkers))
+            for command in held
         ]
 
     def _on_stop(
         self, stop: messages.StopWorkers | messages.KillWorkers, _now: float
     ) -> list[Effect]:
         """Forget a start that is not wanted any more."""
-        is_kill, effects = isinstance(stop, messages.KillWorkers), [Carry(command=stop)]
-        dropped = [
-            each
-            for each in self._held
-            if isinstance(stop, messages.KillWorkers) or each.round_id <= stop.round_id
-        ]
-        self._held = [each for each in self._held if each not in dropped]
-        # The group knows nothing of that round, and so can't say that nothing of it is alive.
-        rounds = {each.round_id for each in dropped if isinstance(each, messages.StartWorkers)}
-        stopped = [messages.WorkersStopped(round_id=each) for each in sorted(rounds)]
-        return [*effects, *(stopped if is_kill else ())]
+        is_kill = isinstance(stop, messages.KillWorkers)
+        latest = stop.round_id if isinstance(stop, messages.StopWorkers) else math.inf
+        dropped = [command for command in self._held if command.round_id <= latest]
+        self._held = [command for command in self._held if command.round_id > latest]
+        # The group knows nothing of such a round, and so can't say that nothing of it is alive.
+        starts = [start for start in dropped if isinstance(start, messages.StartWorkers)]
+        rounds = sorted({start.round_id for start in starts}) if is_kill else []
+        stopped = [messages.WorkersStopped(round_id=round_id) for round_id in rounds]
+        return [Carry(command=stop), *stopped]
 
     def _on_loaded(self, event: Loaded, _now: float) -> list[Effect]:
         self.warmth = Warmth.READY
@@ -272,7 +271,7 @@ class TemplateKeeper:
         assert self._left_out is not None, "nothing is left out"
         modules = self._left_out.modules
         wanted = (*self._preload.modules, *filter(None, [self._preload.script]))
-        named = [each for each in wanted if self._is_left_out(each)] or [modules[0]]
+        named = [name for name in wanted if self._is_left_out(name)] or [modules[0]]
         more = len({*modules} - {*named})
         also = f" and {more} module{'s' if more > 1 else ''} beside" if more else ""
         return (
@@ -282,7 +281,7 @@ class TemplateKeeper:
 
     def _is_left_out(self, name: str) -> bool:
         known = () if self._left_out is None else self._left_out.modules
-        return any(name == each or name.startswith(f"{each}.") for each in known)
+        return any(name == module or name.startswith(f"{module}.") for module in known)
 
     def _on_unfit(self, event: Unfit, _now: float) -> list[Effect]:
         return self._give_up(event.why)
@@ -349,9 +348,9 @@ class TemplateKeeper:
             if part is not None:
                 late[part] += late.pop(name)
         slow = {
-            name: each
-            for name, each in late.items()
-            if each >= LATE_EACH_S_MIN and not self._is_left_out(name)
+            name: seconds
+            for name, seconds in late.items()
+            if seconds >= LATE_EACH_S_MIN and not self._is_left_out(name)
         }
         if self._has_told_late or self._preload is None or sum(slow.values()) < LATE_S_MIN:
             return []
@@ -399,13 +398,13 @@ class TemplateKeeper:
     """The whole machine. A pair that is not here is late, or of no interest, and ignored."""
 
 
-def news_of(found: Mapping[str, object]) -> Event | None:
+def news_of(message: Mapping[str, object]) -> Event | None:
     """Return what a message of the template says, None if nothing is to be done about it."""
-    match found:
+    match message:
         case {"ready": True, "seconds": float(seconds), "modules": int(modules), "notes": [*notes]}:
             return Loaded(seconds=seconds, modules=modules, notes=tuple(map(str, notes)))
         case {"left_out": [*modules], "instead": [*instead], "why": str(why)} if modules:
-            names = (tuple(map(str, each)) for each in (modules, instead))
+            names = (tuple(map(str, part)) for part in (modules, instead))
             return LeftOut(modules=next(names), instead=next(names), why=why)
         case {"note": str(text)}:
             return Noted(text=text)

@@ -63,14 +63,14 @@ class TemplateProcess:
 
     def read(self) -> list[Event]:
         """Return what it has said, without waiting."""
-        found: list[Event] = []
+        events: list[Event] = []
         with suppress(BlockingIOError):
             while data := self._received():
                 with suppress(ValueError):  # written by what it has imported
                     event = news_of(json.loads(data))
-                    found += [event] if event is not None else []
+                    events += [event] if event is not None else []
             self.is_closed = True
-        return found
+        return events
 
     def _received(self) -> bytes:
         try:
@@ -109,11 +109,11 @@ class TemplateProcess:
                     outputs = files.enter_context(opened(worker))
                 except OSError:
                     raise Refused(None) from None  # said better where it is tried again
-                told = {"env": dict(worker.env), "cpus": worker.cpus, "to": list(outputs)}
-                packets.append((told, list(outputs.values())))
+                seat = {"env": dict(worker.env), "cpus": worker.cpus, "to": list(outputs)}
+                packets.append((seat, list(outputs.values())))
             self._send({"workers": len(packets), "supervisor": os.getpid()})
-            for told, fds in packets:
-                self._send(told, fds)
+            for seat, fds in packets:
+                self._send(seat, fds)
             answer = self._answer()
         match answer:
             case {"pids": list(pids)}:

@@ -192,8 +192,8 @@ class WorkerGroup:
             return []  # A worker that is being stopped gets no second signal for hanging.
         alive = self._ranks_alive.items()
         pids = tuple(pid for pid, rank in alive if event.local_rank in (None, rank))
-        found = SendSignal(pids=pids, signum=event.signum, is_for_group=event.is_for_group)
-        return [found] if pids else []
+        effect = SendSignal(pids=pids, signum=event.signum, is_for_group=event.is_for_group)
+        return [effect] if pids else []
 
     def _on_reaped(self, event: ChildrenReaped, now: float) -> list[Effect]:
         # A failed start leaves a SIGCHLD behind, but never a child.

@@ -151,11 +151,11 @@ class Preloading:
         for number in traces.threads():
             name = traces.thread_name(number)
             self._refuse(number, f"started a thread ({name}), which forks lose")
-        found = traces.descriptors()
-        if lost := self._fds - {_key(fd, target) for fd, target in found.items()}:
+        open_now = traces.descriptors()
+        if lost := self._fds - {_key(fd, target) for fd, target in open_now.items()}:
             number = min(lost).split()[0]
             raise Unfit(f"preloading closed descriptor {number}, or led it elsewhere")
-        for fd, target in found.items():
+        for fd, target in open_now.items():
             if _key(fd, target) not in self._fds and (why := traces.sharing(target)):
                 self._refuse(_key(fd, target), f"{why}, which forks would share")
         if traces.has_child():
@@ -182,14 +182,14 @@ class Preloading:
         if glance == self._glance:
             return
         self._glance = glance
-        found = {*traces.threads(), *self._open()} - self._seen
+        new = {*traces.threads(), *self._open()} - self._seen
         if traces.has_child():
-            found.add("child")
+            new.add("child")
         if "accelerator" not in self._seen and traces.accelerator():
-            found.add("accelerator")
-        for each in found - self._seen:
-            self._seen.add(each)
-            self._causes[each] = chain
+            new.add("accelerator")
+        for trace in new - self._seen:
+            self._seen.add(trace)
+            self._causes[trace] = chain
 
     @staticmethod
     def _open() -> Iterator[str]:

@@ -71,7 +71,7 @@ class Template:
         first, *others = gc.get_threshold()
         gc.set_threshold(_NEVER, *others)
         with self._preloading as watched:
-            names = [each for each in self._order["modules"] if not self._tree.is_left_out(each)]
+            names = [name for name in self._order["modules"] if not self._tree.is_left_out(name)]
             script = self._order["script"]
             script = "" if self._tree.is_left_out(script) else script
             watched.load(names, script, self._order["instead"])
@@ -105,8 +105,8 @@ class Template:
         tree, why = self._tree, self._tree.reasons
         roots = tree.roots()
         wanted = [*self._order["modules"], *filter(None, [self._order["script"]])]
-        useful = [each for each in wanted if not tree.is_left_out(each)]
-        useful += [each for each in roots if each.partition(".")[0] not in sys.stdlib_module_names]
+        useful = [name for name in wanted if not tree.is_left_out(name)]
+        useful += [name for name in roots if name.partition(".")[0] not in sys.stdlib_module_names]
         if not useful:
             return {"unfit": why}
         return {"left_out": tree.left_out, "instead": roots, "why": why}
@@ -129,9 +129,9 @@ class Template:
                 continue
             seats, are_complete = [], True
             for _ in range(request["workers"]):
-                told, fds = self._receive()
-                are_complete &= len(fds) == len(told["to"])  # else there is no room for more
-                seats.append(Seat(told["env"], told["cpus"], dict(zip(told["to"], fds))))  # noqa: B905
+                fields, fds = self._receive()
+                are_complete &= len(fds) == len(fields["to"])  # else there is no room for more
+                seats.append(Seat(fields["env"], fields["cpus"], dict(zip(fields["to"], fds))))  # noqa: B905
             answer = self._refusal(seats) if are_complete else {"errno": errno.EMFILE}
             if answer is None:
                 answer = self._fork(seats, request["supervisor"])
@@ -164,7 +164,7 @@ class Template:
         reads = self._preloading.reads
         for seat in seats:
             names = read_too_early(reads, self.environment, seat.env)
-            if names and all([self._preloading.leave_out_readers(each) for each in names]):  # noqa: C419 - all of them
+            if names and all([self._preloading.leave_out_readers(name) for name in names]):  # noqa: C419 - all of them
                 return {"refused": self._leaving_out()}
             why = too_late(reads, self.environment, seat.env)
             if why or (why := self._cpus_counted(seat)):
@@ -202,7 +202,7 @@ class Template:
         linux.flush_output_of_libraries()
         fds: tuple[int, ...] = ()
         try:
-            told, tell = fds = os.pipe()
+            reading, writing = fds = os.pipe()
             parent = os.fork()
         except OSError as error:
             for fd in fds:
@@ -210,11 +210,11 @@ class Template:
             return {"errno": error.errno}
         if parent == 0:
             try:
-                os.close(told)
+                os.close(reading)
                 parent = os.getpid()
-                place = _fork_all(len(seats), tell)
+                place = _fork_all(len(seats), writing)
                 os.setsid()
-                os.close(tell)
+                os.close(writing)
                 self._take_seat(seats, place)
                 linux.await_other_parent(parent)
                 linux.die_with(supervisor_pid)
@@ -225,9 +225,9 @@ class Template:
                 traceback.print_exc()
                 os._exit(1)
             return None
-        os.close(tell)
+        os.close(writing)
         # It ends when the last worker leads its own session, and so gets what is for its group.
-        with open(told, "rb") as file:  # noqa: PTH123 - a descriptor
+        with open(reading, "rb") as file:  # noqa: PTH123 - a descriptor
             content = file.read()
         # Only then is the supervisor their parent.
         _wait_for(parent)
@@ -281,16 +281,16 @@ def _wait_for(pid: int) -> None:
 
 def serve(order: str) -> None:
     """Be the template that this order, of the supervisor, describes; returns in a worker."""
-    told = json.loads(order)
+    fields = json.loads(order)
     # Workers find none of ours; what runs here does not need to be found.
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
     folder = os.path.dirname(__file__)  # noqa: PTH120
     for place in (folder, f"{folder}/differences"):
         sys.path_importer_cache.pop(place, None)
-    connection = socket.socket(fileno=told["fd"])
+    connection = socket.socket(fileno=fields["fd"])
     connection.set_inheritable(False)
-    template = Template(told, connection)
+    template = Template(fields, connection)
     try:
         template.prepare()
     except BaseException as error:  # noqa: BLE001 - an import may have changed what is used here
@@ -303,18 +303,18 @@ def serve(order: str) -> None:
 
 def _try_fork() -> str:
     """Fork once, as libraries may have a word in it; return why that went wrong, or ""."""
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(tell, (traces.lost_accelerator() or "-").encode())
+        os.write(writing, (traces.lost_accelerator() or "-").encode())
         os._exit(0)
-    os.close(tell)
+    os.close(writing)
     heard = select.poll()
-    heard.register(told, select.POLLIN)
+    heard.register(reading, select.POLLIN)
     answer = ""
     if heard.poll(TRIAL_S * 1000):
-        answer = os.read(told, select.PIPE_BUF).decode()
-    os.close(told)
+        answer = os.read(reading, select.PIPE_BUF).decode()
+    os.close(reading)
     with suppress(ProcessLookupError):  # Where SIGCHLD is ignored it has gone for good by now.
         os.kill(pid, signal.SIGKILL)
     _wait_for(pid)

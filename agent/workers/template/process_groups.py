@@ -22,7 +22,7 @@ def keep_first_group() -> None:
         return
 
     def update_once(*groups: Any, **named: Any) -> Any:
-        given = [each for each in (*groups, *named.values()) if each is not None]
+        given = [group for group in (*groups, *named.values()) if group is not None]
         if given:
             update.first_group = given
             setattr(module, _SETTER, update)

@@ -28,7 +28,7 @@ def glance() -> tuple[int, int, bool]:
 def threads() -> list[str]:
     """Return the threads of this process but the main one, by number."""
     own = str(os.getpid())
-    return [each for each in os.listdir("/proc/self/task") if each != own]  # noqa: PTH208
+    return [number for number in os.listdir("/proc/self/task") if number != own]  # noqa: PTH208
 
 
 def thread_name(number: str) -> str:
@@ -46,13 +46,13 @@ def thread_name(number: str) -> str:
 
 def descriptors() -> dict[str, str]:
     """Return what this process has open, by descriptor."""
-    found = {}
+    targets = {}
     for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
-            found[fd] = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
+            targets[fd] = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
         except OSError:
             continue  # that of the listing itself
-    return found
+    return targets
 
 
 def has_child() -> bool:
@@ -95,8 +95,8 @@ def shared_memory() -> str:
 
 def regular_files(but: Collection[str]) -> list[int]:
     """Return which descriptors are of regular files."""
-    found = [int(fd) for fd in descriptors() if fd not in but]
-    return [fd for fd in found if stat.S_ISREG(os.fstat(fd).st_mode)]
+    fds = [int(fd) for fd in descriptors() if fd not in but]
+    return [fd for fd in fds if stat.S_ISREG(os.fstat(fd).st_mode)]
 
 
 def thread_pool() -> str:

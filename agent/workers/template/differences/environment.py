@@ -15,7 +15,7 @@ def read_too_early(
     reads: Container[str], template: Mapping[str, str], worker: Mapping[str, str]
 ) -> list[str]:
     """Return the variables of a worker that were read while modules were imported."""
-    return [each for each, value in worker.items() if template.get(each) != value and each in reads]
+    return [name for name, value in worker.items() if template.get(name) != value and name in reads]
 
 
 def too_late(
@@ -40,11 +40,11 @@ def after_imports(
     before: Mapping[str, str], after: Mapping[str, str], worker: Mapping[str, str]
 ) -> dict[str, str]:
     """Return a worker's environment as imports would have left it, had it made them itself."""
-    found = dict(worker)
+    environment = dict(worker)
     for name in before.keys() | after.keys():
-        if before.get(name) != after.get(name) and found.get(name) == before.get(name):
+        if before.get(name) != after.get(name) and environment.get(name) == before.get(name):
             if name in after:
-                found[name] = after[name]
+                environment[name] = after[name]
             else:
-                found.pop(name, None)
-    return found
+                environment.pop(name, None)
+    return environment

@@ -24,7 +24,7 @@ IDENTIFIERS_MAX = 1_000  # that are noted; those beyond are the same in all work
 _WRITES = frozenset("wax+")  # in a mode of `open`
 _INTERNAL = ("torch",)  # packages whose identifiers only tell objects of one process apart
 _PACKAGE = __package__.partition(".")[0]  # ours, which is no business of modules
-_FORMS: tuple[Callable[[Any], Any], ...] = (lambda each: each, str, lambda each: each.hex)
+_FORMS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, lambda value: value.hex)
 
 
 class ImportValues:
@@ -68,15 +68,15 @@ class ImportValues:
         originals = {id(new): old for _, _, old, new in self._replaced}
         for owner, name, old, _ in self._replaced:
             setattr(owner, name, old)
-        for found, name, value in _globals():
+        for places, name, value in _globals():
             if id(value) in originals:
-                found[name] = originals[id(value)]
+                places[name] = originals[id(value)]
         self._iterating = None
         self._replaced.clear()
 
     def _replace(self, owner: Any, name: str, watch: Callable[[Any], Any]) -> None:
         old = getattr(owner, name, None)
-        if old is not None and not any(each[:2] == (owner, name) for each in self._replaced):
+        if old is not None and not any(entry[:2] == (owner, name) for entry in self._replaced):
             new = watch(old)
             new.__name__, new.__qualname__ = old.__name__, old.__qualname__
             new.__module__, new.__doc__ = old.__module__, old.__doc__
@@ -154,13 +154,13 @@ class ImportValues:
         }
         own, kept = os.getpid(), set()
         kinds = (str, *{type(drawn) for drawn, _, _ in self._identifiers})
-        for found, name, value in _globals():
+        for place, name, value in _globals():
             if type(value) is int and value == own and "pid" in name.lower():
-                self._own.append((found, name))
+                self._own.append((place, name))
             elif type(value) in kinds and value in forms:
                 number, form = forms[value]
                 kept.add(number)
-                self._kept.append((found, name, self._renewal(number, form)))
+                self._kept.append((place, name, self._renewal(number, form)))
         if self._is_iterated:
             self._copies = _copies_of(before)
         by = {
@@ -169,7 +169,8 @@ class ImportValues:
             if number not in kept and module.partition(".")[0] not in _INTERNAL
         }
         return [
-            f"{each} drew a UUID when it was imported: it is the same in all workers" for each in by
+            f"{module} drew a UUID when it was imported: it is the same in all workers"
+            for module in by
         ]
 
     def _renewal(self, number: int, form: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -177,15 +178,15 @@ class ImportValues:
 
     def renew(self, before: Mapping[str, str], given: Mapping[str, str]) -> None:
         """Give a fork its own values; ``given`` is its environment before any import."""
-        for found, name in self._own:
-            found[name] = os.getpid()
+        for place, name in self._own:
+            place[name] = os.getpid()
         if self._kept:
             uuid = sys.modules["uuid"]
             self._identifiers = [
                 (getattr(uuid, how)(), how, by) for _, how, by in self._identifiers
             ]
-            for found, name, value in self._kept:
-                found[name] = value()
+            for place, name, value in self._kept:
+                place[name] = value()
         for copy in self._copies:
             updated = after_imports(before, copy, given)
             copy.clear()
@@ -202,28 +203,28 @@ def _place(frame: Any) -> tuple[int, Any, int]:
 def namespace(module: Any) -> dict[str, Any]:
     """Return the globals of a module, without loading one that is loaded when it is used."""
     is_module = issubclass(type(module), ModuleType)
-    found: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__") if is_module else {}
-    return found
+    contents: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__") if is_module else {}
+    return contents
 
 
 def _globals() -> Iterator[tuple[dict[str, Any], str, Any]]:
     for module in [*sys.modules.values()]:
-        found = namespace(module)
-        if not str(found.get("__name__")).startswith(f"{_PACKAGE}."):
-            for name, value in [*found.items()]:
+        place = namespace(module)
+        if not str(place.get("__name__")).startswith(f"{_PACKAGE}."):
+            for name, value in [*place.items()]:
                 if type(name) is str:
-                    yield found, name, value
+                    yield place, name, value
 
 
 def _copies_of(environment: Mapping[str, str]) -> list[dict[str, str]]:
     """Find copies of the whole environment, of which modules may have changed some."""
     now = {name: value for name, value in os.environ.items() if environment.get(name) == value}
-    seen, found = {id(now), id(environment)}, []
+    seen, copies = {id(now), id(environment)}, []
     # The collector has no list of dictionaries of strings; but of all that may refer to one.
-    for each in gc.get_referents(*gc.get_objects()):
-        if type(each) is dict and len(each) >= len(now) > 0 and id(each) not in seen:
-            seen.add(id(each))
+    for candidate in gc.get_referents(*gc.get_objects()):
+        if type(candidate) is dict and len(candidate) >= len(now) > 0 and id(candidate) not in seen:
+            seen.add(id(candidate))
             with suppress(Exception):  # comparisons of code that is not ours
-                if all(each.get(name) == value for name, value in now.items()):
-                    found.append(each)
-    return found
+                if all(candidate.get(name) == value for name, value in now.items()):
+                    copies.append(candidate)
+    return copies

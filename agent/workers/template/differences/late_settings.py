@@ -104,7 +104,7 @@ class LateSettings:
         if not readers or any(seen.get(name) == value for seen in self._seen):
             return
         held = self._held(frame)
-        readers = [each for each in readers if each.partition(".")[0] not in held]
+        readers = [reader for reader in readers if reader.partition(".")[0] not in held]
         if not readers:
             return
         apply = _APPLIED.get(name)
@@ -121,8 +121,8 @@ class LateSettings:
             package
             for package in self._packages
             if any(
-                name == each or (each.endswith("_") and name.startswith(each))
-                for each in _READ_BY_C[package]
+                name == pattern or (pattern.endswith("_") and name.startswith(pattern))
+                for pattern in _READ_BY_C[package]
             )
         ]
 
@@ -134,18 +134,18 @@ class LateSettings:
             if frame.f_globals.get("__name__") not in self._modules:
                 places.append(frame.f_locals)
             frame = frame.f_back
-        found = {package for place in places for package in _packages(place)}
+        packages = {package for place in places for package in _packages(place)}
         while (
             more := {
                 package
                 for name in [*sys.modules]
-                if name.partition(".")[0] in found and name in self._modules
+                if name.partition(".")[0] in packages and name in self._modules
                 for package in _packages(namespace(sys.modules[name]))
             }
-            - found
+            - packages
         ):
-            found |= more
-        return found
+            packages |= more
+        return packages
 
 
 def _packages(place: Mapping[str, Any]) -> set[str]:

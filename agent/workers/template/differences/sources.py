@@ -87,10 +87,10 @@ def is_changed_by_users(path: str) -> bool:
 
 def _stamp(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None  # a pipe changes with all that goes through it
     # The last is of what is copied with the time that it had elsewhere.
-    return found.st_mtime_ns, found.st_size, found.st_ctime_ns
+    return status.st_mtime_ns, status.st_size, status.st_ctime_ns
