@@ -69,7 +69,8 @@ def main():
     signal.raise_signal(signal.SIGUSR1)
     atexit.register(print, "registered first")
     atexit.register(print, "registered last")
-    in_children, seeds = children() if os.environ["ROUND"] == "0" else ({}, [os.getpid()])
+    is_first = os.environ["ROUND"] == os.environ["RANK"] == "0"
+    in_children, seeds = children() if is_first else ({}, [os.getpid()])
     point = Point(2)
     print(json.dumps({
         "observed": observed,
