@@ -114,33 +114,32 @@ def describe_full(space: Space) -> str:
 
 # Signals that a process brings upon itself, and what with.
 _CRASHES = {
-    Signals.SIGSEGV: "native code used memory that is not its own",
-    Signals.SIGABRT: "native code gave up: a failed assertion, an uncaught C++ exception, "
+    Signals.SIGSEGV: "native code accessed invalid memory",
+    Signals.SIGABRT: "native code aborted: a failed assertion, an uncaught C++ exception, "
     "or a watchdog such as NCCL's that ended its process",
-    Signals.SIGFPE: "native code did arithmetic that the CPU refuses, such as an integer "
-    "division by zero",
-    Signals.SIGILL: "native code used an instruction that this CPU does not have: it may be "
-    "built for another one",
-    Signals.SIGTRAP: "native code ran into a breakpoint or a check of its own",
-    Signals.SIGSYS: "it made a system call that a filter (seccomp) of its container forbids",
+    Signals.SIGFPE: "native code made an arithmetic error, such as an integer division by zero",
+    Signals.SIGILL: "native code used an instruction that this CPU lacks: it may be built for "
+    "another CPU",
+    Signals.SIGTRAP: "native code reached a breakpoint, or one of its own checks failed",
+    Signals.SIGSYS: "it made a system call that its container forbids (seccomp)",
 }
 
 _BATCH_WARNING = (
-    "it got {}, e.g. a batch system's warning that its time is over, and had no handler for it"
+    "it got {}, e.g. a batch system's warning before the time limit, and had no handler for it"
 )
 _REASONS = {
-    Signals.SIGPIPE: "it wrote to a pipe or socket that has no reader any more",
-    Signals.SIGXCPU: "it used up its limit of CPU time: see `ulimit -t`, RLIMIT_CPU",
-    Signals.SIGXFSZ: "a file grew beyond the limit of file sizes: see `ulimit -f`, RLIMIT_FSIZE",
-    Signals.SIGALRM: "a timer that it set itself ran out, and nothing handled it",
+    Signals.SIGPIPE: "it wrote to a pipe or socket whose reader is gone",
+    Signals.SIGXCPU: "it reached its limit of CPU time (`ulimit -t`, RLIMIT_CPU)",
+    Signals.SIGXFSZ: "a file reached the limit of file sizes (`ulimit -f`, RLIMIT_FSIZE)",
+    Signals.SIGALRM: "a timer that the program set expired, and the program had no handler for it",
     Signals.SIGUSR1: _BATCH_WARNING.format("SIGUSR1"),
     Signals.SIGUSR2: _BATCH_WARNING.format("SIGUSR2"),
 }
 
 _EXITS = {
     1: "the program ended with an error and recorded none",
-    2: "programs say 2 for a command line that they don't understand",
-    255: "255 is what exit(-1) becomes, and what ssh says when it fails",
+    2: "exit code 2 usually means a wrong command line",
+    255: "exit code 255 means exit(-1), or that ssh failed",
 }
 
 _SHELLS = {
@@ -157,12 +156,12 @@ def explain(evidence: Evidence) -> str:
     if evidence.is_stopped:
         why = "its agent was stopping it"
         if signal is Signals.SIGKILL:
-            why += " and had to kill it: it had not ended within --shutdown-timeout, "
-            why += "or the agent was told to hurry"
+            why += " and killed it: it did not end within --shutdown-timeout, "
+            why += "or the agent had to end at once"
     elif signal is not None:
         why = _signalled(signal, evidence)
         if code > 0:
-            sender = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
+            sender = f"exit code {code} is how a shell or launcher reports {signal.name}"
             why = f"{sender}: {why}"
     elif -code in INTERRUPTING:
         why = (
@@ -209,7 +208,7 @@ def _killed(evidence: Evidence) -> str:
     kills = [line for line in lines or () if line.is_oom_kill]
     for line in kills:
         if line.pid == evidence.pid:
-            return f"{_OOM_KILLER} ended it: {_quoted(line)}"
+            return f"{_OOM_KILLER} killed it: {_quoted(line)}"
     since = "since the round began"
     limit = f" with its limit of {format_size(memory.limit_bytes)}" if memory.limit_bytes else ""
     group = f"cgroup {memory.name}{limit}"
@@ -218,14 +217,14 @@ def _killed(evidence: Evidence) -> str:
         ended = "1 process" if number == 1 else f"{number} processes"
         # Within a container the log has other numbers than we have, so any of them may be it.
         logged = f"; the kernel says: {_quoted(kills[-1])}" if kills else ""
-        return f"{likely} {_OOM_KILLER}: it ended {ended} of {where} {since}{logged}"
+        return f"{likely} {_OOM_KILLER}: it killed {ended} of {where} {since}{logged}"
     if memory.limit_hits and memory.oom_kills is None:
         hits = f"hit its memory limit {memory.limit_hits} times"
         return f"perhaps {_OOM_KILLER}: {group} {hits} {since}"
     if memory.oom_kills is None and evidence.host_oom_kills is None and lines is None:
         return (
-            f"SIGKILL comes from {_OOM_KILLER} or from elsewhere; this host does not let the "
-            "agent see which: look into its kernel log (dmesg)"
+            f"SIGKILL came from {_OOM_KILLER} or from another sender; the agent may not see "
+            "which on this host: check the kernel log with `dmesg`"
         )
     return (
         f"no sign of {_OOM_KILLER}: something else sent it, "
@@ -243,21 +242,21 @@ def _last_memory(last: LastMemory | None) -> str:
 
 
 def _bus_error(shared_memory: tuple[int, int] | None) -> list[str]:
-    text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
-    advice = "in a container --shm-size gives more of it"
+    text = "it used mapped memory that the host could not provide, usually because /dev/shm is full"
+    advice = "in a container, raise it with --shm-size"
     if shared_memory is not None:
         size, free = shared_memory
         text += f" ({format_size(size)}, of which {format_size(free)} are free now)"
         if size <= _DOCKER_SHARED_MEMORY_BYTES:
-            advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
+            advice = "that is small: raise it with --shm-size of the container, e.g. --shm-size=16g"
     return [text, advice]
 
 
 def _exited(code: int, evidence: Evidence) -> str:
     if code == 2 and evidence.missing_script:
         return (
-            f"Python could not open {evidence.missing_script}: it is not there on this host (any "
-            "more); check that the script exists at this path on every host"
+            f"Python could not open {evidence.missing_script}: no such file on this host; check "
+            "that the script exists at this path on every host"
         )
     if evidence.has_error:
         return "the program raised an exception, see message"

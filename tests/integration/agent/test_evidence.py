@@ -87,7 +87,7 @@ def test_a_kill_in_the_workers_own_cgroup_counts_from_the_rounds_start(
     # Its own directory in /proc is gone by then.
     (kernel.root / "proc" / str(PID) / "cgroup").unlink()
     text = killed(explainer)
-    assert "it ended 1 process of cgroup /job/worker with its limit of 1.0 GiB" in text
+    assert "it killed 1 process of cgroup /job/worker with its limit of 1.0 GiB" in text
     explainer.begin_round()
     explainer.note_workers([PID])
     assert killed(explainer).startswith("no sign of"), "that was the round before"
@@ -110,7 +110,7 @@ def test_the_agents_own_cgroup_for_workers_is_accounted_for_by_the_one_above(
     explainer = begun(kernel, explainers)
     explainer.note_workers([PID])
     kernel.unified("job", 2)
-    assert "it ended 1 process of cgroup /job with" in killed(explainer)
+    assert "it killed 1 process of cgroup /job with" in killed(explainer)
 
 
 @pytest.mark.parametrize("name", ["only/the/host/knows", "../../outside"])
@@ -121,7 +121,7 @@ def test_a_container_sees_its_cgroup_as_the_root(
     kernel.write("sys/fs/cgroup/memory.events", "oom_kill 1\n")
     explainer = begun(kernel, explainers)
     kernel.write("sys/fs/cgroup/memory.events", "oom_kill 2\n")
-    assert "it ended 1 process of cgroup" in killed(explainer)
+    assert "it killed 1 process of cgroup" in killed(explainer)
 
 
 @pytest.mark.parametrize("has_counter", [True, False])
@@ -140,7 +140,7 @@ def test_version_1_of_cgroups(
     write(2, 15)
     text = killed(explainer)
     if has_counter:
-        assert "it ended 2 processes of cgroup /job since" in text
+        assert "it killed 2 processes of cgroup /job since" in text
     else:
         assert "cgroup /job hit its memory limit 5 times" in text
 
@@ -148,7 +148,7 @@ def test_version_1_of_cgroups(
 def test_a_kill_anywhere_on_the_host(kernel: Kernel, explainers: list[Explainer]) -> None:
     explainer = begun(kernel, explainers)
     kernel.write("proc/vmstat", "oom_kill 4\n")
-    assert "it ended 1 process of this host" in killed(explainer)
+    assert "it killed 1 process of this host" in killed(explainer)
 
 
 def test_a_host_that_tells_nothing(tmp_path: Path, explainers: list[Explainer]) -> None:
@@ -156,7 +156,7 @@ def test_a_host_that_tells_nothing(tmp_path: Path, explainers: list[Explainer]) 
     explainer = Explainer(None, bare)
     explainers.append(explainer)
     explainer.begin_round()
-    assert "does not let the agent see which" in killed(explainer)
+    assert "the agent may not see" in killed(explainer)
     assert "--shm-size" in explainer.explain(ended(-7, 1))
 
 
@@ -179,7 +179,7 @@ def test_the_kernel_log_counts_from_the_rounds_start(
     kernel.say("6,812,99,-;Out of memory: Killed process 4321 (python) total-vm:9kB\n KEY=x\n")
     text = killed(explainer)
     assert text == (
-        "the kernel's out-of-memory killer ended it: "
+        "the kernel's out-of-memory killer killed it: "
         "'Out of memory: Killed process 4321 (python) total-vm:9kB'"
     )
     assert killed(explainer) == text, "also for the second one who asks"
