@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ log = logging.getLogger("worker_sdk")
 CONNECT_TIMEOUT_S = 1.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.002, 0.05
 STORE_TIMEOUT = timedelta(minutes=30)  # as torch's; that of the group counts, if it has one
-LIBRARIES = ("libtorch", "libgloo")  # names of libraries that have gloo's code begin like this
 
 # How long messages may be under way. Those to a host that is gone are so for ever.
 QUIET_WITHIN_S = 0.5
@@ -37,10 +36,14 @@ QUIET_CHECKS = 2  # in a row: the kernel does not tell when the last byte has go
 # Bytes not read, and not sent (SIOCOUTQNSD; SIOCOUTQ has those that are not acknowledged yet).
 _QUEUES = (termios.FIONREAD, 0x894B)
 
+# How long to look for a thread of gloo in its wait, which lasts 10 ms at most each time.
+LOOP_WITHIN_S = 0.2
+LOOP_CHECK_S = 0.001
+
 _SELF = Path("/proc/self")
-_MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(/.*)")
+_EPOLL = "anon_inode:[eventpoll]"
 _FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
-_WATCHED = re.compile(r"^tfd:\s*(\d+)\s+events:\s*\w+\s+data:\s*([0-9a-f]+)", re.MULTILINE)
+_WATCHED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 
 # A module of DistributedDataParallel that is the last to let go of an aborted group waits for its
 # threads with the interpreter's lock held, which they may need.
@@ -183,21 +186,10 @@ def shut_down_gloo() -> int:
     only, so that what gloo sends until it finds them at an end still arrives; and a descriptor of
     each is kept until all workers have left the iteration, for those that are interrupted later.
 
-    They are found by what they are watched with: gloo's loop runs in a thread of its name,
-    and its epoll instance has with each descriptor the address of the object that serves it.
-    Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``, and ``loop.cc``.
+    Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``.
     """
-    if "gloo_tcp_loop\n" not in _texts(task / "comm" for task in (_SELF / "task").iterdir()):
-        return 0
-    watched: set[tuple[int, int]] = set()
-    for told in _texts(_SELF / "fdinfo" / str(fd) for fd in _descriptors("anon_inode:[eventpoll]")):
-        flags = _FLAGS.search(told)
-        if flags and not int(flags[1], 8) & os.O_CLOEXEC:
-            watched.update((int(fd), int(address, 16)) for fd, address in _WATCHED.findall(told))
-    ours = _objects_of_torch({address for _, address in watched})
-    served = {fd for fd, address in watched if address in ours}
     found = []
-    for each in _tcp_sockets(served):
+    for each in _tcp_sockets(_watched_by_gloo()):
         if _peer(each) is None:
             each.close()  # to end a listener would make gloo end all
         else:
@@ -235,37 +227,37 @@ def shut_down_to(host: str, port: int) -> int:
         return len(ends)
 
 
-def _objects_of_torch(addresses: set[int]) -> set[int]:
-    """Return the addresses of objects whose code is in torch's library.
+def _watched_by_gloo() -> set[int]:
+    """Return the descriptors that gloo waits for; each of its loops has a thread of this name."""
+    watched: set[int] = set()
+    for task in list((_SELF / "task").iterdir()):
+        with contextlib.suppress(OSError):  # the thread is gone meanwhile
+            if (task / "comm").read_text() == "gloo_tcp_loop\n":
+                watched.update(*_polls_of(task).values())
+    return watched
 
-    Others that are watched so are not: those of MPI and UCX, and what stands there for libuv and
-    asyncio, the descriptor. All count where memory may not be read.
+
+def _polls_of(task: Path) -> dict[int, set[int]]:
+    """Return the epoll instance for which a thread waits, and the descriptors in it.
+
+    It is the first argument of its system call. For a thread that has too much to do to wait, all
+    that may be meant: those without CLOEXEC, which Python's and libuv's have.
     """
-    code = [
-        range(int(found[1], 16), int(found[2], 16))
-        for found in map(_MAPPED.match, (_SELF / "maps").read_text().splitlines())
-        if found is not None and Path(found[3]).name.startswith(LIBRARIES)
-    ]
-    try:
-        memory = (_SELF / "mem").open("rb", buffering=0)
-    except OSError:
-        return addresses
-    ours = set()
-    with memory:
-        for address in addresses:
-            # Read so that a wrong address does no harm.
-            with contextlib.suppress(OSError, OverflowError):
-                word = int.from_bytes(os.pread(memory.fileno(), 8, address), sys.byteorder)
-                if any(word in each for each in code):
-                    ours.add(address)
-    return ours
-
-
-def _texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield what the kernel tells of threads or descriptors; some may be gone meanwhile."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            yield path.read_text()
+    deadline = time.monotonic() + LOOP_WITHIN_S
+    while True:
+        told = {fd: (_SELF / "fdinfo" / str(fd)).read_text() for fd in _descriptors(_EPOLL)}
+        polls = {fd: set(map(int, _WATCHED.findall(text))) for fd, text in told.items()}
+        _, *arguments = (task / "syscall").read_text().split()
+        if arguments and (poll := int(arguments[0], 16)) in polls:
+            return {poll: polls[poll]}
+        if time.monotonic() > deadline:
+            flags = {fd: _FLAGS.search(text) for fd, text in told.items()}
+            return {
+                fd: polls[fd]
+                for fd, found in flags.items()
+                if found and not int(found[1], 8) & os.O_CLOEXEC
+            }
+        time.sleep(LOOP_CHECK_S)
 
 
 def _descriptors(kind: str) -> Iterator[int]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import platform
 import select
 import socket
-import struct
 import threading
 import time
 from pathlib import Path
@@ -22,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-EPOLL_CTL_ADD = 1
-
-
 @contextlib.contextmanager
 def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
     with contextlib.ExitStack() as stack:
@@ -33,53 +27,29 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, stack.enter_context(server.accept()[0])
 
 
-class Poll:
-    """An epoll instance that has with each descriptor the address of an object.
-
-    What the object begins with, for C++ the address of its code, is in the C library.
-    """
-
-    def __init__(self, poll: select.epoll) -> None:
-        self.poll = poll
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        code = ctypes.cast(self.libc.epoll_ctl, ctypes.c_void_p).value
-        self.served_by = ctypes.c_uint64(code or 0)
-
-    def register(self, connection: socket.socket, events: int) -> None:
-        is_packed = platform.machine() == "x86_64"
-        address = ctypes.addressof(self.served_by)
-        event = struct.pack("=IQ" if is_packed else "=IxxxxQ", events, address)
-        failed = self.libc.epoll_ctl(self.poll.fileno(), EPOLL_CTL_ADD, connection.fileno(), event)
-        assert not failed, os.strerror(ctypes.get_errno())
-
-    def unregister(self, connection: socket.socket) -> None:
-        self.poll.unregister(connection)
-
-
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
-    """An epoll instance as gloo has it, and a thread of gloo's name."""
-    monkeypatch.setattr(process_groups, "LIBRARIES", ("libc.", "libc-", "ld-musl"))
+def watched() -> Iterator[select.epoll]:
+    """An epoll instance for which a thread of gloo's name waits, as gloo's does."""
     is_over = threading.Event()
-    is_named = threading.Event()
 
     def loop() -> None:
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("gloo_tcp_loop")
-        is_named.set()
-        is_over.wait()
+        while not is_over.is_set():
+            poll.poll(0.01)
+            is_waiting.set()
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    is_named.wait()
     with select.epoll() as poll:
-        os.set_inheritable(poll.fileno(), True)
-        yield Poll(poll)
-    is_over.set()
-    thread.join()
+        is_waiting = threading.Event()
+        thread = threading.Thread(target=loop)
+        thread.start()
+        is_waiting.wait()
+        yield poll
+        is_over.set()
+        thread.join()
     process_groups.let_go()
 
 
-def test_one_that_is_watched_is_at_an_end_and_can_still_send(watched: Poll) -> None:
+def test_one_that_is_watched_is_at_an_end_and_can_still_send(watched: select.epoll) -> None:
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
         assert process_groups.shut_down_gloo() == 1
@@ -88,7 +58,7 @@ def test_one_that_is_watched_is_at_an_end_and_can_still_send(watched: Poll) -> N
         assert peer.recv(1) == b"x"
 
 
-def test_the_other_side_can_send_until_all_have_left(watched: Poll) -> None:
+def test_the_other_side_can_send_until_all_have_left(watched: select.epoll) -> None:
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
         process_groups.shut_down_gloo()
@@ -105,7 +75,7 @@ def test_the_other_side_can_send_until_all_have_left(watched: Poll) -> None:
             peer.recv(1)
 
 
-def test_a_message_under_way_is_let_through(watched: Poll) -> None:
+def test_a_message_under_way_is_let_through(watched: select.epoll) -> None:
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
         peer.sendall(b"message")
@@ -124,16 +94,17 @@ def test_a_message_under_way_is_let_through(watched: Poll) -> None:
         assert took[0] < process_groups.QUIET_WITHIN_S
 
 
-def test_a_message_nobody_reads_holds_it_up_for_a_limited_time(watched: Poll) -> None:
+def test_a_message_nobody_reads_holds_it_up_for_a_limited_time(watched: select.epoll) -> None:
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
         peer.sendall(b"message")
+        os.set_inheritable(watched.fileno(), True)  # for the thread that never gets to wait
         begun = time.monotonic()
         assert process_groups.shut_down_gloo() == 1
         assert time.monotonic() - begun >= process_groups.QUIET_WITHIN_S
 
 
-def test_others_are_left_alone(watched: Poll) -> None:
+def test_others_are_left_alone(watched: select.epoll) -> None:
     with connected() as (ours, peer), socket.create_server(("127.0.0.1", 0)) as server:
         watched.register(server, select.EPOLLIN)
         assert process_groups.shut_down_gloo() == 0
@@ -145,27 +116,44 @@ def test_others_are_left_alone(watched: Poll) -> None:
 
 def test_without_gloo_there_is_nothing_to_do() -> None:
     with connected() as (ours, _), select.epoll() as poll:
-        os.set_inheritable(poll.fileno(), True)
         poll.register(ours, select.EPOLLIN)
         assert process_groups.shut_down_gloo() == 0
 
 
-def test_what_other_libraries_watch_is_left_alone(
-    watched: Poll, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As MPI and UCX do, with an epoll instance like gloo's; or with no address at all."""
-    with connected() as (ours, peer), connected() as (other, far):
+def test_what_others_watch_is_left_alone(watched: select.epoll) -> None:
+    """As asyncio, MPI and UCX do, with epoll instances of their own."""
+    with connected() as (ours, _), connected() as (other, far), select.epoll() as poll:
         watched.register(ours, select.EPOLLIN)
-        watched.poll.register(other, select.EPOLLIN)
+        poll.register(other, select.EPOLLIN)
         assert process_groups.shut_down_gloo() == 1
         far.sendall(b"x")
         assert other.recv(1) == b"x"
-    with connected() as (ours, peer):
-        watched.register(ours, select.EPOLLIN)
-        monkeypatch.setattr(process_groups, "LIBRARIES", ("libtorch",))
-        assert process_groups.shut_down_gloo() == 0
-        peer.sendall(b"x")
-        assert ours.recv(1) == b"x"
+
+
+def test_a_thread_of_gloo_that_never_waits_may_watch_all_that_a_child_inherits() -> None:
+    """Unlike Python's own."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("gloo_tcp_loop")
+        is_named.set()
+        is_over.wait()
+
+    is_named = threading.Event()
+    thread = threading.Thread(target=run)
+    thread.start()
+    is_named.wait()
+    with connected() as (ours, _), connected() as (other, far):
+        with select.epoll() as inherited, select.epoll() as own:
+            os.set_inheritable(inherited.fileno(), True)
+            inherited.register(ours, select.EPOLLIN)
+            own.register(other, select.EPOLLIN)
+            assert process_groups.shut_down_gloo() == 1
+        far.sendall(b"x")
+        assert other.recv(1) == b"x"
+    is_over.set()
+    thread.join()
+    process_groups.let_go()
 
 
 def test_those_to_a_place_end_on_both_sides_and_others_of_the_port_do_not() -> None:
