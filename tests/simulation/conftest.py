@@ -6,15 +6,5 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--seed",
-        type=int,
-        default=None,
-        help="replay this world of tests/simulation and print what happens in it",
-    )
-    parser.addoption(
-        "--failover-seed",
-        type=int,
-        default=None,
-        help="the same, of a world with several coordinators",
-    )
+    parser.addoption("--seed", type=int, help="print what happens in this world")
+    parser.addoption("--world", default="alone", help="which kind of world --seed is of")

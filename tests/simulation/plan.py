@@ -39,6 +39,27 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """Several coordinators, and etcd."""
+
+    coordinators: int
+    ttl_s: float
+    sloppiness: float
+    is_cramped: bool  # batches take several transactions, and history is soon forgotten
+
+    @staticmethod
+    def draw(seed: int) -> Several:
+        """Return those of this seed."""
+        random = Random(f"{seed}/failover")
+        return Several(
+            coordinators=random.choice([2, 2, 3]),
+            ttl_s=random.choice([2.0, 3.0, 3.0, 5.0]),
+            sloppiness=random.choice([0.0, 0.0, 0.02, 0.1]),
+            is_cramped=random.random() < 0.4,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One world. Durations are virtual seconds."""
 
@@ -54,10 +75,11 @@ class Plan:
     spawn_fails: float
     asks: float  # how likely the training of a host asks when to save
     conduct: Conduct | None  # of workers that restart in process, if they do
+    several: Several | None = None  # None: one coordinator with a disk
 
     @staticmethod
     def draw(seed: int) -> Plan:
-        """Return the world of this seed."""
+        """Return the world of this seed, with one coordinator."""
         random = Random(f"{seed}/plan")
         kind = random.choices(list(Kind), weights=(7, 1, 2))[0]
         is_calm = kind is Kind.COORDINATOR
@@ -74,6 +96,23 @@ class Plan:
             spawn_fails=0.0 if is_calm else random.choice([0.0, 0.0, 0.02]),
             asks=Random(f"{seed}/asks").choice([0.0, 0.7, 1.0, 1.0]),
             conduct=_conduct(Random(f"{seed}/calls"), is_calm=is_calm),
+        )
+
+    def with_several(self) -> Plan:
+        """Return the same with several coordinators."""
+        several = Several.draw(self.seed)
+        addresses = ",".join(f"c{number + 1}:1" for number in range(several.coordinators))
+        return dataclasses.replace(
+            self,
+            several=several,
+            policy=replace(self.policy, has_others=True),
+            configs=tuple(dataclasses.replace(c, coordinator=addresses) for c in self.configs),
+        )
+
+    def in_peace(self) -> Plan:
+        """Return the same with workers that do nothing bad by themselves."""
+        return dataclasses.replace(
+            self, is_sick=False, fails=0.0, finishes_early=0.0, spawn_fails=0.0, conduct=None
         )
 
     def habits(self, *, is_over: bool) -> Callable[[Random], Habits]:

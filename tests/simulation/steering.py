@@ -15,38 +15,38 @@ if TYPE_CHECKING:
     from random import Random
 
     from drumbeat.coordinator.core import effects as fx
-    from tests.simulation.cluster import Cluster
-    from tests.simulation.machines.head import Life
+    from tests.simulation.machines.coordinator import Life
+    from tests.simulation.world import World
 
-    Wish = Callable[[Cluster, Random], None]
+    Wish = Callable[[World, Random], None]
 
 AGAIN_S = 2.0
 SIGTERM = 15
 _Wanted = CheckpointAsked | DrainAsked | RestartAsked | StopAsked
 
 
-def schedule(cluster: Cluster, random: Random) -> None:
+def schedule(world: World, random: Random) -> None:
     """Put an operator's wishes on the clock of some worlds. From a source of its own."""
-    if cluster.plan.kind is Kind.COORDINATOR or random.random() < 0.5:
+    if world.plan.kind is Kind.COORDINATOR or random.random() < 0.5:
         return
     wishes = random.sample(WISHES, k=random.randint(1, len(WISHES)))
     if random.random() < 0.1:
-        instant = cluster.clock.now + random.uniform(5.0, cluster.plan.chaos_s)
-        stop = partial(ask, cluster, StopAsked, grace_s=_grace(random))
-        cluster.clock.at(instant, None, stop)
-    instant = cluster.clock.now + random.uniform(0.0, 10.0)
-    while instant < cluster.clock.now + cluster.plan.chaos_s:
-        cluster.clock.at(instant, None, partial(random.choice(wishes), cluster, random))
+        instant = world.clock.now + random.uniform(5.0, world.plan.chaos_s)
+        stop = partial(ask, world, StopAsked, grace_s=_grace(random))
+        world.clock.at(instant, None, stop)
+    instant = world.clock.now + random.uniform(0.0, 10.0)
+    while instant < world.clock.now + world.plan.chaos_s:
+        world.clock.at(instant, None, partial(random.choice(wishes), world, random))
         instant += random.expovariate(1 / 8.0)
-    saves = cluster.clock.random("saves")
+    saves = world.clock.random("saves")
     for _ in range(saves.choice([0, 0, 1, 3])):
-        instant = cluster.clock.now + saves.uniform(0.0, cluster.plan.chaos_s)
-        cluster.clock.at(instant, None, partial(save, cluster, saves))
+        instant = world.clock.now + saves.uniform(0.0, world.plan.chaos_s)
+        world.clock.at(instant, None, partial(save, world, saves))
 
 
-def ask(cluster: Cluster, kind: type[_Wanted], **fields: Any) -> None:
+def ask(world: World, kind: type[_Wanted], **fields: Any) -> None:
     """Ask for something, until there is an answer."""
-    clock, head = cluster.clock, cluster.head
+    clock, head = world.clock, world.head
     head.asked += 1
     common = {"run_id": RUN, "caller": "op", "call_id": f"call {head.asked}"}
     is_answered = False
@@ -74,46 +74,46 @@ def _submit(life: Life[Any], event: _Wanted) -> None:
         life.clock.note("operator", "IS REFUSED", error)
 
 
-def lift_all(cluster: Cluster) -> None:
+def lift_all(world: World) -> None:
     """Let all hosts in again that were ever drained."""
-    for host in cluster.hosts:
-        ask(cluster, DrainAsked, name=host.name, run_id="", is_lifted=True)
+    for host in world.hosts:
+        ask(world, DrainAsked, name=host.name, run_id="", is_lifted=True)
 
 
 def _grace(random: Random) -> float | None:
     return random.choice([None, None, 0.0, 1.0, 10.0])
 
 
-def drain(cluster: Cluster, random: Random) -> None:
+def drain(world: World, random: Random) -> None:
     """Take a host out of the run, and let it in again after a while."""
-    if cluster.is_healed:
+    if world.is_healed:
         return
-    name = random.choice(cluster.hosts).name
-    ask(cluster, DrainAsked, name=name, run_id="", grace_s=_grace(random))
-    lift = partial(ask, cluster, DrainAsked, name=name, run_id="", is_lifted=True)
-    cluster.clock.after(random.choice([0.5, 5.0, 20.0]) * random.random(), None, lift)
+    name = random.choice(world.hosts).name
+    ask(world, DrainAsked, name=name, run_id="", grace_s=_grace(random))
+    lift = partial(ask, world, DrainAsked, name=name, run_id="", is_lifted=True)
+    world.clock.after(random.choice([0.5, 5.0, 20.0]) * random.random(), None, lift)
 
 
-def restart(cluster: Cluster, random: Random) -> None:
+def restart(world: World, random: Random) -> None:
     """Have another round."""
-    if not cluster.is_healed:
-        ask(cluster, RestartAsked, grace_s=_grace(random))
+    if not world.is_healed:
+        ask(world, RestartAsked, grace_s=_grace(random))
 
 
-def save(cluster: Cluster, random: Random) -> None:
+def save(world: World, random: Random) -> None:
     """Have training save, and go on."""
-    if not cluster.is_healed:
-        ask(cluster, CheckpointAsked, grace_s=_grace(random))
+    if not world.is_healed:
+        ask(world, CheckpointAsked, grace_s=_grace(random))
 
 
-def preempt(cluster: Cluster, random: Random) -> None:
+def preempt(world: World, random: Random) -> None:
     """A host is told that it will go away; its agent is started elsewhere, so to say."""
-    host = random.choice(cluster.hosts)
-    if cluster.is_healed or (agent := host.agent) is None:
+    host = random.choice(world.hosts)
+    if world.is_healed or (agent := host.agent) is None:
         return
     event = SignalReceived(signum=SIGTERM, is_preemption=True)
-    cluster.clock.hand(agent.actor, "signal", lambda: agent.submit(event))
-    cluster.clock.after(random.choice([0.1, 5.0, 40.0]), None, host.start_agent)
+    world.clock.hand(agent.actor, "signal", lambda: agent.submit(event))
+    world.clock.after(random.choice([0.1, 5.0, 40.0]), None, host.start_agent)
 
 
 WISHES: list[Wish] = [drain, drain, restart, preempt]

@@ -6,59 +6,59 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from drumbeat.v1 import session_pb2
-from tests.simulation.machines.head import STRANGER
+from tests.simulation.machines.coordinator import STRANGER
 from tests.simulation.plan import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from tests.simulation.cluster import Cluster
     from tests.simulation.machines.network import End
+    from tests.simulation.world import World
 
 
-def schedule(cluster: Cluster, random: Random) -> None:
+def schedule(world: World, random: Random) -> None:
     """Let strangers come now and then, and other coordinators take the journal."""
-    clock = cluster.clock
-    if cluster.plan.kind is not Kind.CHAOS or random.random() < 0.7:
+    clock = world.clock
+    if world.plan.kind is not Kind.CHAOS or world.plan.several or random.random() < 0.7:
         return
     for _ in range(random.randint(1, 8)):
-        instant = clock.now + random.uniform(0.0, cluster.plan.chaos_s)
-        clock.at(instant, None, partial(intrude, cluster, random))
+        instant = clock.now + random.uniform(0.0, world.plan.chaos_s)
+        clock.at(instant, None, partial(intrude, world, random))
     if random.random() < 0.5:
-        instant = clock.now + random.uniform(0.0, cluster.plan.chaos_s)
-        clock.at(instant, None, partial(usurp, cluster))
+        instant = clock.now + random.uniform(0.0, world.plan.chaos_s)
+        clock.at(instant, None, partial(usurp, world))
 
 
-def usurp(cluster: Cluster) -> None:
+def usurp(world: World) -> None:
     """Another coordinator takes the journal over, and leaves it to the next life of ours."""
-    cluster.clock.note("head", "USURPED")
-    cluster.head.disk.is_lost = True
+    world.clock.note("head", "USURPED")
+    world.head.disk.is_lost = True
 
 
-def intrude(cluster: Cluster, random: Random) -> None:
+def intrude(world: World, random: Random) -> None:
     """A process that is no agent opens sessions, and says what no agent says."""
-    head, shadow = cluster.head, cluster.checker.shadow
+    head, shadow = world.head, world.checker.shadow
     sessions = [
         host.agent.session
-        for host in cluster.hosts
+        for host in world.hosts
         if host.agent is not None and host.agent.session is not None and shadow is not None
         if host.agent.name in shadow.members
     ]
-    if head.life is None or not sessions:
+    if (process := head.machines[0].process) is None or not sessions:
         return
-    link = head.network.connect(STRANGER, head.life)
-    head.life.open(link)
+    link = head.network.connect(STRANGER, process)
+    process.open(link)
     for pipe in (link.down, link.acks):
-        pipe.into(head.life.actor, _ignore)
+        pipe.into(process.actors[0], _ignore)
     hello = random.choice(sessions).hello()
     hello.fence.session_id = ""
     random.choice(LIES)(hello, random)
-    cluster.clock.note("stranger", "says", hello)
+    world.clock.note("stranger", "says", hello)
     link.up.send(hello)
     beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_SUCCEEDED)
     link.up.send(session_pb2.AgentReport(fence=hello.fence, beat=beat))
-    cluster.clock.after(random.uniform(0.0, 5.0), None, lambda: link.leave(is_lossy=False))
+    world.clock.after(random.uniform(0.0, 5.0), None, lambda: link.leave(is_lossy=False))
 
 
 def _ignore(_message: session_pb2.Directive | End) -> None:

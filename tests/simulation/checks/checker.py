@@ -44,9 +44,11 @@ from tests.simulation.machines.training import is_slow
 if TYPE_CHECKING:
     from drumbeat.agent.core.events import Event
     from drumbeat.coordinator.core.model import Round
+    from drumbeat.inprocess import IterationBegin
     from drumbeat.v1 import failure_pb2
     from tests.simulation.machines.host import Agent, Host
     from tests.simulation.machines.processes import Process
+    from tests.simulation.machines.wrapped import Program
 
 # Beginnings of the reasons for which a run may fail.
 REASONS = ("round ", "join timeout", "stopped by op")
@@ -54,12 +56,29 @@ REASONS = ("round ", "join timeout", "stopped by op")
 LATE_S = 2.0
 
 
+class Listener:
+    """Hears of what happens in a world, once the checker has found nothing wrong with it."""
+
+    def on_journaled(self, record: Record) -> None:
+        """A record is durable, and folded into the shadow."""
+
+    def on_spawn(self, host: Host, process: Process) -> None:
+        """A process begins."""
+
+    def on_exit(self, process: Process, exit_code: int) -> None:
+        """A process ends."""
+
+    def on_begun(self, program: Program, begin: IterationBegin) -> None:
+        """A worker begins an iteration."""
+
+
 class Checker:
     """Watches a world. Each ``on_…`` raises ``AssertionError`` when a promise is broken."""
 
     def __init__(self) -> None:
         self.shadow: RunState | None = None
-        self.iterations = IterationChecker()
+        self.listeners: list[Listener] = []
+        self.iterations = IterationChecker(self.listeners)
         self.rounds: dict[int, Round] = {}
         self.masters: set[tuple[str, int]] = set()
         self.counted: set[tuple[str, int]] = set()
@@ -80,6 +99,11 @@ class Checker:
 
     def on_journaled(self, record: Record) -> None:
         """A record is on the disk."""
+        self._fold(record)
+        for listener in self.listeners:
+            listener.on_journaled(record)
+
+    def _fold(self, record: Record) -> None:
         if isinstance(record, RunCreated):
             assert self.shadow is None, "the run was created twice"
             self.shadow = RunState.created(record)
@@ -344,11 +368,15 @@ class Checker:
                     f"{host.name}: pid {other.pid} of round {other.round_id} lives while "
                     f"round {process.round_id} starts"
                 )
+        for listener in self.listeners:
+            listener.on_spawn(host, process)
 
     def on_exit(self, process: Process, exit_code: int) -> None:
         """A process ends."""
         if process.local_rank is not None:
             self.exit_codes[process.owner, process.round_id, process.local_rank] = exit_code
+        for listener in self.listeners:
+            listener.on_exit(process, exit_code)
 
     # At rest.
 

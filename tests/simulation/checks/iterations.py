@@ -14,10 +14,13 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.inprocess import InterruptionKind, IterationBegin, IterationComplete
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from drumbeat.agent.core import effects as agent_fx
     from drumbeat.agent.core.model import WorkerStep
     from drumbeat.coordinator.core.inprocess.records import IterationRecord, IterationState
     from drumbeat.coordinator.core.model import Round
+    from tests.simulation.checks.checker import Listener
     from tests.simulation.machines.wrapped import Program
 
 WorkerId = tuple[str, int, int]
@@ -53,7 +56,8 @@ def worker_id(program: Program) -> WorkerId:
 class IterationChecker:
     """Watches the iterations of all rounds. Raises ``AssertionError`` for a broken promise."""
 
-    def __init__(self) -> None:
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
         self.begun: dict[tuple[int, int], Begun] = {}
         self.completed: set[tuple[int, int]] = set()
         self.interrupted: set[tuple[int, int]] = set()
@@ -191,6 +195,8 @@ class IterationChecker:
             active,
             journaled.master,
         ), f"{worker} begins another {key} than the journal's: {told}"
+        for listener in self._listeners:
+            listener.on_begun(program, begin)
 
     def on_completed(self, program: Program) -> None:
         """A function has returned."""

@@ -16,7 +16,7 @@ from tests.simulation.failover.etcd import KEYS, Watch, drive
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.journal.etcd.model import Changed, KeyValue
-    from tests.simulation.failover.coordinator import Process
+    from tests.simulation.failover.process import Process
 
 # Two clocks of one instant differ by less.
 ROUNDING_S = 1e-6

@@ -3,134 +3,117 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
-
-from tests.simulation.plan import Kind
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
-    from tests.simulation.failover.coordinator import Coordinator
-    from tests.simulation.failover.world import FailoverCluster
+    from tests.simulation.failover.process import Coordinator
+    from tests.simulation.machines.coordinator import Machine
+    from tests.simulation.world import World
 
-    Fault = Callable[[FailoverCluster, Random], None]
+    Fault = Callable[[World, Random], None]
 
 # Which of the next requests a trap is set at.
 TRAP_CALLS_MAX = 6
 
 
-def schedule(cluster: FailoverCluster, random: Random) -> None:
-    """Put this world's faults on its clock."""
-    faults = CALM_FAULTS if cluster.plan.kind is Kind.COORDINATOR else ALL_FAULTS
-    chosen = random.sample(faults, k=random.randint(1, len(faults)))
-    clock = cluster.clock
-    end = clock.now + cluster.plan.chaos_s
-    instant = clock.now + random.uniform(0.0, 5.0)
-    mean = random.choice([1.5, 4.0, 10.0])
-    while instant < end:
-        clock.at(instant, None, partial(_strike, cluster, random.choice(chosen), random))
-        instant += random.expovariate(1 / mean)
+def _any(world: World, random: Random) -> Coordinator:
+    machines: Sequence[Coordinator] = world.head.machines
+    return random.choice(machines)
 
 
-def _strike(cluster: FailoverCluster, fault: Fault, random: Random) -> None:
-    if not cluster.is_healed:
-        fault(cluster, random)
-
-
-def _any(cluster: FailoverCluster, random: Random) -> Coordinator:
-    return random.choice(cluster.head.machines)
-
-
-def _victim(cluster: FailoverCluster, random: Random) -> Coordinator:
+def _victim(world: World, random: Random) -> Coordinator:
     """Return the leader as a rule."""
-    leader = cluster.head.leader
-    return leader if leader is not None and random.random() < 0.8 else _any(cluster, random)
+    leader: Coordinator | None = world.head.leader
+    return leader if leader is not None and random.random() < 0.8 else _any(world, random)
 
 
 def _a_while(random: Random) -> float:
     return random.choice([0.5, 2.0, 4.0, 10.0, 30.0]) * random.random()
 
 
-def kill(cluster: FailoverCluster, random: Random) -> None:
+def kill(world: World, random: Random) -> None:
     """A coordinator dies, and is started again."""
-    _kill(cluster, random, _victim(cluster, random))
+    kill_machine(world, random, _victim(world, random))
 
 
-def _kill(cluster: FailoverCluster, random: Random, machine: Coordinator) -> None:
+def kill_machine(world: World, random: Random, machine: Machine[Any]) -> None:
+    """A coordinator's process dies, and is started again."""
     machine.crash(is_silent=random.random() < 0.3)
-    cluster.clock.after(random.choice([0.01, 1.0, 10.0, 40.0]), None, machine.start)
+    world.clock.after(random.choice([0.01, 1.0, 10.0, 40.0]), None, machine.start)
 
 
-def stall(cluster: FailoverCluster, random: Random) -> None:
+def stall(world: World, random: Random) -> None:
     """A coordinator is stopped for a while."""
-    _stall(cluster, random, _victim(cluster, random))
+    _stall(world, random, _victim(world, random))
 
 
-def _stall(cluster: FailoverCluster, random: Random, machine: Coordinator) -> None:
+def _stall(world: World, random: Random, machine: Coordinator) -> None:
     machine.stall(is_suspended=random.random() < 0.3)
-    cluster.clock.after(_a_while(random), None, machine.resume)
+    world.clock.after(_a_while(random), None, machine.resume)
 
 
-def cut_from_etcd(cluster: FailoverCluster, random: Random) -> None:
+def cut_from_etcd(world: World, random: Random) -> None:
     """A coordinator does not reach etcd for a while."""
-    _cut_from_etcd(cluster, random, _victim(cluster, random))
+    _cut_from_etcd(world, random, _victim(world, random))
 
 
-def _cut_from_etcd(cluster: FailoverCluster, random: Random, machine: Coordinator) -> None:
-    cluster.head.etcd.cut(machine.name)
-    cluster.clock.after(_a_while(random), None, partial(cluster.head.etcd.join, machine.name))
+def _cut_from_etcd(world: World, random: Random, machine: Coordinator) -> None:
+    world.head.etcd.cut(machine.name)
+    world.clock.after(_a_while(random), None, partial(world.head.etcd.join, machine.name))
 
 
-def cut_from_agents(cluster: FailoverCluster, random: Random) -> None:
+def cut_from_agents(world: World, random: Random) -> None:
     """A coordinator does not reach agents for a while, some or all; perhaps etcd neither."""
-    machine = _victim(cluster, random)
-    hosts = random.sample(cluster.hosts, k=random.randint(1, len(cluster.hosts)))
+    machine = _victim(world, random)
+    hosts = random.sample(world.hosts, k=random.randint(1, len(world.hosts)))
     ends = [machine.name] if random.random() < 0.5 else [f"{h.name} {machine.name}" for h in hosts]
     duration = _a_while(random)
     for end in ends:
-        cluster.network.block(end)
-        cluster.clock.after(duration, None, partial(cluster.network.unblock, end))
+        world.network.block(end)
+        world.clock.after(duration, None, partial(world.network.unblock, end))
     if random.random() < 0.4:
-        _cut_from_etcd(cluster, random, machine)
+        _cut_from_etcd(world, random, machine)
 
 
-def lose_majority(cluster: FailoverCluster, random: Random) -> None:
+def lose_majority(world: World, random: Random) -> None:
     """Etcd answers nothing for a while."""
-    cluster.head.etcd.lose_majority()
-    cluster.clock.after(_a_while(random), None, cluster.head.etcd.elect)
+    world.head.etcd.lose_majority()
+    world.clock.after(_a_while(random), None, world.head.etcd.elect)
 
 
-def slow_etcd(cluster: FailoverCluster, random: Random) -> None:
+def slow_etcd(world: World, random: Random) -> None:
     """Etcd takes its time."""
-    cluster.head.etcd.slow_until = cluster.clock.now + random.uniform(0.0, 10.0)
+    world.head.etcd.slow_until = world.clock.now + random.uniform(0.0, 10.0)
 
 
-def hand_over(cluster: FailoverCluster, random: Random) -> None:
+def hand_over(world: World, random: Random) -> None:
     """An operator has another one lead; perhaps the process ends a little later."""
-    machine = _victim(cluster, random)
+    machine = _victim(world, random)
     process = machine.process
     if process is None:
         return
-    cluster.clock.hand(process.actor, "operator", process.step_down)
+    world.clock.hand(process.actor, "operator", process.step_down)
     if random.random() < 0.5:
         delay = random.choice([0.05, 0.5, 4.0]) * random.random()
-        cluster.clock.after(delay, None, partial(_kill, cluster, random, machine))
+        world.clock.after(delay, None, partial(kill_machine, world, random, machine))
 
 
-def trap(cluster: FailoverCluster, random: Random) -> None:
+def trap(world: World, random: Random) -> None:
     """Something happens between deciding and writing, or between writing and telling."""
-    machine = _victim(cluster, random)
-    act = random.choice([_stall, _stall, _kill, _cut_from_etcd])
+    machine = _victim(world, random)
+    act = random.choice([_stall, _stall, kill_machine, _cut_from_etcd])
     where = random.choice(["send", "answer"])
     calls = random.randint(0, TRAP_CALLS_MAX)
-    machine.set_trap(where, calls, partial(act, cluster, random, machine))
+    machine.set_trap(where, calls, partial(act, world, random, machine))
 
 
-def break_core(cluster: FailoverCluster, random: Random) -> None:
+def break_core(world: World, random: Random) -> None:
     """The core of the run raises at its next event, with its state changed; it may do so once."""
-    if not cluster.is_broken:
-        cluster.is_broken = _victim(cluster, random).is_break_due = True
+    if not world.is_broken:
+        world.is_broken = _victim(world, random).is_break_due = True
 
 
 CALM_FAULTS: list[Fault] = [

@@ -13,6 +13,7 @@ from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
 from drumbeat.coordinator.observe.meter import Meter
 from drumbeat.coordinator.observe.stretches import Found, ProgressNoted, Stretch
+from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
 from tests.simulation.goodput.training import UPTIME_S
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.core.model import Beat, FailureRecord
     from drumbeat.coordinator.core.run.records import Record
     from drumbeat.coordinator.core.run.state import RunState
-    from tests.simulation.cluster import Cluster
+    from tests.simulation.world import World
 
 SECOND = 1_000_000_000
 
@@ -100,14 +101,14 @@ class Decision:
         return self.taken.index
 
 
-class Log:
+class Log(Listener):
     """Watches the cores of a world."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, world: World) -> None:
         self.lives: list[Life] = []
         self.decisions: list[Decision] = []
         self.noted: list[tuple[int, Found | None]] = []  # durable ones
-        self._cluster = cluster
+        self._world = world
         self._index = 0
         self._seen = 0
         self._of: dict[int, Life] = {}
@@ -115,12 +116,12 @@ class Log:
         self._cores: list[Any] = []  # so that no id is used twice
         self._undone: list[Taken] = []
         self._uptimes: dict[tuple[int, str], float | None] = defaultdict(float)
+        world.checker.listeners.append(self)
 
     def attach(self, patch: pytest.MonkeyPatch) -> None:
         """Begin with the world, before it has."""
         resume, commit, decide = RunContext.resume_account, RunContext.commit, RunContext.decide
         hear, lose, sent_at = Membership.heard, Meter.lost, Membership.sent_at
-        journaled = self._cluster.checker.on_journaled
 
         def resumed(run: RunContext, *, now: float) -> None:
             members = frozenset(run.state.members)
@@ -157,17 +158,12 @@ class Log:
             self._of[id(of)].entries.append(entry)
             lose(of, name, silent_since=silent_since, now=now)
 
-        def told(record: Record) -> None:
-            journaled(record)
-            self._on_durable(record)
-
         patch.setattr(RunContext, "resume_account", resumed)
         patch.setattr(RunContext, "commit", self._taking(commit))
         patch.setattr(RunContext, "decide", self._taking(decide))
         patch.setattr(Membership, "sent_at", told_at)
         patch.setattr(Membership, "heard", heard)
         patch.setattr(Meter, "lost", lost)
-        patch.setattr(self._cluster.checker, "on_journaled", told)
 
     @property
     def index(self) -> int:
@@ -198,7 +194,8 @@ class Log:
 
         return taking
 
-    def _on_durable(self, record: Record) -> None:
+    def on_journaled(self, record: Record) -> None:
+        """Take note of a durable decision."""
         if not (at_s := getattr(record, "at_s", 0.0)):
             return
         numbers = (i for i, taken in enumerate(self._undone) if taken.record == record)
@@ -211,7 +208,7 @@ class Log:
             taken.life.notes.append(taken.index)
             self.noted.append((taken.index, record.found))
             return
-        state = self._cluster.checker.shadow
+        state = self._world.checker.shadow
         assert state is not None, "it was created"
         stretch, iterations = state.stretch(), state.iterations
         iteration = iterations.iteration if iterations is not None else -1

@@ -7,28 +7,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from drumbeat.agent.session import convert
 from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
-from drumbeat.agent.workers.supervisor.messages import WorkerExited
-from drumbeat.mapping import duration
+from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
-from tests.simulation.machines.host import Agent
-from tests.simulation.machines.session import SimSession
+from tests.simulation.machines.training import Progress
 from tests.simulation.machines.wrapped import At
 from tests.simulation.plan import Kind
 
 if TYPE_CHECKING:
-    import pytest
-
-    from drumbeat.agent.workers.supervisor.messages import GroupEvent
+    from drumbeat.agent.core.model import Beat
+    from drumbeat.agent.workers.supervisor.messages import WorkerExited
     from drumbeat.inprocess import IterationBegin
-    from drumbeat.v1 import session_pb2
-    from tests.simulation.cluster import Cluster
-    from tests.simulation.machines.host import Host
+    from tests.simulation.machines.host import Agent, Host
     from tests.simulation.machines.processes import Process
     from tests.simulation.machines.wrapped import Program
+    from tests.simulation.world import World
 
 STEP_S = 0.5
 CHECKPOINT_STEPS = 20
@@ -75,7 +68,7 @@ class Team:
     is_pulsing: bool = False
 
 
-class Training:
+class Training(Listener, Progress):
     """All workers of a world. What their agents say of them goes into beats.
 
     A worker tells a heartbeat a while after it began, then all make steps together, from the
@@ -83,11 +76,11 @@ class Training:
     name no steps, some hang and are found out by their agent.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, world: World) -> None:
         self.teams: dict[int, Team] = defaultdict(Team)
         self.others: list[Worker] = []  # what workers left behind
-        self._cluster, self._clock = cluster, cluster.clock
-        self._random = cluster.clock.random("training")
+        self._world, self._clock = world, world.clock
+        self._random = world.clock.random("training")
         told = self._random.random()
         self.is_told = told < 0.9
         self.names_steps = told < 0.7
@@ -95,44 +88,19 @@ class Training:
         self._workers: dict[Process, Worker] = {}
         self._hangs: dict[tuple[str, int, int], Hang] = {}
 
-    def attach(self, patch: pytest.MonkeyPatch) -> None:
-        """Begin with the world, before it has."""
-        checker = self._cluster.checker
-        spawn, leave, begin = checker.on_spawn, checker.on_exit, checker.iterations.on_begun
-        hear, send = Agent._on_supervisor_event, SimSession._send
+        for host in world.hosts:
+            host.progress = self
+        world.checker.listeners.append(self)
 
-        def spawned(host: Host, process: Process) -> None:
-            spawn(host, process)
-            self._on_spawn(host, process)
-
-        def ended(process: Process, exit_code: int) -> None:
-            leave(process, exit_code)
-            self._workers[process].ended = self._clock.now
-
-        def begun(program: Program, order: IterationBegin) -> None:
-            begin(program, order)
-            if order.seats[0].active_rank is not None:
-                self._on_begun(self._workers[program.process], program.iteration)
-
-        def heard(agent: Agent, event: GroupEvent) -> None:
-            hear(agent, self._with_hang(agent, event))
-
-        def sent(session: SimSession, message: session_pb2.AgentReport) -> None:
-            message.uptime.CopyFrom(duration(self._clock.now - START + UPTIME_S))
-            send(session, message)
-
-        patch.setattr(checker, "on_spawn", spawned)
-        patch.setattr(checker, "on_exit", ended)
-        patch.setattr(checker.iterations, "on_begun", begun)
-        patch.setattr(Agent, "_on_supervisor_event", heard)
-        patch.setattr(SimSession, "_send", sent)
-        patch.setattr(SimSession, "_beat_message", lambda session: self._beat(session))  # noqa: PLW0108 - a method
-        if self._cluster.plan.kind is not Kind.COORDINATOR and self._random.random() < 0.5:
+    def begin(self) -> None:
+        """Begin with the world: perhaps workers hang in it."""
+        if self._world.plan.kind is not Kind.COORDINATOR and self._random.random() < 0.5:
             self._clock.after(self._random.expovariate(1 / 15.0), None, self._hang)
 
     # The workers.
 
-    def _on_spawn(self, host: Host, process: Process) -> None:
+    def on_spawn(self, host: Host, process: Process) -> None:
+        """Have a worker train, in a while."""
         worker = Worker(process, host.name, self._clock.now)
         self._workers[process] = worker
         if process.local_rank is None:
@@ -146,9 +114,16 @@ class Training:
             team.is_pulsing = True
             self._clock.after(STEP_S, None, partial(self._pulse, process.round_id))
 
-    def _on_begun(self, worker: Worker, iteration: int) -> None:
-        worker.iteration, worker.has_begun = iteration, False
-        self._begin(worker)
+    def on_exit(self, process: Process, _exit_code: int) -> None:
+        """Have a worker end."""
+        self._workers[process].ended = self._clock.now
+
+    def on_begun(self, program: Program, begin: IterationBegin) -> None:
+        """Have a worker train in an iteration."""
+        if begin.seats[0].active_rank is not None:
+            worker = self._workers[program.process]
+            worker.iteration, worker.has_begun = program.iteration, False
+            self._begin(worker)
 
     def _begin(self, worker: Worker) -> None:
         """Have a worker tell its first heartbeat of a round or iteration soon."""
@@ -190,9 +165,9 @@ class Training:
         self._clock.after(STEP_S, None, partial(self._pulse, round_id))
 
     def _is_whole(self, round_id: int, team: Team, active: list[Worker]) -> bool:
-        size = self._cluster.checker.rounds[round_id].world_size
+        size = self._world.checker.rounds[round_id].world_size
         if team.iteration is not None:
-            begun = self._cluster.checker.iterations.begun.get((round_id, team.iteration))
+            begun = self._world.checker.iterations.begun.get((round_id, team.iteration))
             size = begun.active_world_size if begun is not None else 0
         return len(active) == size and all(worker.is_training for worker in active)
 
@@ -201,12 +176,12 @@ class Training:
     def _hang(self) -> None:
         """A worker is stuck; its agent finds that out after a while."""
         random = self._random
-        if self._cluster.is_healed:
+        if self._world.is_healed:
             return
         self._clock.after(random.expovariate(1 / 20.0), None, self._hang)
         alive = [
             (worker, host.agent)
-            for host in self._cluster.hosts
+            for host in self._world.hosts
             if host.agent is not None
             for worker in self._workers.values()
             if worker.process.owner == host.agent.name and worker.process.is_alive
@@ -237,17 +212,19 @@ class Training:
         )
         supervisor.end(process, -9)
 
-    def _with_hang(self, agent: Agent, event: GroupEvent) -> GroupEvent:
-        if not isinstance(event, WorkerExited):
-            return event
-        hang = self._hangs.get((agent.name, event.round_id, event.local_rank))
-        return event if hang is None else replace(event, hang=hang)
+    def hang_of(self, agent: Agent, event: WorkerExited) -> Hang | None:
+        """Return what the agent of a stuck worker has found out."""
+        return self._hangs.get((agent.name, event.round_id, event.local_rank))
 
     # What is told.
 
-    def _beat(self, session: SimSession) -> session_pb2.Beat:
-        agent, beat, now = session._agent, session._beat, self._clock.now
-        standings = [
+    def uptime_s(self, now: float) -> float:
+        """Return how long every agent seems to have been running."""
+        return now - START + UPTIME_S
+
+    def standings(self, agent: Agent, beat: Beat) -> list[Standing]:
+        """Return the latest heartbeats of an agent's workers."""
+        return [
             Standing(
                 local_rank=worker.process.local_rank or 0,
                 step=worker.step,
@@ -257,4 +234,3 @@ class Training:
             if worker.process.owner == agent.name and worker.process.is_alive
             if worker.latest is not None
         ]
-        return convert.beat_message(beat, standings=standings, now=now, host=agent.host.name)

@@ -60,6 +60,10 @@ class Disk:
                     self._rows[state.key] = [("Snapshot", msgspec.json.encode(state))]
         return [_read_back(change) for change in changes]
 
+    def drained(self) -> list[str]:
+        """Return the hosts that are to take part in no round."""
+        return [drain.name for drain in self.drains.values() if not drain.is_lifted]
+
     def read(self) -> JournaledRuns:
         """Return the runs as a coordinator that starts finds them."""
         runs = JournaledRuns()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
@@ -23,7 +25,7 @@ from drumbeat.agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
 from tests.simulation.machines.processes import Habits, Supervisor
 from tests.simulation.machines.session import SimSession, Spooled
-from tests.simulation.machines.training import Training
+from tests.simulation.machines.training import Progress, Training
 from tests.simulation.machines.wrapped import Conduct, Desk
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from drumbeat.agent.settings.config import AgentConfig
     from tests.simulation.checks.checker import Checker
-    from tests.simulation.machines.head import HeadMachine
+    from tests.simulation.machines.coordinator import Coordinators
 
 
 class Host:
@@ -43,14 +45,12 @@ class Host:
         name: str,
         config: AgentConfig,
         *,
-        head: HeadMachine,
+        head: Coordinators[Any],
         checker: Checker,
-        make_core: Callable[..., AgentCore],
     ) -> None:
         self.name, self.config = name, config
         self.address = f"10.0.0.{name[1:]}"
         self.head, self.clock, self.checker = head, head.clock, checker
-        self.make_core = make_core
         self.agent: Agent | None = None
         self.supervisors: list[Supervisor] = []
         self.spool: list[Spooled] = []
@@ -58,6 +58,7 @@ class Host:
         self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
         self.is_newer = self.clock.random(f"version of {name}").random() < 0.2
         self.awaits_gpu_memory = self.clock.random(f"{name} GPUs").random() < 0.3
+        self.progress = Progress()
         self.asks = False  # whether its training asks when to save
         self.conduct: Conduct | None = None
         self.is_finishing = False
@@ -133,7 +134,7 @@ class Agent:
         self.clock, self.actor = host.clock, Actor(incarnation)
         self.random = host.clock.random(incarnation)
         config = host.config
-        self.core = host.make_core(config, is_gpu_memory_awaited=host.awaits_gpu_memory)
+        self.core = AgentCore(config, is_gpu_memory_awaited=host.awaits_gpu_memory)
         self.session: SimSession | None = None
         self.term = 0  # of the coordinator that let it in last
         self.supervisor: Supervisor | None = None
@@ -306,6 +307,8 @@ class Agent:
         match event:
             case messages.WorkerExited():
                 self._desk.gone(event.round_id, event.local_rank)
+                if (hang := self.host.progress.hang_of(self, event)) is not None:
+                    event = replace(event, hang=hang)
             case messages.WorkersStarted(round_id=round_id):
                 self._desk.started(round_id)
             case messages.WorkersUnkilled():

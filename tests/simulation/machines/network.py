@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulation.clock import Actor, Clock
-    from tests.simulation.machines.head import HeadLife
+    from tests.simulation.machines.coordinator import CoordinatorProcess
 
-# After this long without an answer an agent's transport calls the stream broken.
-KEEPALIVE_MIN_S, KEEPALIVE_MAX_S = 5.0, 15.0
-
-
+# After this long without an answer an agent's transport calls the stream broken: between so many
+# seconds with one coordinator, and sooner with several.
+KEEPALIVE_S, KEEPALIVE_FAILOVER_S = (5.0, 15.0), (2.0, 4.0)
 # What a transport says then.
 SILENT = "no answer to keepalive pings"
 
@@ -94,7 +93,7 @@ class Pipe:
 class Link:
     """A connection of one agent with one life of the coordinator."""
 
-    def __init__(self, network: Network, host: str, life: HeadLife, number: int) -> None:
+    def __init__(self, network: Network, host: str, life: CoordinatorProcess, number: int) -> None:
         name = f"{host}#{number}"
         self.name, self.host, self.life = name, host, life
         self.ends = ends = host, life.machine.name
@@ -137,11 +136,7 @@ class Network:
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        *,
-        delay_max_s: float,
-        keepalive_s: tuple[float, float] = (KEEPALIVE_MIN_S, KEEPALIVE_MAX_S),
+        self, clock: Clock, *, delay_max_s: float, keepalive_s: tuple[float, float]
     ) -> None:
         self.clock = clock
         self.keepalive_s = keepalive_s
@@ -162,7 +157,7 @@ class Network:
             return self._blocks.get(host, 0) > 0
         return any(self._blocks.get(where, 0) for where in (host, head, f"{host} {head}"))
 
-    def connect(self, host: str, life: HeadLife) -> Link:
+    def connect(self, host: str, life: CoordinatorProcess) -> Link:
         """Open a connection."""
         link = Link(self, host, life, len(self.links))
         self.links.append(link)

@@ -25,7 +25,6 @@ from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.simulation.machines.network import SILENT, End
-from tests.simulation.machines.training import busy_standings
 from tests.simulation.machines.versions import newer
 
 if TYPE_CHECKING:
@@ -104,8 +103,11 @@ class SimSession:
         return session_pb2.AgentReport(fence=self._fence(), hello=hello)
 
     def _send(self, message: session_pb2.AgentReport) -> None:
+        host = self._agent.host
+        if (uptime_s := host.progress.uptime_s(self._clock.now)) is not None:
+            message.uptime.CopyFrom(duration(uptime_s))
         if self._link is not None:
-            self._link.up.send(newer(message) if self._agent.host.is_newer else message)
+            self._link.up.send(newer(message) if host.is_newer else message)
 
     def send_beat(self, beat: Beat) -> None:
         """Report the actual state; replaces one that was not sent yet."""
@@ -131,11 +133,9 @@ class SimSession:
             self._send(session_pb2.AgentReport(fence=self._fence(), beat=beat))
 
     def _beat_message(self) -> session_pb2.Beat:
-        host, now, beat = self._agent.host, self._agent.clock.now, self._beat
-        standings = []
-        if host.config.straggler_report and beat.round_id is not None:
-            standings = busy_standings(host.name, host.config.nproc_per_node, now)
-        return convert.beat_message(beat, standings=standings, now=now, host=host.name)
+        host, now = self._agent.host, self._clock.now
+        standings = host.progress.standings(self._agent, self._beat)
+        return convert.beat_message(self._beat, standings=standings, now=now, host=host.name)
 
     def _on_timeout(self) -> None:
         if not self._session_id:

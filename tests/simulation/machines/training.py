@@ -1,4 +1,4 @@
-"""What the workers of a host say of a notice: whether they ask when to save, and that they have."""
+"""What the workers of a host say: how busy they are, and when they have saved."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from zlib import crc32
 
 from drumbeat.agent.core.events import NoticeAnswered
 from drumbeat.agent.core.notice import Notice, WorkerAnswer, report_of
-from drumbeat.agent.watchdog.hang import Standing
+from drumbeat.agent.watchdog.hang import Hang, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from drumbeat.agent.core.model import Beat
+    from drumbeat.agent.workers.supervisor.messages import WorkerExited
     from tests.simulation.clock import Actor, Clock
+    from tests.simulation.machines.host import Agent
 
 STEP_S = 0.2
 """All ranks are at the same step, more or less."""
@@ -27,15 +30,30 @@ def is_slow(host: str) -> bool:
     return crc32(host.encode()) % 3 == 0
 
 
-def busy_standings(host: str, size: int, now: float) -> list[Standing]:
-    """Return what its workers say of their work, and nothing else."""
-    steps, whole = int(now / STEP_S), now // SLOW_EVERY_S
-    slow_s = (whole + max(0.0, 2 * (now / SLOW_EVERY_S - whole) - 1)) * SLOW_EVERY_S / 2
-    busy_s = STEP_S / 4 * steps + (0.75 * slow_s if is_slow(host) else 0.0)
-    return [
-        Standing(local_rank=i, steps_timed=steps, steps_s=busy_s, is_busy_time=True)
-        for i in range(size)
-    ]
+class Progress:
+    """What agents say of the progress of their workers. Here: how busy they were."""
+
+    def standings(self, agent: Agent, beat: Beat) -> list[Standing]:
+        """Return what the workers of an agent have told it of the round of this beat."""
+        config, now = agent.host.config, agent.clock.now
+        if not config.straggler_report or beat.round_id is None:
+            return []
+        steps, whole = int(now / STEP_S), now // SLOW_EVERY_S
+        slow_s = (whole + max(0.0, 2 * (now / SLOW_EVERY_S - whole) - 1)) * SLOW_EVERY_S / 2
+        busy_s = STEP_S / 4 * steps + (0.75 * slow_s if is_slow(agent.host.name) else 0.0)
+        return [
+            Standing(local_rank=i, steps_timed=steps, steps_s=busy_s, is_busy_time=True)
+            for i in range(config.nproc_per_node)
+        ]
+
+    def hang_of(self, agent: Agent, event: WorkerExited) -> Hang | None:
+        """Return why an agent has ended a worker, if it hung."""
+        del agent, event
+        return None
+
+    def uptime_s(self, _now: float) -> float | None:
+        """Return how long agents say that they have been running, if they do."""
+        return None
 
 
 class Training:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drumbeat.coordinator.core.effects import Persist
 from drumbeat.coordinator.core.run.state import Phase, RunState
@@ -17,20 +16,20 @@ from drumbeat.coordinator.journal.layout import (
     opened,
     unseal,
 )
-from tests.simulation.failover.coordinator import Coordinator
 from tests.simulation.failover.etcd import KEYS, EtcdService
+from tests.simulation.failover.process import Coordinator
+from tests.simulation.machines.coordinator import Coordinators
 from tests.simulation.plan import RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from drumbeat.coordinator.core.policy import Policy
-    from drumbeat.coordinator.core.registry.registry import Registry
     from drumbeat.coordinator.journal.etcd.model import Outcome, Reading, Transaction
     from tests.simulation.checks.checker import Checker
     from tests.simulation.clock import Clock
-    from tests.simulation.failover.coordinator import TermLife
+    from tests.simulation.failover.process import TermLife
     from tests.simulation.machines.network import Network
+    from tests.simulation.plan import Plan
 
 
 class JournalWatcher:
@@ -121,29 +120,20 @@ class JournalWatcher:
         return {(drain.name, len(drain.calls)) for drain in placed if not drain.is_lifted}
 
 
-class Heads:
-    """The coordinators, and etcd between them."""
+class ElectedCoordinators(Coordinators[Coordinator]):
+    """Several coordinators, and etcd."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        network: Network,
-        checker: Checker,
-        *,
-        policy: Policy,
-        make_registry: Callable[[Policy], Registry],
-        count: int,
-        ttl_s: float,
-        sloppiness: float,
-    ) -> None:
-        self.clock, self.network, self.checker = clock, network, checker
-        self.policy, self.make_registry = policy, make_registry
-        self.etcd = EtcdService(clock, sloppiness=sloppiness)
+    def __init__(self, clock: Clock, network: Network, checker: Checker, plan: Plan) -> None:
+        super().__init__(clock, network, checker, plan.policy)
+        several = plan.several
+        assert several is not None, "there is one"
+        self.etcd = EtcdService(clock, sloppiness=several.sloppiness)
         self.watcher = JournalWatcher(checker, self.etcd)
         self.etcd.on_expired = self._on_expired
-        self.machines = [Coordinator(self, f"c{number + 1}", ttl_s) for number in range(count)]
-        self.asked = 0  # calls of the operator
-        self.disk: Any = SimpleNamespace(is_lost=False, slow_until=0.0, full_until=0.0)  # none
+        self.machines = [
+            Coordinator(self, f"c{number + 1}", several.ttl_s)
+            for number in range(several.coordinators)
+        ]
 
     def _on_expired(self, before: Reading) -> None:
         """Leases are over; ``before`` is what the leader's key was."""
@@ -152,19 +142,10 @@ class Heads:
             self.watcher.on_expired(before.pairs[0].create_revision, self.machines)
 
     @property
-    def addresses(self) -> str:
-        """What agents are told."""
-        return ",".join(machine.address for machine in self.machines)
-
-    def at(self, address: str) -> Coordinator:
-        """Return the coordinator of an address."""
-        return next(machine for machine in self.machines if machine.address == address)
-
-    @property
     def leader(self) -> Coordinator | None:
         """The one that leads in the latest term, as far as they know themselves."""
         leading = [machine for machine in self.machines if machine.is_leading]
-        return max(leading, key=lambda each: each.term, default=None)
+        return max(leading, key=lambda machine: machine.term, default=None)
 
     @property
     def life(self) -> TermLife | None:
@@ -173,12 +154,9 @@ class Heads:
         life = leader.process.life if leader is not None and leader.process is not None else None
         return life if life is not None and life.is_serving else None
 
-    def start(self) -> None:
-        """Start those that do not run."""
+    def heal(self) -> None:
+        """Let coordinators and etcd be well again."""
+        self.etcd.heal()
+        super().heal()
         for machine in self.machines:
-            machine.start()
-
-    def resume(self) -> None:
-        """Let those go on that were stopped."""
-        for machine in self.machines:
-            machine.resume()
+            machine.disarm()

@@ -1,4 +1,4 @@
-"""The coordinator's side: lives of a process around the real turns, and its journal."""
+"""The coordinator's side: machines, and lives of a process around the real turns."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.journal.journal import JournaledRuns
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
+    from tests.simulation.plan import Plan
 
 STRANGER = "stranger"
 
@@ -151,18 +152,142 @@ class Session:
             self._link.down.send(message)
 
 
-class Machine(Protocol):
-    """Where a coordinator lives."""
+class CoordinatorProcess(Protocol):
+    """One life of a coordinator's process."""
 
-    name: str
-    clock: Clock
-    checker: Checker
-    policy: Policy
-    make_registry: Callable[[Policy], Registry]
-    is_break_due: bool
+    @property
+    def machine(self) -> Machine[Any]:
+        """Where it runs."""
+        ...
+
+    @property
+    def actors(self) -> list[Actor]:
+        """All that is of the process; its own first."""
+        ...
+
+    def open(self, link: Link, lost_term: int = 0) -> None:
+        """Serve a new stream."""
+        ...
 
 
-M = TypeVar("M", bound=Machine)
+P = TypeVar("P", bound=CoordinatorProcess)
+
+
+class Machine(Generic[P]):
+    """A machine of a coordinator, and the process that it runs now, if any."""
+
+    def __init__(self, world: Coordinators[Any], name: str) -> None:
+        self.world, self.name, self.address = world, name, f"{name}:1"
+        self.clock, self.checker, self.policy = world.clock, world.checker, world.policy
+        self.random = world.clock.random(f"machine {name}")
+        """Where its faults come from."""
+        self.process: P | None = None
+        self.is_break_due = False
+        self.lives = self.stalls = 0
+
+    def start(self) -> None:
+        """Begin a new life, if there is none."""
+        if self.process is None:
+            self.lives += 1
+            self.clock.note(self.name, "STARTS", f"life {self.lives}")
+            self.begin()
+
+    def begin(self) -> None:
+        """Make a process."""
+        raise NotImplementedError
+
+    def crash(self, *, is_silent: bool = False) -> None:
+        """End the life at once."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        for actor in process.actors:
+            actor.is_dead = True
+        self.clock.note(self.name, "CRASHES", self.abandon(process))
+        network = self.world.network
+        for link in self.links_of(process):
+            if is_silent:
+                self.after_silence(partial(network.lose_silently, link))
+            else:
+                link.cut("connection reset")
+
+    def abandon(self, _process: P) -> str:
+        """See to what the process was about when it died; return a word on it."""
+        return ""
+
+    def links_of(self, _process: P) -> list[Link]:
+        """Return the connections that break if the process dies now."""
+        links = self.world.network.links
+        return [link for link in links if link.ends[1] == self.name and not link.is_cut]
+
+    def stall(self) -> None:
+        """Stop the process; agents' transports notice after a while."""
+        process = self.process
+        if process is None or process.actors[0].is_stalled:
+            return
+        self.stalls += 1
+        for actor in process.actors:
+            self.clock.stall(actor)
+        for link in self.links_of(process):
+            self.give_up(link, process)
+
+    def give_up(self, link: Link, process: P) -> None:
+        """Have the agent's transport give up a connection to a process that stands still."""
+        number = self.stalls
+
+        def notice() -> None:
+            if process.actors[0].is_stalled and self.stalls == number:
+                link.down.inject(End(SILENT))
+
+        self.after_silence(notice)
+
+    def after_silence(self, action: Callable[[], None]) -> None:
+        """Do what an agent's transport does when it has had no answer for too long."""
+        delay = self.random.uniform(*self.world.network.keepalive_s)
+        self.clock.after(delay, None, action)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        if self.process is None:
+            return
+        actors, stalls = self.process.actors, self.stalls
+        self.random.shuffle(actors)  # any may be the first to do what it was about to
+        for actor in actors:
+            if self.stalls == stalls:  # else what the first one did stops it all again
+                self.clock.resume(actor, self.random)
+
+
+M = TypeVar("M", bound=Machine[Any])
+
+
+class Coordinators(Generic[M]):
+    """All coordinators of a world, as hosts, faults and operators reach them."""
+
+    machines: Sequence[M]
+
+    def __init__(self, clock: Clock, network: Network, checker: Checker, policy: Policy) -> None:
+        self.clock, self.network, self.checker, self.policy = clock, network, checker, policy
+        self.asked = 0  # calls of the operator
+
+    @property
+    def life(self) -> Life[M] | None:
+        """The core that serves, if one does."""
+        raise NotImplementedError
+
+    def at(self, address: str) -> M:
+        """Return the coordinator of an address."""
+        return next(machine for machine in self.machines if machine.address == address)
+
+    def start(self) -> None:
+        """Start those that do not run."""
+        for machine in self.machines:
+            machine.start()
+
+    def heal(self) -> None:
+        """Let them be well again: started, and running."""
+        self.start()
+        for machine in self.machines:
+            machine.resume()
 
 
 class Life(Generic[M]):
@@ -181,7 +306,7 @@ class Life(Generic[M]):
         self.actor = Actor(name)
         self.machine = machine
         policy = replace(machine.policy, is_successor=is_successor)
-        self.registry = machine.make_registry(policy)
+        self.registry = Registry(policy)
         self.runs, self.term = runs, term
         self.turns = Turns(
             self.registry,
@@ -207,10 +332,6 @@ class Life(Generic[M]):
 
     def _read_run(self, key: str) -> RunState | None:
         return self.runs.copy(key)
-
-    def open(self, link: Link, _lost_term: int = 0) -> None:
-        """Serve a new stream."""
-        Session(self, link, f"s{link.name}")
 
     def close(self, opened: SessionOpened) -> None:
         """Take in that a session ended."""
@@ -286,28 +407,39 @@ class Life(Generic[M]):
             self.wake()
 
 
-class HeadLife(Life["HeadMachine"]):
+class LoneLife(Life["LoneMachine"]):
     """One life of the process of a coordinator that is alone, with its journal on a disk."""
 
-    def __init__(self, machine: HeadMachine, number: int) -> None:
-        super().__init__(machine, f"head.{number}", machine.disk.read(), 1)
+    def __init__(self, machine: LoneMachine) -> None:
+        disk = machine.world.disk
+        super().__init__(machine, f"head.{machine.lives}", disk.read(), 1)
         self.writing: list[Change] = []
+        self._disk: Disk = disk
+
+    @property
+    def actors(self) -> list[Actor]:
+        """All that is of the process."""
+        return [self.actor]
+
+    def open(self, link: Link, _lost_term: int = 0) -> None:
+        """Serve a new stream."""
+        Session(self, link, f"s{link.name}")
 
     def write(self, effects: Sequence[fx.Effect]) -> None:
         """Put it on the disk."""
         drains = [effect for effect in effects if isinstance(effect, fx.KeepDrain)]
         changes = [*self.runs.changes(effects), *drains]
-        if changes and self.clock.now < self.machine.disk.full_until:
+        if changes and self.clock.now < self._disk.full_until:
             self.turns.outage = "its disk is full"
             self.after(self._random.uniform(0.05, 2.0), lambda: self.write(effects))
             return
-        if changes and self.machine.disk.is_lost:
+        if changes and self._disk.is_lost:
             self.clock.note(self.actor.name, "LOST LEADERSHIP")
             self.machine.crash()  # as a process does whose journal is another's now
             self.clock.after(1.0, None, self.machine.start)
             return
         self.writing = changes
-        duration = self.machine.disk.write_s(self._random) if changes else 0.0
+        duration = self._disk.write_s(self._random) if changes else 0.0
         self.after(duration, lambda: self._written(effects))
 
     def _written(self, effects: Sequence[fx.Effect]) -> None:
@@ -316,105 +448,71 @@ class HeadLife(Life["HeadMachine"]):
         self.tell(effects)
 
 
-class HeadMachine:
-    """The machine of the coordinator: its disk, and the life it has now, if any."""
+class LoneMachine(Machine[LoneLife]):
+    """The machine of a coordinator that is alone."""
 
-    name = "head"
+    world: LoneCoordinator
 
-    def __init__(
-        self,
-        clock: Clock,
-        network: Network,
-        checker: Checker,
-        *,
-        policy: Policy,
-        make_registry: Callable[[Policy], Registry],
-    ) -> None:
-        self.clock, self.network, self.checker = clock, network, checker
-        self.policy = policy
-        self.make_registry = make_registry
-        self.disk = Disk(clock)
-        self.life: HeadLife | None = None
-        self.is_break_due = False
-        self.asked = 0  # calls of the operator
-        self._lives = 0
-        self._stalls = 0
-        self._random = clock.random("head machine")
+    def __init__(self, world: LoneCoordinator) -> None:
+        super().__init__(world, "head")
+        self.random = world.clock.random("head machine")
 
     def commit(self, changes: Sequence[Change]) -> list[Change]:
         """Have changes on the disk; return them as they are read back."""
-        before = set(_drained(self.disk))
-        read = self.disk.write(changes)
-        self.checker.drained = before & set(_drained(self.disk))
+        disk = self.world.disk
+        before = set(disk.drained())
+        read = disk.write(changes)
+        self.checker.drained = before & set(disk.drained())
         for change in read:
             if isinstance(change, fx.Persist):
                 self.checker.on_journaled(change.record)
         return read
 
-    def at(self, _address: str) -> HeadMachine:
-        """Return the coordinator of an address: there is one."""
-        return self
-
-    @property
-    def process(self) -> HeadLife | None:
-        """What takes streams."""
-        return self.life
-
     def start(self) -> None:
-        """Begin a new life from what is on the disk."""
-        if self.life is not None:
-            return
-        if self.clock.now < self.disk.full_until:
-            self.clock.at(self.disk.full_until, None, self.start)
-            return
-        self.disk.is_lost = False
-        self._lives += 1
-        self.clock.note("head", "STARTS", f"life {self._lives}")
-        life = self.life = HeadLife(self, self._lives)
+        """Begin a new life from what is on the disk, once there is room on it."""
+        disk = self.world.disk
+        if self.process is None and self.clock.now < disk.full_until:
+            self.clock.at(disk.full_until, None, self.start)
+        else:
+            super().start()
+
+    def begin(self) -> None:
+        """Read the journal."""
+        disk = self.world.disk
+        disk.is_lost = False
+        life = self.process = LoneLife(self)
         shadow = self.checker.shadow
         assert life.runs.find(RUN) == shadow, "what was read back is not what was written"
-        life.restore(self.disk.drains.values())
+        life.restore(disk.drains.values())
 
-    def crash(self, *, is_silent: bool = False) -> None:
-        """End the life at once; a batch that was being written is on the disk in part."""
-        life, self.life = self.life, None
-        if life is None:
-            return
-        life.actor.is_dead = True
-        kept = self._random.randint(0, len(life.writing))
-        self.commit(life.writing[:kept])
-        self.clock.note("head", "CRASHES", f"{kept} of {len(life.writing)} changes written")
-        for link in self.network.links:
-            if link.life is life and not link.is_cut:
-                if is_silent:
-                    delay = self._random.uniform(5.0, 15.0)
-                    self.clock.after(delay, None, partial(self.network.lose_silently, link))
-                else:
-                    link.cut("connection reset")
+    def abandon(self, process: LoneLife) -> str:
+        """Have a part of the batch that was being written on the disk."""
+        kept = self.random.randint(0, len(process.writing))
+        self.commit(process.writing[:kept])
+        return f"{kept} of {len(process.writing)} changes written"
 
-    def stall(self) -> None:
-        """Stop the process; agents' transports notice after a while."""
-        life = self.life
-        if life is None or life.actor.is_stalled:
-            return
-        self._stalls += 1
-        number = self._stalls
-        self.clock.stall(life.actor)
-
-        def notice(link: Link) -> None:
-            if life.actor.is_stalled and self._stalls == number:
-                link.down.inject(End(SILENT))
-
-        for link in self.network.links:
-            if link.life is life and not link.is_cut:
-                delay = self._random.uniform(5.0, 15.0)
-                self.clock.after(delay, None, partial(notice, link))
-
-    def resume(self) -> None:
-        """Let the process go on."""
-        if self.life is not None:
-            self.clock.resume(self.life.actor, self._random)
+    def links_of(self, process: LoneLife) -> list[Link]:
+        """Return its connections."""
+        links = self.world.network.links
+        return [link for link in links if link.life is process and not link.is_cut]
 
 
-def _drained(disk: Disk) -> list[str]:
-    return [drain.name for drain in disk.drains.values() if not drain.is_lifted]
+class LoneCoordinator(Coordinators[LoneMachine]):
+    """The only coordinator of a world, and its disk."""
+
+    def __init__(self, clock: Clock, network: Network, checker: Checker, plan: Plan) -> None:
+        super().__init__(clock, network, checker, plan.policy)
+        self.disk = Disk(clock)
+        self.machine = LoneMachine(self)
+        self.machines = [self.machine]
+
+    @property
+    def life(self) -> LoneLife | None:
+        """The core of its process."""
+        return self.machine.process
+
+    def heal(self) -> None:
+        """Let it be well again."""
+        self.disk.slow_until = self.disk.full_until = 0.0
+        self.disk.is_lost = False
+        super().heal()

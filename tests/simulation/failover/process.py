@@ -13,19 +13,18 @@ from drumbeat.coordinator.journal.stored import Host
 from tests.simulation.clock import Actor
 from tests.simulation.failover.candidate import Candidate
 from tests.simulation.failover.etcd import KEYS, EtcdClient, drive
+from tests.simulation.machines.coordinator import Life, Machine, Session
 from tests.simulation.machines.disk import RECORDS_PER_SNAPSHOT
-from tests.simulation.machines.head import Life, Session
-from tests.simulation.machines.network import SILENT, End
+from tests.simulation.machines.network import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from random import Random
 
     from drumbeat.coordinator.cluster.model import Leader
     from drumbeat.coordinator.core.events import SessionOpened
     from drumbeat.coordinator.journal.etcd.model import Outcome, Transaction
     from tests.simulation.clock import Clock
-    from tests.simulation.failover.heads import Heads
+    from tests.simulation.failover.coordinators import ElectedCoordinators
     from tests.simulation.machines.network import Link
 
 
@@ -100,7 +99,7 @@ class TermLife(Life["Coordinator"]):
         self._is_writing = False
         match outcome:
             case None:
-                self.machine.heads.watcher.on_readers(self)
+                self.machine.world.watcher.on_readers(self)
                 self.tell(effects)
             case JournalOutage():
                 self.turns.outage = str(outcome)
@@ -129,13 +128,13 @@ class TermLife(Life["Coordinator"]):
     def _serve(self) -> None:
         self.runs = self.journal.runs
         self.runs.records_per_snapshot = RECORDS_PER_SNAPSHOT
-        self.machine.heads.watcher.on_taken_over(self)
+        self.machine.world.watcher.on_taken_over(self)
         self.is_serving = True
         self.restore(self.journal.drains.values())
         self.process.serve()
 
     def _on_commit(self, asked: Transaction, outcome: Outcome) -> None:
-        self.machine.heads.watcher.on_commit(self, asked, outcome)
+        self.machine.world.watcher.on_commit(self, asked, outcome)
 
 
 class Reception:
@@ -198,11 +197,11 @@ class Reception:
 class Process:
     """One life of a coordinator's process, in which terms come and go."""
 
-    def __init__(self, machine: Coordinator, number: int) -> None:
+    def __init__(self, machine: Coordinator) -> None:
         self.machine = machine
         self.clock: Clock = machine.clock
-        self.actor: Actor = Actor(f"{machine.name}.{number}")
-        self.client: EtcdClient = EtcdClient(machine.heads.etcd, self.actor, machine.name)
+        self.actor: Actor = Actor(f"{machine.name}.{machine.lives}")
+        self.client: EtcdClient = EtcdClient(machine.world.etcd, self.actor, machine.name)
         self.client.on_send = partial(machine.spring, "send")
         self.client.on_answer = partial(machine.spring, "answer")
         self.candidate: Candidate = Candidate(self, machine.ttl_s)
@@ -212,15 +211,9 @@ class Process:
     def open(self, link: Link, lost_term: int = 0) -> None:
         """Take a new stream; the agent's transport gives up one that a stopped process has."""
         if self.actor.is_stalled:
-            delay = self.machine.random.uniform(*self.machine.heads.network.keepalive_s)
-            self.clock.after(delay, None, partial(self.notice, link, self.machine.stalls))
+            self.machine.give_up(link, self)
         reception = Reception(self, link, lost_term)
         self._receptions = [*(each for each in self._receptions if not each.is_over), reception]
-
-    def notice(self, link: Link, number: int) -> None:
-        """Let the agent's transport give a connection up if the process has stood still since."""
-        if self.actor.is_stalled and self.machine.stalls == number:
-            link.down.inject(End(SILENT))
 
     def serve(self) -> None:
         """See to those that are held."""
@@ -257,30 +250,19 @@ class Process:
         return [self.actor, *([self.life.actor] if self.life is not None else [])]
 
 
-class Coordinator:
+class Coordinator(Machine[Process]):
     """The machine of one coordinator."""
 
-    def __init__(self, heads: Heads, name: str, ttl_s: float) -> None:
-        self.heads, self.name, self.ttl_s = heads, name, ttl_s
-        self.address = f"{name}:1"
-        self.clock, self.checker, self.policy = heads.clock, heads.checker, heads.policy
-        self.make_registry = heads.make_registry
-        self.is_break_due = False
-        self.process: Process | None = None
+    world: ElectedCoordinators
+
+    def __init__(self, world: ElectedCoordinators, name: str, ttl_s: float) -> None:
+        super().__init__(world, name)
+        self.ttl_s = ttl_s
         self.lag_s = 0.0  # for how long its clock has stood still
-        self._is_suspended = False
-        self._stopped_at = 0.0
+        self._suspended_at: float | None = None
         # What is to happen at a request of the leader that is about to leave, or an answer that
         # has come; and how many of them pass before.
         self._traps: dict[str, tuple[int, Callable[[], None]]] = {}
-        self._lives = 0
-        self.stalls = 0
-        self._random = heads.clock.random(f"machine {name}")
-
-    @property
-    def random(self) -> Random:
-        """Where its faults come from."""
-        return self._random
 
     @property
     def now(self) -> float:
@@ -321,55 +303,21 @@ class Coordinator:
             del self._traps[where]
             act()
 
-    def start(self) -> None:
-        """Begin a new life, if there is none."""
-        if self.process is None:
-            self._lives += 1
-            self.clock.note(self.name, "STARTS", f"life {self._lives}")
-            self.process = Process(self, self._lives)
-            self.process.candidate.begin()
-
-    def crash(self, *, is_silent: bool = False) -> None:
-        """End the life at once."""
-        process, self.process = self.process, None
-        if process is None:
-            return
-        self.clock.note(self.name, "CRASHES")
-        for actor in process.actors:
-            actor.is_dead = True
-        network = self.heads.network
-        for link in network.links:
-            if link.ends[1] == self.name and not link.is_cut:
-                if is_silent:
-                    delay = self._random.uniform(*network.keepalive_s)
-                    self.clock.after(delay, None, partial(network.lose_silently, link))
-                else:
-                    link.cut("connection reset")
+    def begin(self) -> None:
+        """Take part in the election."""
+        self.process = Process(self)
+        self.process.candidate.begin()
 
     def stall(self, *, is_suspended: bool = False) -> None:
-        """Stop the process, or all of its machine; agents' transports notice after a while."""
-        process = self.process
-        if process is None or process.actor.is_stalled:
-            return
-        self._is_suspended, self._stopped_at = is_suspended, self.clock.now
-        self.stalls += 1
-        for actor in process.actors:
-            self.clock.stall(actor)
-        network = self.heads.network
-        for link in network.links:
-            if link.ends[1] == self.name and not link.is_cut:
-                delay = self._random.uniform(*network.keepalive_s)
-                self.clock.after(delay, None, partial(process.notice, link, self.stalls))
+        """Stop the process, or all of its machine, and with it its clock."""
+        if self.process is not None and not self.process.actor.is_stalled:
+            self._suspended_at = self.clock.now if is_suspended else None
+            super().stall()
 
     def resume(self) -> None:
         """Let the process go on."""
-        if self.process is not None:
-            if self._is_suspended and self.process.actor.is_stalled:
-                self._is_suspended = False
-                self.lag_s += self.clock.now - self._stopped_at
-            actors = self.process.actors
-            self._random.shuffle(actors)  # either may be the first to do what it was about to
-            stalls = self.stalls
-            for actor in actors:
-                if self.stalls == stalls:  # else what the first one did stops it all again
-                    self.clock.resume(actor, self._random)
+        is_stalled = self.process is not None and self.process.actor.is_stalled
+        if self._suspended_at is not None and is_stalled:
+            self.lag_s += self.clock.now - self._suspended_at
+            self._suspended_at = None
+        super().resume()
