@@ -25,6 +25,7 @@ from drumbeat.coordinator.core.run.records import (
     LimitsLearned,
     RoundEnded,
     RoundStarted,
+    RunCreated,
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
@@ -45,6 +46,7 @@ class Promises:
         self.rounds: dict[int, Round] = {}
         self.rounds_seen = 0
         self.masters: set[tuple[str, int]] = set()
+        self.has_fixed_port = False  # of rank 0 of every round
         self.succeeded: dict[int, set[str]] = {}
         self.heard: set[tuple[str, int]] = set()
         self.verdict: Verdict | None = None
@@ -107,23 +109,14 @@ class Promises:
         self.check_straggler(record)
         self.check_notice(record)
         match record:
+            case RunCreated(spec=spec):
+                self.has_fixed_port = bool(spec.master_port)
             case AgentAdmitted(agent=agent, rounds_seen=rounds_seen):
                 assert self.verdict is None, "admitted to an ended run"
                 self.rounds_seen = max(self.rounds_seen, rounds_seen)
                 self.agents[agent.incarnation] = agent.address
-            case RoundStarted(round_id=round_id):
-                latest = max(self.succeeded, default=-1)
-                # Or to above what an agent says it has held: numbers are never used again.
-                assert round_id == max(latest + 1, self.rounds_seen), "a round id was skipped"
-                self.succeeded[round_id] = set()
-                master = (self.agents[record.participants[0]], record.master_port)
-                assert master not in self.masters, "an address of an earlier round"
-                assert record.master_port > 0
-                self.masters.add(master)
-                self.participants = set(record.participants)
-                self.excused, self.given_up = set(), set()
-                self.iteration, self.latest, self.begins = -1, None, {}
-                assert len(self.participants) == len(record.participants)
+            case RoundStarted():
+                self.check_start(record)
             case AgentRemoved(incarnation=incarnation, is_excused=True):
                 assert incarnation in self.participants, "a stranger is excused"
                 assert incarnation not in self.succeeded[max(self.succeeded)]
@@ -151,6 +144,22 @@ class Promises:
                     assert done | self.excused == self.participants
             case _:
                 pass
+
+    def check_start(self, record: RoundStarted) -> None:
+        round_id = record.round_id
+        latest = max(self.succeeded, default=-1)
+        # Or to above what an agent says it has held: numbers are never used again.
+        assert round_id == max(latest + 1, self.rounds_seen), "a round id was skipped"
+        self.succeeded[round_id] = set()
+        master = (self.agents[record.participants[0]], record.master_port)
+        is_fresh = self.has_fixed_port or master not in self.masters
+        assert is_fresh, "an address of an earlier round"
+        assert record.master_port > 0
+        self.masters.add(master)
+        self.participants = set(record.participants)
+        self.excused, self.given_up = set(), set()
+        self.iteration, self.latest, self.begins = -1, None, {}
+        assert len(self.participants) == len(record.participants)
 
     def check_straggler(self, record: Any) -> None:
         """Check that who is slow is told once, and is over once."""

@@ -19,9 +19,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.coordinator.core.model import Assignment as CoordinatorAssignment
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
 from drumbeat.coordinator.core.model import Release, Verdict
-from drumbeat.coordinator.core.run.notice import NoticeGiven
 from drumbeat.coordinator.core.run.records import (
-    AgentRemoved,
     CallKind,
     CallNoted,
     FailureRecorded,
@@ -40,10 +38,10 @@ from drumbeat.coordinator.observe.stragglers import StragglerRecord
 from drumbeat.coordinator.observe.stretches import Part
 from tests.simulation.checks.iterations import IterationChecker
 from tests.simulation.machines.training import is_slow
+from tests.support.run_promises import Promises
 
 if TYPE_CHECKING:
     from drumbeat.agent.core.events import Event
-    from drumbeat.coordinator.core.model import Round
     from drumbeat.inprocess import IterationBegin
     from drumbeat.v1 import failure_pb2
     from tests.simulation.machines.host import Agent, Host
@@ -77,10 +75,10 @@ class Checker:
 
     def __init__(self) -> None:
         self.shadow: RunState | None = None
+        self.promises = Promises()
         self.listeners: list[Listener] = []
         self.iterations = IterationChecker(self.listeners)
-        self.rounds: dict[int, Round] = {}
-        self.masters: set[tuple[str, int]] = set()
+        self.rounds = self.promises.rounds
         self.counted: set[tuple[str, int]] = set()
         self.summed_up: set[tuple[str, int]] = set()
         self.written: dict[str, list[agent_fx.WriteFailure]] = defaultdict(list)
@@ -104,6 +102,7 @@ class Checker:
             listener.on_journaled(record)
 
     def _fold(self, record: Record) -> None:
+        self.promises.check_record(record)
         if isinstance(record, RunCreated):
             assert self.shadow is None, "the run was created twice"
             self.shadow = RunState.created(record)
@@ -120,6 +119,7 @@ class Checker:
             return
         shadow.apply(record)
         shadow.check_invariants()
+        self.promises.check_excused(shadow)
         _expect_segments(shadow.observed.ledger)
         assert before <= shadow.restart_count, "restart_count"
         written = sum(len(records) for records in self.written.values())
@@ -143,32 +143,20 @@ class Checker:
             case IterationBegan() | IterationInterrupted() | IterationCompleted():
                 assert shadow.iterations is not None
                 assert shadow.round is not None
-                master = self.iterations.on_journaled(record, shadow.iterations, shadow.round)
-                if master is not None:
-                    assert master not in self.masters, f"master {master} is not fresh"
-                    self.masters.add(master)
+                self.iterations.on_journaled(record, shadow.iterations, shadow.round)
             case _:
                 pass
 
     def _on_planned(self, shadow: RunState, record: Record) -> None:
-        """Nothing planned is done before training could save, nor twice."""
-        notice = shadow.notice
+        """Nothing planned is done twice, and a drained host takes part in nothing."""
         match record:
             case CallNoted(call_id=call_id) if call_id:
                 assert call_id not in self.calls, "asked once, done twice"
                 self.calls.add(call_id)
                 self.counts[record.kind] += 1
-            case NoticeGiven(notice=given) if notice is not None:
-                assert given.notice_id == notice.notice_id, "two notices at once"
-                assert given.until_s < notice.until_s, "more time than was said before"
-            case AgentRemoved(incarnation=incarnation, is_drained=True):
-                is_kept = notice is not None and shadow.is_awaited(incarnation)
-                assert not is_kept, "drained before training could save"
-            case RoundEnded(cause=RoundEnd.RESTART_ASKED | RoundEnd.AGENT_JOINED as cause):
-                assert notice is None, "a round ended before training could save"
+            case RoundEnded(cause=RoundEnd.RESTART_ASKED):
                 restarts = self.counts[RoundEnd.RESTART_ASKED]
-                is_restart = cause is RoundEnd.RESTART_ASKED
-                assert not is_restart or restarts < self.counts[CallKind.RESTART_ASKED]
+                assert restarts < self.counts[CallKind.RESTART_ASKED], "nobody asked for it"
             case RoundStarted(participants=participants):
                 hosts = {shadow.members[each].host for each in participants}
                 assert not hosts & self.drained, "a drained host takes part"
@@ -204,9 +192,7 @@ class Checker:
         assert current is not None
         assert current.round_id == len(self.rounds), "round ids have gaps"
         seats = current.seats.values()
-        ranks = [s.rank_first + i for s in seats for i in range(s.agent.local_world_size)]
-        assert sorted(ranks) == list(range(current.world_size)), "no permutation"
-        assert [s.group_rank for s in seats] == list(range(len(current.seats))), "group ranks"
+        self.promises.check_ranks(current)
         roles: dict[str, list[int]] = defaultdict(list)
         for seat in seats:
             size = seat.agent.local_world_size
@@ -215,10 +201,6 @@ class Checker:
             of_role = roles[seat.agent.role]
             assert sorted(of_role) == list(range(seat.role_world_size)), "role ranks"
         assert current.restart_count == shadow.restart_count
-        if not shadow.spec.master_port:
-            master = current.master_addr, current.master_port
-            assert master not in self.masters, f"master {master} is not fresh"
-            self.masters.add(master)
         self.rounds[current.round_id] = current
 
     def _on_ended(self, shadow: RunState, verdict: Verdict) -> None:
