@@ -13,7 +13,7 @@ import msgspec
 from drumbeat.coordinator.access.authority import Issuer
 from drumbeat.coordinator.cluster import transactions as leadership
 from drumbeat.coordinator.cluster.model import Member
-from drumbeat.coordinator.command.archiving.requests import Findings
+from drumbeat.coordinator.command.archiving.findings import Finding, Findings
 from drumbeat.coordinator.errors import CallFailed, CommandFailed
 from drumbeat.coordinator.journal.archive import Archive, is_live
 from drumbeat.coordinator.journal.contents import Contents
@@ -75,14 +75,14 @@ class Cluster:
         """Say what is in it, and what cannot be read; a coordinator may lead meanwhile."""
         loaded = await self._loaded()
         contents = loaded.contents
-        found = Findings.of(self.name, contents, loaded.runs.states.values())
-        found.leader = "" if contents.leader is None else self._leader(contents)
+        findings = Findings.of(self.name, contents, loaded.runs.states.values())
+        findings.leader = "" if contents.leader is None else self._leader(contents)
         if contents.authority is not None:
             try:
                 Issuer.parse(contents.authority)
             except ValueError as error:
-                found.problems.append((self._keys.authority, str(error)))
-        return found
+                findings.problems.append(Finding(self._keys.authority, str(error)))
+        return findings
 
     async def _loaded(self) -> Loaded:
         return load(self._keys, (await self._etcd.read(*self._keys.all)).pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import click
 from drumbeat.command import options
 from drumbeat.command.options import Source
 from drumbeat.command.settings import by_option, settings_of
-from drumbeat.coordinator.command.archiving import requests
-from drumbeat.coordinator.command.archiving.requests import JournalRequest
+from drumbeat.coordinator.command.archiving.requests import JOURNAL_VERBS, JournalRequest
 from drumbeat.coordinator.errors import InvalidConfiguration
 
 EXIT_CODES = """
@@ -24,17 +23,14 @@ Exit codes:
   3  etcd could not be reached
 """
 
-_FILE = click.argument("file", metavar="FILE", type=click.Path())
+
+def _epilog(*examples: str) -> str:
+    return "\n  ".join(("\b\nExamples:", *examples)) + f"\n{EXIT_CODES}"
 
 
 @click.group(
     no_args_is_help=False,
-    epilog=f"""\b
-Examples:
-  coordinator journal check --state-dir /var/lib/drumbeat
-  coordinator journal export runs.jsonl --state-dir /var/lib/drumbeat
-  coordinator journal import runs.jsonl --journal etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod
-{EXIT_CODES}""",
+    epilog=_epilog(*(verb.example for verb in JOURNAL_VERBS.values())),
 )
 def journal() -> None:
     """Move or check what coordinators keep.
@@ -44,64 +40,25 @@ def journal() -> None:
     """
 
 
-def _command(
-    name: str, example: str, request: type[JournalRequest]
-) -> Callable[[Callable[..., Any]], click.Command]:
-    return journal.command(
-        name,
-        cls=options.SectionedCommand,
-        epilog=f"\b\nExamples:\n  {example}\n{EXIT_CODES}",
-        params=options.options_of(settings_of(request)),
-    )
-
-
-def _made(request: type[JournalRequest], params: dict[str, Any]) -> JournalRequest:
+def _made(name: str, /, **params: Any) -> JournalRequest:
     if params["state_dir"] is not None:
         params["state_dir"] = str(Path(params["state_dir"]).absolute())
         if options.source_of(click.get_current_context(), "journal") is Source.VARIABLE:
             params["journal"] = None  # what is said of all commands, but not of this one
-    asked = request(**params)
+    asked = JournalRequest(verb=name, **params)
     if violations := by_option(asked.validate(), asked):
         raise InvalidConfiguration(*violations)
     return asked
 
 
-@_command(
-    "export",
-    "coordinator journal export runs.jsonl --state-dir /var/lib/drumbeat",
-    requests.ExportJournal,
-)
-@_FILE
-def export(**params: Any) -> JournalRequest:
-    """Write a journal to a file, as lines of JSON.
-
-    The file is for you alone: it has the key of the certificate authority.
-    """
-    return _made(requests.ExportJournal, params)
-
-
-@_command(
-    "import",
-    "coordinator journal import runs.jsonl --journal etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod",
-    requests.ImportJournal,
-)
-@_FILE
-def import_(**params: Any) -> JournalRequest:
-    """Read a journal from a file into a place that has none.
-
-    Coordinators go on with the runs, and agents and tokens find the same certificate authority.
-    """
-    return _made(requests.ImportJournal, params)
-
-
-@_command(
-    "check",
-    "coordinator journal check --journal etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod",
-    requests.CheckJournal,
-)
-def check(**params: Any) -> JournalRequest:
-    """Say what is in a journal, and name all that cannot be read.
-
-    On etcd also while a coordinator leads.
-    """
-    return _made(requests.CheckJournal, params)
+for _name, _verb in JOURNAL_VERBS.items():
+    _file = [click.Argument(["file"], metavar="FILE", type=click.Path())] if _verb.has_file else []
+    journal.add_command(
+        options.SectionedCommand(
+            _name,
+            callback=partial(_made, _name),
+            help=_verb.help,
+            epilog=_epilog(_verb.example),
+            params=[*options.options_of(settings_of(JournalRequest)), *_file],
+        )
+    )

@@ -1,25 +1,59 @@
-"""Pure. What operators can ask about a journal, and what they are told of it."""
+"""Pure. What operators can ask about a journal."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from msgspec import Struct
-
-from drumbeat.command.settings import declare, one_of, setting, text
-from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.journal.archive import is_live
-from drumbeat.coordinator.journal.contents import Contents
+from drumbeat.command.settings import declare, setting, text
+from drumbeat.coordinator.command.request import OUTPUT
 from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.violation import Violation
 
+_FILES = ("journal_password_file", "journal_ca", "journal_cert", "journal_key")
+
+
+class JournalVerb(NamedTuple):
+    """A command ``coordinator journal NAME``."""
+
+    help: str
+    example: str
+    has_file: bool = True
+
+
+JOURNAL_VERBS = {
+    "export": JournalVerb(
+        """Write a journal to a file, as lines of JSON.
+
+        The file is for you alone: it has the key of the certificate authority.
+        """,
+        "coordinator journal export runs.jsonl --state-dir /var/lib/drumbeat",
+    ),
+    "import": JournalVerb(
+        """Read a journal from a file into a place that has none.
+
+        Coordinators go on with the runs, and agents and tokens find the same certificate authority.
+        """,
+        "coordinator journal import runs.jsonl --journal etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod",
+    ),
+    "check": JournalVerb(
+        """Say what is in a journal, and name all that cannot be read.
+
+        On etcd also while a coordinator leads.
+        """,
+        "coordinator journal check --journal etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod",
+        has_file=False,
+    ),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class JournalRequest:
-    """Which journal it is about: one in a state directory, or one on etcd."""
+    """A verb, and the journal that it is about: in a state directory, or on etcd."""
 
+    verb: str
+    file: str = ""  # to write or read; an argument
     state_dir: str | None = setting(
         None,
         text("the path of a directory", len, metavar="DIR"),
@@ -41,14 +75,7 @@ class JournalRequest:
     journal_ca: str | None = declare(etcd.JOURNAL_CA._replace(section="Options"))
     journal_cert: str | None = declare(etcd.JOURNAL_CERT._replace(section="Options"))
     journal_key: str | None = declare(etcd.JOURNAL_KEY._replace(section="Options"))
-    output: str = setting(
-        "text",
-        one_of(("text", "json")),
-        "Options",
-        "text, to be read; json, for programs, as docs/operating.md describes it.",
-        flags=("-o", "--output"),
-        has_variable=False,
-    )
+    output: str = declare(OUTPUT)
 
     def validate(self) -> list[Violation]:
         """Which rules are broken, none if it is sound."""
@@ -63,56 +90,4 @@ class JournalRequest:
         return None if self.journal is None else etcd.with_files(self.journal, self._files())
 
     def _files(self) -> dict[str, str | None]:
-        names = ("journal_password_file", "journal_ca", "journal_cert", "journal_key")
-        return {name: getattr(self, name) for name in names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportJournal(JournalRequest):
-    """``coordinator journal export``."""
-
-    file: str  # an argument
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportJournal(JournalRequest):
-    """``coordinator journal import``."""
-
-    file: str  # an argument
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckJournal(JournalRequest):
-    """``coordinator journal check``."""
-
-
-class Findings(Struct, kw_only=True):
-    """What is in a journal, and what of it cannot be read."""
-
-    place: str
-    runs: int = 0
-    runs_live: int = 0
-    records: int = 0  # and snapshots
-    tokens: int = 0
-    drains: int = 0
-    size_bytes: int = 0
-    has_authority: bool = False
-    leader: str = ""  # the address of who leads on it now
-    problems: list[tuple[str, str]] = []
-
-    @staticmethod
-    def of(place: str, contents: Contents, states: Collection[RunState]) -> Findings:
-        """Return what was read of a journal; ``states`` are the runs that can be read."""
-        return Findings(
-            place=place,
-            runs=len(states),
-            runs_live=sum(map(is_live, states)),
-            records=sum(len(run.entries) for run in contents.runs),
-            tokens=len(contents.tokens.tokens),
-            drains=len(contents.drains),
-            size_bytes=contents.size_bytes,
-            has_authority=contents.authority is not None,
-            problems=[
-                (each.key, f"{each.reason}; lost: {each.lost}") for each in contents.problems
-            ],
-        )
+        return {name: getattr(self, name) for name in _FILES}

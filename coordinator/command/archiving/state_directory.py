@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from drumbeat.coordinator.access.authority import Issuer, read_issuer, write_issuer
-from drumbeat.coordinator.command.archiving.requests import Findings
+from drumbeat.coordinator.command.archiving.findings import Finding, Findings
 from drumbeat.coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
 from drumbeat.coordinator.journal.archive import Archive
 from drumbeat.coordinator.journal.contents import Problem
@@ -59,12 +59,12 @@ class StateDirectory:
         """Say what is in it, and what cannot be read."""
         with self._locked():
             contents, runs = self._loaded()
-            found = Findings.of(self.name, contents, runs.states.values())
+            findings = Findings.of(self.name, contents, runs.states.values())
             try:
-                found.has_authority = read_issuer(self._directory) is not None
+                findings.has_authority = read_issuer(self._directory) is not None
             except AuthorityUnusable as error:
-                found.problems.append(("ca.key", str(error)))
-        return found
+                findings.problems.append(Finding("ca.key", str(error)))
+        return findings
 
     def _loaded(self) -> Loaded:
         inspection = inspect(self._directory)

@@ -11,13 +11,7 @@ from pathlib import Path
 import msgspec
 
 from drumbeat.coordinator.command.archiving.cluster import Cluster
-from drumbeat.coordinator.command.archiving.requests import (
-    CheckJournal,
-    ExportJournal,
-    Findings,
-    ImportJournal,
-    JournalRequest,
-)
+from drumbeat.coordinator.command.archiving.requests import JournalRequest
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
 from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
@@ -42,33 +36,31 @@ def perform(asked: JournalRequest, write: Callable[[str], object]) -> None:
 
 async def _perform(asked: JournalRequest, write: Callable[[str], object]) -> None:
     async with _place(asked) as place:
-        match asked:
-            case ExportJournal():
+        match asked.verb:
+            case "export":
                 archive = await place.read()
                 _write_file(Path(asked.file), archive)
-                write(_told("exported", "to", asked, archive))
+                write(_moved(asked, archive))
                 if archive.left_out:
-                    listed = "; ".join(f"{each.key}: {each.reason}" for each in archive.left_out)
+                    listed = "; ".join(f"{part.key}: {part.reason}" for part in archive.left_out)
                     problem = printable(f"not all could be read and is in {asked.file}: {listed}")
                     raise CallFailed(problem, 1, _SALVAGED)
-            case ImportJournal():
+            case "import":
                 archive = _read_file(Path(asked.file))
                 await place.write(archive)
-                write(_told("imported", "from", asked, archive))
-            case CheckJournal():
-                found = await place.check()
-                write(_report(found, asked))
-                if found.problems:
-                    broken = count(len(found.problems), "thing")
+                write(_moved(asked, archive))
+            case _:
+                findings = await place.check()
+                is_json = asked.output == "json"
+                write(msgspec.json.encode(findings).decode() if is_json else findings.text())
+                if findings.problems:
+                    broken = count(len(findings.problems), "thing")
                     problem = f"the journal {place.name} has {broken} that cannot be read"
-                    raise CallFailed(
-                        problem,
-                        1,
-                        'keep a copy, then follow "Damaged journals" in docs/operating.md',
-                    )
+                    raise CallFailed(problem, 1, _DAMAGED)
 
 
 _SALVAGED = "`coordinator journal import` of this file goes on with all the rest"
+_DAMAGED = 'keep a copy, then follow "Damaged journals" in docs/operating.md'
 
 
 @asynccontextmanager
@@ -113,44 +105,19 @@ def _read_file(path: Path) -> Archive:
         raise CallFailed(f"{path} is no export of a journal: {error}", 2, hint) from error
 
 
-def _told(done: str, way: str, asked: ExportJournal | ImportJournal, archive: Archive) -> str:
-    if asked.output == "json":
-        told = {
-            "file": asked.file,
-            "runs": len(archive.runs),
-            "tokens": len(archive.tokens),
-            "drains": len(archive.drains),
-            "has_authority": bool(archive.authority),
-        }
-        return msgspec.json.encode(told).decode()
-    parts = [
-        count(len(archive.runs), "run"),
-        count(len(archive.tokens), "token"),
-        count(len(archive.drains), "drain"),
-    ]
-    authority = " and the certificate authority" if archive.authority else ""
-    secret = "; it has the key of the authority" if archive.authority and way == "to" else ""
-    return f"{', '.join(parts)}{authority} {done} {way} {asked.file}{secret}"
-
-
-def _report(found: Findings, asked: JournalRequest) -> str:
-    if asked.output == "json":
-        told = msgspec.to_builtins(found)
-        told["problems"] = [{"where": at, "problem": problem} for at, problem in found.problems]
-        return msgspec.json.encode(told).decode()
-    return "\n".join(_lines(found))
-
-
-def _lines(found: Findings) -> list[str]:
-    rows = {
-        "journal": found.place,
-        "leader": found.leader or "none",
-        "runs": f"{found.runs}, {found.runs_live} of them live",
-        "records": str(found.records),
-        "tokens": str(found.tokens),
-        "drains": str(found.drains),
-        "authority": "yes" if found.has_authority else "none",
-        "size": f"{found.size_bytes / 1e6:.1f} MB",
+def _moved(asked: JournalRequest, archive: Archive) -> str:
+    """Say what was exported or imported."""
+    parts = {
+        "runs": len(archive.runs),
+        "tokens": len(archive.tokens),
+        "drains": len(archive.drains),
     }
-    lines = [f"{name:10} {value}" for name, value in rows.items()]
-    return [*lines, *(printable(f"broken     {at}: {why}") for at, why in found.problems)]
+    if asked.output == "json":
+        document = {"file": asked.file, **parts, "has_authority": bool(archive.authority)}
+        return msgspec.json.encode(document).decode()
+    listed = ", ".join(count(number, name.removesuffix("s")) for name, number in parts.items())
+    authority = " and the certificate authority" if archive.authority else ""
+    if asked.verb == "import":
+        return f"{listed}{authority} imported from {asked.file}"
+    secret = "; it has the key of the authority" if archive.authority else ""
+    return f"{listed}{authority} exported to {asked.file}{secret}"

@@ -254,7 +254,7 @@ async def test_check_names_all_that_is_broken(etcd_model: EtcdClientModel) -> No
         )
     )
     found = await Cluster("etcd", etcd_model, KEYS).check()
-    where = [at for at, _ in found.problems]
+    where = [problem.where for problem in found.problems]
     assert f"{KEYS.tokens[0]}x" in where
     assert any(at.startswith(run) for at in where)
     assert KEYS.authority in where
