@@ -10,18 +10,12 @@ from inspect import isasyncgenfunction
 from typing import Any
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from drumbeat.coordinator.errors import CoordinatorError, InvalidRequest, LimitReached
 from drumbeat.coordinator.limits import Limits
-from drumbeat.v1 import (
-    control_pb2,
-    control_pb2_grpc,
-    query_pb2,
-    query_pb2_grpc,
-    session_pb2,
-    session_pb2_grpc,
-)
+from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
@@ -77,11 +71,11 @@ class Services:
         self.calls = Calls()
         self._behaviours = {
             f"/{service.full_name}/{method.name}": _behaviour(
-                getattr(each, method.name), limits, is_stream=method.client_streaming
+                getattr(owner, method.name), limits, is_stream=method.client_streaming
             )
-            for service, each in served.items()
+            for service, owner in served.items()
             for method in service.methods
-            if hasattr(each, method.name)
+            if hasattr(owner, method.name)
         }
 
     def __contains__(self, method: str) -> bool:
@@ -99,40 +93,26 @@ Find = Callable[[str, Context], Awaitable[Services]]
 
 def add_methods(server: grpc.aio.Server, find: Find) -> None:
     """Have a server take the calls of all our services, and look for what serves each."""
-    unserved: tuple[Any, ...] = (
-        session_pb2_grpc.AgentServiceServicer,
-        query_pb2_grpc.QueryServiceServicer,
-        control_pb2_grpc.ControlServiceServicer,
+    for service in (AGENT, QUERY, CONTROL):
+        handlers = {method.name: _handler(service, method, find) for method in service.methods}
+        generic = grpc.method_handlers_generic_handler(service.full_name, handlers)
+        server.add_generic_rpc_handlers((generic,))  # both, as generated code does it
+        server.add_registered_method_handlers(service.full_name, handlers)
+
+
+def _handler(
+    service: ServiceDescriptor, method: MethodDescriptor, find: Find
+) -> grpc.RpcMethodHandler[Any, Any]:
+    name = f"/{service.full_name}/{method.name}"
+
+    async def serve(request: Any, context: Context) -> Any:
+        return await (await find(name, context)).serve(name, request, context)
+
+    return grpc.stream_stream_rpc_method_handler(
+        serve,
+        GetMessageClass(method.input_type).FromString,
+        GetMessageClass(method.output_type).SerializeToString,
     )
-    stand_in: Any = _StandIn(server, find)
-    agents, queries, controls = (each() for each in unserved)
-    session_pb2_grpc.add_AgentServiceServicer_to_server(agents, stand_in)
-    query_pb2_grpc.add_QueryServiceServicer_to_server(queries, stand_in)
-    control_pb2_grpc.add_ControlServiceServicer_to_server(controls, stand_in)
-
-
-class _StandIn:
-    """What generated code takes for a server: adds the same methods to it, served as found."""
-
-    def __init__(self, server: grpc.aio.Server, find: Find) -> None:
-        self._server, self._find = server, find
-
-    def add_generic_rpc_handlers(self, _: object) -> None:
-        """Do nothing: all methods come by their names, too."""
-
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Add the methods of a service."""
-        found = {name: self._found(f"/{service}/{name}", each) for name, each in handlers.items()}
-        generic = grpc.method_handlers_generic_handler(service, found)
-        self._server.add_generic_rpc_handlers((generic,))  # both, as generated code does it
-        self._server.add_registered_method_handlers(service, found)
-
-    def _found(self, method: str, handler: Any) -> Any:
-        async def serve(request: Any, context: Context) -> Any:
-            return await (await self._find(method, context)).serve(method, request, context)
-
-        codecs = (handler.request_deserializer, handler.response_serializer)
-        return grpc.stream_stream_rpc_method_handler(serve, *codecs)
 
 
 def behaviour_of(handler: Any, limits: Limits) -> Behaviour:
@@ -140,10 +120,8 @@ def behaviour_of(handler: Any, limits: Limits) -> Behaviour:
 
     gRPC would wait for it for ever, uncounted.
     """
-    of_one, of_stream = (
-        handler.unary_unary or handler.unary_stream,
-        handler.stream_stream or handler.stream_unary,
-    )
+    of_one = handler.unary_unary or handler.unary_stream
+    of_stream = handler.stream_stream or handler.stream_unary
     return _behaviour(of_one or of_stream, limits, is_stream=of_one is None)
 
 
