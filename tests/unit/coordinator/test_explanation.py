@@ -1,16 +1,28 @@
-"""Why a run is as it is, in sentences."""
+"""Why a run is as it is, in sentences.
+
+What is said of each case is in ``explanations.txt``; the option ``--rewrite`` writes it anew.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drumbeat.coordinator.api.documents import document_of, status_document
+from drumbeat.coordinator.api.documents import Document, document_of, status_document
 from drumbeat.coordinator.command.looking.explanation import explanation
 from drumbeat.mapping import duration
-from drumbeat.v1 import failure_pb2
+from drumbeat.v1 import failure_pb2 as failures
 from drumbeat.v1 import query_pb2 as pb
+
+SENTENCES = Path(__file__).parent / "explanations.txt"
+GIB = 2**30
+FAILED = failures.VERDICT_CAUSE_WORKER_FAILED
+BEATING: Document = {"heartbeat_age_s": 0.1, "step_time_s": 0.1}
+NO_COST = "0 of 0 restarts used."  # of runs in which that is not the point
+HUNG = "rank 1 on b is in load (data.py:7), 2 ranks wait in all_reduce (a.py:2)"
 
 
 def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "") -> pb.RunEvent:
@@ -23,265 +35,284 @@ def event(sequence: int, age_s: float, kind: str, reason: str, caller: str = "")
     )
 
 
-def explain(run: pb.Run, *agents: pb.Agent, events: Any = (), behind: str = "") -> dict[str, Any]:
-    verdict = document_of(run.verdict) if run.HasField("verdict") else None
-    overview = pb.GetOverviewResponse(run=run, behind=behind, heartbeat_age=duration(0.1))
-    return explanation(status_document(overview, agents, events), verdict)
+def explain(
+    phase: str = "RUNNING",
+    *,
+    events: Sequence[pb.RunEvent] = (),
+    agents: Sequence[pb.Agent] = (),
+    workers: Sequence[Document] = (),
+    overview: dict[str, Any] | None = None,
+    **run: Any,
+) -> Document:
+    """Explain a run of this phase; ``run`` are its other fields."""
+    given: dict[str, Any] = {"run_id": "mt5", "phase": pb.RunPhase.Value(f"RUN_PHASE_{phase}")}
+    shown = pb.Run(**(given | run))
+    more: dict[str, Any] = {"heartbeat_age": duration(0.1)} if overview is None else overview
+    status = status_document(pb.GetOverviewResponse(run=shown, **more), agents, events)
+    verdict = document_of(shown.verdict) if shown.HasField("verdict") else None
+    return explanation(status, verdict, workers)
 
 
-def test_memory_that_grows_is_told_with_how_much_is_left() -> None:
-    gib = 2**30
-    grows = pb.MemoryGrowth(
-        rank=3,
-        name="gpu1",
-        worker=failure_pb2.WorkerMemory(resident_bytes=9 * gib, growth_bytes=gib),
-        used_bytes=14 * gib,
-        limit_bytes=16 * gib,
-        is_cgroup=True,
-    )
-    run = pb.Run(run_id="mt5", phase=pb.RUN_PHASE_RUNNING, reason="3 agents")
-    overview = pb.GetOverviewResponse(run=run, memory_growth=[grows])
-    what = explanation(status_document(overview, ()), None)["what"]
-    assert (
-        "Rank 3 on gpu1 uses 9.0 GiB of memory, 1.0 GiB more a minute; its cgroup is at 14.0 GiB "
-        "of 16.0 GiB." in what
-    )
+def verdict(*causes: failures.FailureRecord, **report: Any) -> failures.Verdict:
+    return failures.Verdict(report=failures.FailureReport(root_causes=causes, **report))
 
 
-def test_a_failed_run_is_explained_by_its_root_cause() -> None:
-    cause = failure_pb2.FailureRecord(
-        host="gpu3",
-        pid=17,
-        exit_code=-9,
-        signal_name="SIGKILL",
-        worker=failure_pb2.WorkerRanks(rank=5),
-        explanation="the kernel ran out of memory",
-        stderr_tail="one\nlast\x1b[2J\n",
-    )
-    report = failure_pb2.FailureReport(root_causes=[cause])
-    run = pb.Run(
-        run_id="mt5",
-        phase=pb.RUN_PHASE_ENDED,
-        cause=failure_pb2.VERDICT_CAUSE_WORKER_FAILED,
+def a_hang(**fields: Any) -> failures.HangDiagnosis:
+    given: dict[str, Any] = {
+        "round_id": 2,
+        "summary": HUNG,
+        "kind": failures.HANG_KIND_SECTION,
+        "scope": "save",
+        "limit": duration(20),
+        "age": duration(80),
+        "causes": [
+            failures.HungRank(
+                rank=1, agent="b", host="gpu-b", pid=17, place="in load (data.py:7)",
+                stacks="the stack", notes="state S", progress=failures.WorkerProgress(step=0),
+            )
+        ],
+        "causes_count": 1,
+    }  # fmt: skip
+    return failures.HangDiagnosis(**(given | fields))
+
+
+def hung(phase: str = "RUNNING", *, events: Sequence[pb.RunEvent] = (), **hang: Any) -> Document:
+    return explain(phase, events=events, round_id=2, reason="3 agents", hang=a_hang(**hang))
+
+
+GROUPS = [
+    failures.HangGroup(
+        count=1, ranks="1", place="in load (data.py:7)", activity="does something else",
+        stack='  File "data.py", line 7 in load\n  File "a.py", line 3 in f\n',
+        is_cause=True,
+    ),
+    failures.HangGroup(
+        count=2, ranks="0,2", place="in all_reduce (a.py:2)",
+        activity="waits for other ranks",
+    ),
+]  # fmt: skip
+KILLED = failures.FailureRecord(
+    host="gpu3",
+    pid=17,
+    exit_code=-9,
+    signal_name="SIGKILL",
+    worker=failures.WorkerRanks(rank=5),
+    explanation="the kernel ran out of memory",
+    stderr_tail="one\nlast\x1b[2J\n",
+)
+AT_A_LIMIT = failures.FailureRecord(
+    host="h",
+    hang=failures.Hang(
+        kind=failures.HANG_KIND_TIMER, scope="save", elapsed=duration(61), evidence="state S"
+    ),
+)
+LEAVING = [
+    event(1, 90, "AGENT_ADMITTED", "a joined"),
+    event(2, 60, "ROUND_ENDED", "round 0 lost b"),
+]
+STOPPING = [
+    *LEAVING,
+    event(3, 9, "STOP_ASKED", "over", caller="t1"),
+    event(4, 8, "NOTICE_GIVEN", "stopped by t1: over"),
+]
+FAILED_AND_ON = [event(1, 70, "ROUND_ENDED", "round 2 failed"), event(2, 60, "ROUND_STARTED", "2")]
+DRAINED = pb.Agent(name="d", is_connected=True, is_drained=True, waiting_reason="drained by t1")
+SEATED = pb.Agent(name="a", is_connected=True, seat=pb.Seat(), local_world_size=4)
+WAITING: dict[str, Any] = {"phase": "GATHERING", "reason": "1 of 2 agents is there"}
+STUCK: dict[str, Any] = {"round_id": 1, "reason": "2 agents"}
+
+CASES: dict[str, Document] = {
+    "a failed run": explain(
+        "ENDED",
+        cause=FAILED,
         reason="round 1 failed",
         ended_age=duration(120),
         restarts_used=1,
         restarts_max=1,
-        verdict=failure_pb2.Verdict(report=report),
-    )
-    events = [
-        event(1, 400, "ROUND_STARTED", "2 agents"),
-        event(2, 310, "ROUND_ENDED", "round 0 failed"),
-        event(3, 300, "ROUND_STARTED", "2 agents", caller="t1"),
-        event(4, 120, "RUN_FAILED", "round 1 failed"),
-    ]
-    assert explain(run, events=events) == {
-        "run_id": "mt5",
-        "phase": "ended",
-        "what": ["Run mt5 failed 2 min ago: round 1 failed."],
-        "root_cause": [
-            "Rank 5 on gpu3, pid 17 was ended by SIGKILL.",
-            "Likely why: the kernel ran out of memory",
-            "Last line of its standard error: last\\x1b[2J",
+        verdict=verdict(KILLED),
+        events=[
+            event(1, 400, "ROUND_STARTED", "2 agents"),
+            event(2, 310, "ROUND_ENDED", "round 0 failed"),
+            event(3, 300, "ROUND_STARTED", "2 agents", caller="t1"),
+            event(4, 120, "RUN_FAILED", "round 1 failed"),
         ],
-        "done": [
-            "6 min 40 s ago, round started: 2 agents.",
-            "5 min 10 s ago, round ended: round 0 failed.",
-            "5 min ago, round started (asked for by t1): 2 agents.",
-        ],
-        "cost": [
-            "1 of 1 restart used.",
-            "10 s without a round, 1 time, as far as it is known.",
-        ],
-        "advice": [
-            "look for lack of memory or for an operator's kill on gpu3",
-            "correct the cause and start again; --max-restarts gives a run more tries",
-        ],
-    }
-
-
-def test_of_a_run_that_goes_on_it_is_said_who_is_waited_for() -> None:
-    agents = [
-        pb.Agent(
-            name=name,
-            is_connected=name != "c",
-            silence=duration({"b": 4, "c": 12}.get(name, 0)),
-            local_world_size=1,
-            seat=pb.Seat(group_rank=rank, rank_first=rank),
+    ),
+    "a run that failed by a limit, without agents": explain(
+        "ENDED", cause=failures.VERDICT_CAUSE_AGENTS_MISSING, verdict=verdict(AT_A_LIMIT)
+    ),
+    "a run that was stopped": explain(
+        "ENDED",
+        cause=failures.VERDICT_CAUSE_STOPPED,
+        reason="by t1",
+        ended_age=duration(60),
+        events=[event(1, 70, "ROUND_ENDED", "round 0 failed")],
+    ),
+    "a failed run that repeated steps": explain(
+        "ENDED",
+        cause=FAILED,
+        verdict=verdict(
+            progress=[failures.RankProgress(progress=failures.WorkerProgress(step=120))]
+        ),
+        overview={"steps_repeated": 40},
+    ),
+    **{
+        f"a run that ends: {kind}": explain(
+            "ENDING",
+            reason="why",
+            events=[event(1, 9, "ROUND_STARTED", "1"), event(2, 1, kind, "why")],
         )
-        for rank, name in enumerate("abc")
-    ]
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING, round_id=2, reason="3 agents")
-    events = [event(9, 60, "ROUND_ENDED", "round 1 lost c")]
-    found = explain(run, *agents, events=events, behind="rank 1 on b at step 30")
-    assert found["what"] == [
-        "Run r runs round 2.",
-        "The round began: 3 agents.",
-        "Behind the others: rank 1 on b at step 30.",
-        "Not connected: c (last heard 12 s ago).",
-        "Silent: b (4 s).",
-    ]
-    assert found["root_cause"] == ["Latest, 1 min ago: round 1 lost c."]
-    assert found["advice"] == [
-        "look at rank 1 on b first",
-        "`coordinator stacks r` shows where all ranks are now",
-    ]
-
-
-def test_a_hang_and_a_run_without_agents_have_their_advice() -> None:
-    hang = failure_pb2.Hang(
-        kind=failure_pb2.HANG_KIND_TIMER, scope="save", elapsed=duration(61), evidence="state S"
-    )
-    report = failure_pb2.FailureReport(root_causes=[failure_pb2.FailureRecord(hang=hang, host="h")])
-    failed = pb.Run(
-        run_id="r",
-        phase=pb.RUN_PHASE_ENDED,
-        cause=failure_pb2.VERDICT_CAUSE_AGENTS_MISSING,
-        verdict=failure_pb2.Verdict(report=report),
-    )
-    found = explain(failed)
-    assert found["root_cause"][0] == "Rank 0 on h hung (timer save) and was ended after 1 min 1 s."
-    assert "start the agents that are missing" in found["advice"][0]
-    waiting = pb.Run(run_id="r", phase=pb.RUN_PHASE_GATHERING, reason="1 of 2 agents is there")
-    assert explain(waiting)["what"] == ["Run r waits for its next round: 1 of 2 agents is there."]
-
-
-def test_a_run_that_was_stopped_has_not_failed() -> None:
-    cause, age = failure_pb2.VERDICT_CAUSE_STOPPED, duration(60)
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_ENDED, cause=cause, reason="by t1", ended_age=age)
-    found = explain(run, events=[event(1, 70, "ROUND_ENDED", "round 0 failed")])
-    assert found["what"] == ["Run r was stopped 1 min ago: by t1."]
-    assert found["root_cause"] == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "how"), [("RUN_STOPPING", "is being stopped"), ("RUN_FAILING", "has failed")]
-)
-def test_a_run_that_ends_says_whether_it_failed_or_is_being_stopped(kind: str, how: str) -> None:
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_ENDING, reason="why")
-    found = explain(run, events=[event(1, 9, "ROUND_STARTED", "1"), event(2, 1, kind, "why")])
-    assert found["what"] == [f"Run r {how}; it waits for its workers to end: why."]
-
-
-def test_of_a_round_after_a_failure_it_is_said_first_that_it_runs() -> None:
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING, round_id=3, reason="round 2 failed")
-    events = [event(1, 70, "ROUND_ENDED", "round 2 failed"), event(2, 60, "ROUND_STARTED", "2")]
-    found = explain(run, events=events)
-    assert found["what"] == ["Run r runs round 3.", "The round began 1 min ago: round 2 failed."]
-
-
-def test_a_wait_a_planned_change_and_who_waits_outside_are_told() -> None:
-    drained = pb.Agent(name="d", is_connected=True, is_drained=True, waiting_reason="drained by t1")
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_GATHERING, reason="1 of 2 agents is there")
-    events = [
-        event(1, 90, "AGENT_ADMITTED", "a joined"),
-        event(2, 60, "ROUND_ENDED", "round 0 lost b"),
-        event(3, 9, "NOTICE_GIVEN", "c got SIGTERM", caller="t2"),
-        event(4, 8, "RESTART_ASKED", "new driver", caller="t1"),
-    ]
-    told = explain(run, drained, events=events)["what"]
-    assert told[1:] == [
-        "It has waited for 1 min.",
-        "A change is to come: c got SIGTERM (asked for by t2); training saves before it.",
-        "A restart is under way (asked for by t1): new driver.",
-        "Waiting outside: d, drained by t1.",
-    ]
-    events[2:] = [
-        event(3, 9, "STOP_ASKED", "over", caller="t1"),
-        event(4, 8, "NOTICE_GIVEN", "stopped by t1: over"),
-    ]
-    assert explain(run, events=events)["what"][2:] == [
-        "A change is to come: stopped by t1: over; training saves before it."
-    ]
-    events += [
-        event(5, 2, "NOTICE_OVER", "all have saved"),
-        event(6, 1, "ROUND_ENDED", "restarted"),
-    ]
-    assert explain(run, events=events)["what"][1:] == ["It has waited for 1 s."]
-
-
-def test_steps_that_were_lost_are_a_cost() -> None:
-    standing = failure_pb2.RankProgress(progress=failure_pb2.WorkerProgress(step=120))
-    report = failure_pb2.FailureReport(progress=[standing])
-    failed = pb.Run(
-        run_id="r",
-        phase=pb.RUN_PHASE_ENDED,
-        cause=failure_pb2.VERDICT_CAUSE_WORKER_FAILED,
-        verdict=failure_pb2.Verdict(report=report),
-    )
-    overview = pb.GetOverviewResponse(run=failed, steps_repeated=40)
-    found = explanation(status_document(overview, (), ()), document_of(failed.verdict))
-    assert found["cost"][1:] == [
-        "At least 40 steps computed again after restarts.",
-        "The furthest worker was at step 120; what it computed after its last checkpoint is lost.",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("beat_s", "step_s", "is_told"), [(31, 1, True), (31, 10, False), (9, 1, False)]
-)
-def test_where_workers_make_no_step_stacks_are_advised(
-    beat_s: float, step_s: float, is_told: bool
-) -> None:
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING)
-    overview = pb.GetOverviewResponse(run=run, heartbeat_age=duration(beat_s))
-    status = status_document(overview, (), ())
-    worker = {"heartbeat_age_s": beat_s, "step_time_s": step_s}
-    advice = explanation(status, None, [worker])["advice"]
-    assert advice == ["`coordinator stacks r` shows where all ranks are now"] * is_told
-
-
-def test_workers_that_are_stopped_are_named() -> None:
-    run = pb.Run(run_id="r", phase=pb.RUN_PHASE_RUNNING)
-    status = status_document(pb.GetOverviewResponse(run=run), (), ())
-    worker = {
-        "rank": 3, "name": "gpu1", "pid": 77, "heartbeat_age_s": 1.0, "step_time_s": 1.0,
-    }  # fmt: skip
-    stopped = worker | {"is_stopped": True}
-    told = explanation(status, None, [worker | {"rank": 2, "is_stopped": False}, stopped])["what"]
-    assert told[-1] == (
-        "Stopped (SIGSTOP, a similar signal or a debugger; SIGCONT continues a process): "
-        "rank 3 on gpu1, pid 77."
-    )
-    assert explanation(status, None, [worker])["what"] == told[:-1]
-
-
-def test_who_is_slow_is_told_beside_its_peers() -> None:
-    run = pb.Run(run_id="mt5", phase=pb.RUN_PHASE_RUNNING, reason="2 of 2 agents are there")
-    slow = pb.Straggler(
-        rank=7, name="gpu3", host="gpu3", step_time=duration(1.8), median=duration(1)
-    )
-    overview = pb.GetOverviewResponse(
-        run=run, stragglers=[slow], stragglers_count=30, heartbeat_age=duration(1)
-    )
-    told = explanation(status_document(overview, (), ()), None)["what"]
-    assert told[-1] == "Rank 7 on gpu3 takes 1.8 s for a step, the median of its peers is 1 s."
-
-
-def test_without_heartbeats_what_is_known_is_told_and_how_to_learn_more() -> None:
-    seated = pb.Agent(name="a", is_connected=True, seat=pb.Seat(), local_world_size=4)
-    standby = pb.Agent(name="s", is_connected=True)
-    run = pb.Run(
-        run_id="r",
-        phase=pb.RUN_PHASE_RUNNING,
+        for kind in ("RUN_STOPPING", "RUN_FAILING")
+    },
+    "a run that gathers": explain(**WAITING),
+    "one outside, and a restart asked for after a notice": explain(
+        **WAITING,
+        agents=[DRAINED],
+        events=[
+            *LEAVING,
+            event(3, 9, "NOTICE_GIVEN", "c got SIGTERM", caller="t2"),
+            event(4, 8, "RESTART_ASKED", "new driver", caller="t1"),
+        ],
+    ),
+    "a stop asked for, with its notice": explain(**WAITING, events=STOPPING),
+    "a stop that was carried out": explain(
+        **WAITING,
+        events=[
+            *STOPPING,
+            event(5, 2, "NOTICE_OVER", "all have saved"),
+            event(6, 1, "ROUND_ENDED", "restarted"),
+        ],
+    ),
+    "agents that are silent, and a rank that is behind": explain(
+        round_id=2,
+        reason="3 agents",
+        agents=[
+            pb.Agent(
+                name=name,
+                is_connected=name != "c",
+                silence=duration({"b": 4, "c": 12}.get(name, 0)),
+                local_world_size=1,
+                seat=pb.Seat(group_rank=rank, rank_first=rank),
+            )
+            for rank, name in enumerate("abc")
+        ],
+        events=[event(9, 60, "ROUND_ENDED", "round 1 lost c")],
+        overview={"behind": "rank 1 on b at step 30", "heartbeat_age": duration(0.1)},
+    ),
+    "a round after a failure": explain(round_id=3, reason="round 2 failed", events=FAILED_AND_ON),
+    "memory that grows, and a straggler": explain(
+        **STUCK,
+        overview={
+            "heartbeat_age": duration(1),
+            "memory_growth": [
+                pb.MemoryGrowth(
+                    rank=3,
+                    name="gpu1",
+                    worker=failures.WorkerMemory(resident_bytes=9 * GIB, growth_bytes=GIB),
+                    used_bytes=14 * GIB,
+                    limit_bytes=16 * GIB,
+                    is_cgroup=True,
+                )
+            ],
+            "stragglers": [
+                pb.Straggler(
+                    rank=7, name="gpu3", host="g3", step_time=duration(1.8), median=duration(1)
+                )
+            ],
+            "stragglers_count": 30,
+        },
+    ),
+    "a worker without steps for long": explain(
+        **STUCK, workers=[{"heartbeat_age_s": 31, "step_time_s": 1}]
+    ),
+    "a worker with long steps": explain(
+        **STUCK, workers=[{"heartbeat_age_s": 31, "step_time_s": 10}]
+    ),
+    "a worker without steps for 9 s": explain(
+        **STUCK, workers=[{"heartbeat_age_s": 9, "step_time_s": 1}]
+    ),
+    "a worker that is stopped, and one that is not": explain(
+        **STUCK,
+        workers=[
+            {**BEATING, "rank": rank, "name": "gpu1", "pid": 77, "is_stopped": rank == 3}
+            for rank in (2, 3)
+        ],
+    ),
+    "a round without heartbeats": explain(
         round_id=0,
         reason="1 agent",
         round=pb.Round(world_size=4),
-    )
-    events = [event(1, 300, "ROUND_STARTED", "1 agent")]
-    status = status_document(pb.GetOverviewResponse(run=run), [seated, standby], events)
-    found = explanation(status, None, [{"heartbeat_age_s": None, "step_time_s": None}])
-    assert found["what"] == [
-        "Run r runs round 0 with 4 workers on 1 agent.",
-        "The round began 5 min ago: 1 agent.",
-        "No worker tells its progress: none has called worker_sdk.heartbeat() in this round.",
-    ]
-    assert found["advice"] == [
-        "`coordinator stacks r` shows where all ranks are now",
-        (
-            "call worker_sdk.heartbeat(step=…) after each step: steps, their times and the ranks "
-            "that are behind are then shown here"
-        ),
-    ]
-    beating = [{"heartbeat_age_s": 0.1, "step_time_s": 0.1}]
-    assert len(explanation(status, None, beating)["what"]) == 2, "an earlier coordinator tells less"
+        events=[event(1, 300, "ROUND_STARTED", "1 agent")],
+        agents=[SEATED, pb.Agent(name="s", is_connected=True)],
+        workers=[{"heartbeat_age_s": None, "step_time_s": None}],
+        overview={},
+    ),
+    "a round of an earlier coordinator, which tells no age of heartbeats": explain(
+        **STUCK, workers=[BEATING], overview={}
+    ),
+    "a hang": hung(groups=GROUPS, groups_count=2),
+    "a hang of an interpreter that does not end": hung(kind=failures.HANG_KIND_EXIT, scope=""),
+    "a hang whose workers are killed": hung(is_ending=True),
+    "a hang that has just begun": hung(age=duration(0)),
+    "a hang without a known cause": hung(summary="cannot tell", causes=[], causes_count=0),
+    "a hang that is over": hung(is_over=True),
+    "a hang of the round before": hung(
+        round_id=1, events=[event(1, 9, "ROUND_ENDED", "round 1 failed")]
+    ),
+    "a hang of an earlier round": hung(round_id=0),
+    "a hang, and the next round is not yet there": hung("GATHERING"),
+    "a hang in the report of a failed run": explain(
+        "ENDED",
+        round_id=2,
+        cause=FAILED,
+        hang=a_hang(summary="of the run"),
+        verdict=verdict(hang=a_hang(age=None)),
+    ),
+}
+
+
+def lines() -> Iterator[str]:
+    for title, document in CASES.items():
+        yield f"## {title}"
+        for part in ("what", "root_cause", "done", "cost", "advice"):
+            yield from (f"{part}: {line}" for line in document[part] if line != NO_COST)
+        yield ""
+
+
+def test_every_case_has_its_sentences(request: pytest.FixtureRequest) -> None:
+    text = "\n".join(lines())
+    if request.config.getoption("--rewrite"):
+        SENTENCES.write_text(text)
+    assert text == SENTENCES.read_text()
+
+
+def test_an_explanation_says_which_run_it_is_about() -> None:
+    document = CASES["a failed run"]
+    assert (document["run_id"], document["phase"]) == ("mt5", "ended")
+
+
+def test_a_hang_as_a_document() -> None:
+    document = document_of(a_hang(is_ending=True, groups=GROUPS, groups_count=2))
+    causes, groups = document.pop("causes"), document.pop("groups")
+    assert document == {
+        "round_id": 2,
+        "is_over": False,
+        "is_ending": True,
+        "age_s": 80.0,
+        "summary": HUNG,
+        "limit": "section save",
+        "limit_s": 20.0,
+        "causes_count": 1,
+        "groups_count": 2,
+    }
+    cause = {"rank": 1, "name": "b", "host": "gpu-b", "pid": 17, "step": 0}
+    about = {"place": "in load (data.py:7)", "stacks": "the stack", "notes": "state S"}
+    assert causes == [{**cause, **about}]
+    group = {"count": 2, "ranks": "0,2", "place": "in all_reduce (a.py:2)", "stack": ""}
+    assert groups[1] == {**group, "activity": "waits for other ranks", "is_cause": False}
+
+
+def test_what_is_not_known_of_a_hang_is_null() -> None:
+    document = document_of(failures.HangDiagnosis(causes=[failures.HungRank(rank=3)]))
+    assert document["age_s"] is None
+    assert (document["causes"][0]["pid"], document["causes"][0]["step"]) == (None, None)
+    assert document_of(failures.Verdict())["hang"] is None
