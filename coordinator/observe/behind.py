@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from drumbeat.coordinator.observe.stragglers import PEERS_MAX, lower_median, spread
+from drumbeat.coordinator.observe.medians import PEERS_MAX, lower_median, spread
 from drumbeat.coordinator.observe.worker_progress import Standing, Whereabouts, WorkerProgress
 from drumbeat.format import count, listed
 

@@ -106,8 +106,14 @@ def step_times_message(
 
     Raises ``InvalidRequest``, and ``UnknownRun`` if no round runs.
     """
-    times = run.members.observer.step_times if run is not None else None
-    if times is None or state.round is None or state.round.round_id != times.round_id:
+    observer = None if run is None else run.members.observer
+    times = None if observer is None else observer.step_times
+    if (
+        observer is None
+        or times is None
+        or state.round is None
+        or state.round.round_id != times.round_id
+    ):
         raise UnknownRun(request.run_id, "that has a round at present")
     size = state.round.world_size
     if len(request.ranks) > RANKS_MAX:
@@ -115,7 +121,7 @@ def step_times_message(
         raise InvalidRequest("ranks", f"{len(request.ranks)} of them", allowed)
     if above := [rank for rank in request.ranks if rank >= size]:
         raise InvalidRequest("ranks", str(above[0]), f"0 to {size - 1}, as round has them")
-    ranks = sorted(set(request.ranks)) or times.slowest(RANKS_CHOSEN)
+    ranks = sorted(set(request.ranks)) or times.slowest(RANKS_CHOSEN, observer.slow)
     columns = times.columns
     medians = [times.medians(column) for column in columns]
     has_busy = any(column.busy is not None for column in columns)

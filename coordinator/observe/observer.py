@@ -9,7 +9,7 @@ from drumbeat.coordinator.observe.goodput import Ledger
 from drumbeat.coordinator.observe.meter import Meter
 from drumbeat.coordinator.observe.observations import Observations
 from drumbeat.coordinator.observe.step_times import StepTimes
-from drumbeat.coordinator.observe.stragglers import Straggler, StragglerRecord
+from drumbeat.coordinator.observe.stragglers import Straggler, StragglerRecord, Stragglers
 from drumbeat.coordinator.observe.stretches import Marks
 
 
@@ -19,43 +19,48 @@ class Observer:
     def __init__(self) -> None:
         self.meter = Meter()
         self.step_times: StepTimes | None = None  # of the round that runs
+        self._stragglers: Stragglers | None = None  # of it, if they are looked for
 
     def enter_round(self, current: Round, spec: RunSpec, observed: Observations) -> None:
         """Look at the steps of a round. Linear in agents."""
-        self.step_times = StepTimes(current, spec, observed.slow)
+        self.step_times, self._stragglers = StepTimes(current), None
+        if factor := spec.straggler_factor:
+            steps, told = spec.straggler_steps, observed.slow
+            self._stragglers = Stragglers(current, factor=factor, steps=steps, told=told)
 
     def leave_round(self) -> None:
         """Forget the steps of the round."""
-        self.step_times = None
+        self.step_times = self._stragglers = None
 
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
         """Take a beat of a member in."""
-        if beat.workers and self.step_times is not None:
-            self.step_times.heard(incarnation, beat, now=now)
+        times, stragglers = self.step_times, self._stragglers
+        if beat.workers and times is not None and beat.round_id == times.round_id:
+            if stragglers is not None:
+                stragglers.heard(incarnation, beat.workers, now=now)
+            busy = None if stragglers is None else stragglers.busy_times()
+            times.heard(incarnation, beat, busy, now=now)
         self.meter.heard(incarnation, beat, sent_at=sent_at, now=now)
 
     def forget(self, incarnation: str) -> None:
         """Forget the steps of a member's workers."""
-        if self.step_times is not None and self.step_times.stragglers is not None:
-            self.step_times.stragglers.lost(incarnation)
+        if self._stragglers is not None:
+            self._stragglers.lost(incarnation)
 
     def is_due(self, now: float) -> bool:
         """Return whether there may be something to journal, though nothing else may be."""
-        steps = self.step_times
-        return self.meter.is_due(now) or (steps is not None and steps.is_due(now))
+        slow = self._stragglers
+        return self.meter.is_due(now) or (slow is not None and slow.is_due(now))
 
     def news(self, observed: Observations, *, now: float) -> Sequence[StragglerRecord]:
         """Return the decisions to journal."""
-        steps = self.step_times
-        if steps is None or steps.stragglers is None or not steps.is_due(now):
-            return ()
-        return steps.stragglers.news(observed.slow, now=now)
+        slow = self._stragglers
+        return slow.news(observed.slow, now=now) if slow is not None and slow.is_due(now) else ()
 
     @property
     def slow(self) -> Mapping[int, Straggler]:
         """All stragglers of the round now, by rank; of these the journal names a few."""
-        found = self.step_times and self.step_times.stragglers
-        return found.found if found else {}
+        return {} if self._stragglers is None else self._stragglers.found
 
     def marks(self, ledger: Ledger) -> Marks | None:
         """Return what was seen of the open stretch of an account; ``None``: of another one."""
@@ -63,8 +68,9 @@ class Observer:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        if self.step_times is not None:
-            self.step_times.check_invariants()
+        for part in (self.step_times, self._stragglers):
+            if part is not None:
+                part.check_invariants()
 
 
 def account(observed: Observations, observer: Observer | None, *, now: float) -> Ledger:

@@ -10,16 +10,11 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from drumbeat.coordinator.core.model import Beat, Round, RunSpec
-from drumbeat.coordinator.observe.stragglers import (
-    Straggler,
-    Stragglers,
-    lower_median,
-    spread,
-)
+from drumbeat.coordinator.core.model import Beat, Round
+from drumbeat.coordinator.observe.medians import lower_median, spread
 
 # Of 80,000 ranks 60 columns take 19.2 MB, and as much again if ranks tell of their own work.
 COLUMNS_MAX = 60
@@ -46,12 +41,8 @@ class Column:
 class StepTimes:
     """Those of one round. Constant time for each worker of a beat, mostly for each beat."""
 
-    def __init__(self, current: Round, spec: RunSpec, told: Mapping[int, Straggler]) -> None:
+    def __init__(self, current: Round) -> None:
         self.round_id = current.round_id
-        self.stragglers: Stragglers | None = None
-        if spec.straggler_factor:
-            factor, steps = spec.straggler_factor, spec.straggler_steps
-            self.stragglers = Stragglers(current, factor=factor, steps=steps, told=told)
         self.columns: list[Column] = []
         self._seats, self._size = current.seats, current.world_size
         self._most = min(COLUMNS_MAX, max(COLUMNS_LEAST, CELLS_MAX // max(1, self._size)))
@@ -59,12 +50,10 @@ class StepTimes:
         self._nothing = array("f", [math.nan])
         self._filled: set[str] = set()  # incarnations that are in the latest column
 
-    def heard(self, incarnation: str, beat: Beat, *, now: float) -> None:
-        """Take in what a beat says of the workers of its round."""
-        if beat.round_id != self.round_id:
-            return
-        if self.stragglers is not None:
-            self.stragglers.heard(incarnation, beat.workers, now=now)
+    def heard(
+        self, incarnation: str, beat: Beat, busy: array[float] | None = None, *, now: float
+    ) -> None:
+        """Take in what a beat of this round says; ``busy``: what each rank worked for a step."""
         if now >= self._next_at:
             self._begin(now)
         if incarnation in self._filled:
@@ -77,21 +66,15 @@ class StepTimes:
             if worker.step_time_s is not None:
                 column.steps[first + worker.local_rank] = worker.step_time_s
                 self._filled.add(incarnation)
-        if self.stragglers is not None and (busy := self.stragglers.busy_times()) is not None:
+        if busy is not None:
             if column.busy is None:
                 column.busy = self._nothing * self._size
             last = first + seat.agent.local_world_size
             column.busy[first:last] = busy[first:last]
 
-    def is_due(self, now: float) -> bool:
-        """Return whether there may be something to tell of stragglers."""
-        return self.stragglers is not None and self.stragglers.is_due(now)
-
     def check_invariants(self) -> None:
-        """Assert what must hold between events. Linear in stragglers; for tests."""
+        """Assert what must hold between events; for tests."""
         assert len(self.columns) <= self._most, "more columns than are kept"
-        if self.stragglers is not None:
-            self.stragglers.check_invariants()
 
     def medians(self, column: Column) -> tuple[float, float]:
         """Return the lower medians of steps and of own work in a column, NaN if there are none."""
@@ -107,13 +90,12 @@ class StepTimes:
             column.medians = medians
         return medians
 
-    def slowest(self, most: int) -> list[int]:
-        """Return the ranks to look at: stragglers, then those slowest of late.
+    def slowest(self, most: int, first: Iterable[int] = ()) -> list[int]:
+        """Return the ranks to look at: those given first, then the slowest of late.
 
         Linear in ranks, once for each column: the latest that is complete tells, if it can.
         """
-        found = sorted(self.stragglers.found)[:most] if self.stragglers is not None else []
-        chosen = dict.fromkeys(found)
+        chosen = dict.fromkeys(sorted(first)[:most])
         for column in self.columns[-2:]:
             if len(chosen) >= most:
                 break

@@ -12,16 +12,15 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from drumbeat.coordinator.core.model import Round, Seat
+from drumbeat.coordinator.observe.medians import spread
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import format_duration
 
-# The median is that of so many peers, spread evenly over all: its error is below that of a beat.
-PEERS_MAX = 1_000
 # How long a median serves before it is taken anew.
 MEDIAN_INTERVAL_S = 1.0
 # Beats in a row that have to say the same, beside the steps: a single pause is in one of them.
@@ -242,17 +241,6 @@ class Stragglers:
         median = known[(len(known) - 1) // 2] if len(known) > 1 else None
         self._medians[role, is_busy] = now, median
         return median
-
-
-def spread(ranks: Sequence[Any]) -> Sequence[Any]:
-    """Return as many of them as a median needs, at an odd distance: of all places on a host."""
-    return ranks[:: math.ceil(len(ranks) / PEERS_MAX) | 1]
-
-
-def lower_median(times: Iterable[float], *, of_none: float) -> float:
-    """Return the lower median; what is NaN does not count."""
-    known = sorted(time for time in times if time >= 0)
-    return known[(len(known) - 1) // 2] if known else of_none
 
 
 def _samples(seats: Iterable[Seat]) -> dict[str, Sequence[int]]:

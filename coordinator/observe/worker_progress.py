@@ -35,7 +35,7 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     scope: str = ""  # the innermost open section, else the latest open timer
     scope_age_s: float | None = None
     scopes_open: int = 0
-    # Only where stragglers are looked for: how many steps are timed, what they took together,
+    # Only where slow ranks are looked for: how many steps are timed, what they took together,
     # and whether that is the time of the worker's own work.
     steps_timed: int = 0
     steps_s: float = 0.0

@@ -23,7 +23,7 @@ const MODULES = new Map(["headline", "actions", ...SECTIONS.map(({ name }) => na
   .map((name) => [name, import(`./run/${name.replace("-", "_")}.js`)]));
 for (const module of MODULES.values()) module.catch(() => {}); // `load` says so
 const EVENTS_MAX = 5_000;
-const KINDS = ["run", "events", "goodput", "ranks", "stragglers"];
+const KINDS = ["run", "events", "goodput", "ranks"];
 
 /** Show a run in `main` until `destroy()`. */
 export function mountRun(main, frame, { runId, generation }) {

@@ -192,8 +192,10 @@ export function mount(root, context) {
   return {
     update(kind, data) {
       if (kind === "ranks") source.take(data);
-      else if (kind === "stragglers") {
-        stragglers = new Set((data.stragglers ?? []).map((each) => each.rank));
+      else if (kind === "run") {
+        const slow = data.stragglers.map((each) => each.rank);
+        if (slow.length === stragglers.size && slow.every((rank) => stragglers.has(rank))) return;
+        stragglers = new Set(slow);
         judge();
       } else if (kind === "select" && data !== details.rank && ranks && data < ranks.size) {
         chosen(data);

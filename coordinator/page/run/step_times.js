@@ -14,7 +14,6 @@ export function mount(root, context) {
   let found = null; // the latest document
   let chosen = null; // a rank that was selected elsewhere, with its row
   let isBusy = false; // show the time of ranks' own work
-  let stragglers = [];
   let askedAt = -Infinity;
   let timer = 0;
   let isGone = false;
@@ -96,7 +95,7 @@ export function mount(root, context) {
     setText(ratio, value == null || !middle ? "–" : `${(value / middle).toFixed(2)}`);
   }
 
-  function name() {
+  function name(stragglers) {
     setText(named, stragglers.length
       ? `${stragglers.length === 1 ? "Straggler" : "Stragglers"}: ${stragglers.slice(0, 8).map((each) => `rank ${each.rank} on ${line(each.name || each.host, 60)}, ${duration(each.step_time_s)} a step against ${duration(each.median_s)}`).join("; ")}`
       : "");
@@ -262,10 +261,7 @@ export function mount(root, context) {
         isRunning = data.phase === "running";
         if (isRunning) readSoon();
         else leaveOut(NO_ROUND);
-      }
-      if (kind === "stragglers") {
-        stragglers = data.stragglers ?? [];
-        name();
+        name(data.stragglers);
       }
       if (kind === "select" && chosen?.rank !== data) {
         chosen = { rank: data, row: null };

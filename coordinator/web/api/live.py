@@ -208,7 +208,6 @@ class RunFeed(Feed):
         began = time.thread_time()
         self._encoded.clear()  # their ages
         self.put("run", event("run", overview_document(overview)))
-        self._tell_stragglers(overview)
         found = await self._term.queries.GetGoodput(of)
         self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
         took_s, is_over = time.thread_time() - began, state.verdict is not None
@@ -220,12 +219,6 @@ class RunFeed(Feed):
             self.put("ranks", b"event: ranks\ndata: " + grid.columns + b"\n\n")
         pause_s = max(seconds_of(overview.fresh_for), fresh_s(took_s, SHARE))
         return float("inf") if is_over else pause_s
-
-    def _tell_stragglers(self, overview: pb.GetOverviewResponse) -> None:
-        told = [document_of(each) for each in overview.stragglers]
-        data = {"stragglers": told, "stragglers_count": overview.stragglers_count}
-        if (made := event("stragglers", data)) != self._latest.get("stragglers"):
-            self.put("stragglers", made)
 
     def _state(self) -> RunState:
         """Return the run. Raises ``UnknownRun`` or ``LaterRun``."""

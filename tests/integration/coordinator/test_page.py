@@ -125,7 +125,7 @@ async def test_a_stream_begins_with_the_whole_and_tells_what_follows(tmp_path: P
         async with made.browser().open("GET", "/api/runs/run/live") as response:
             stream = Stream(response)
             kinds = dict[str, Any]()
-            while kinds.keys() != {"run", "events", "goodput", "ranks", "stragglers"}:
+            while kinds.keys() != {"run", "events", "goodput", "ranks"}:
                 kind, data = await stream.next()
                 kinds[kind] = data
             assert [each["kind"] for each in kinds["events"]["events"]] == ["agent_admitted"]

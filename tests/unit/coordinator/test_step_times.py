@@ -21,7 +21,7 @@ from drumbeat.coordinator.observe.step_times import (
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.v1 import query_pb2
-from tests.support.world import START, Story, a_running_story, a_spec
+from tests.support.world import START, Story, a_running_story
 from tests.unit.coordinator.test_stragglers import RULE, Ranks, a_round
 
 
@@ -38,7 +38,7 @@ def asked(story: Story, *ranks: int) -> query_pb2.GetStepTimesResponse:
 
 
 def test_a_young_round_has_each_second_and_an_old_one_the_last_minutes() -> None:
-    times = StepTimes(a_round(2), a_spec(1), {})
+    times = StepTimes(a_round(2))
     for second in range(1, 7201):
         times.heard("h0.1", a_beat(float(second)), now=START + second)
         count = len(times.columns)
@@ -58,7 +58,7 @@ def test_a_young_round_has_each_second_and_an_old_one_the_last_minutes() -> None
 
 @pytest.mark.parametrize(("agents", "mebibytes"), [(10_000, 19), (50_000, 20)])
 def test_memory_has_a_bound_that_a_larger_round_does_not_pass(agents: int, mebibytes: int) -> None:
-    times = StepTimes(a_round(agents, workers=8), a_spec(1), {})
+    times = StepTimes(a_round(agents, workers=8))
     for second in range(70):
         times.heard("h0.1", a_beat(1.0), now=START + 10 * second)
     assert len(times.columns) >= COLUMNS_LEAST
@@ -67,12 +67,16 @@ def test_memory_has_a_bound_that_a_larger_round_does_not_pass(agents: int, mebib
 
 
 def test_ranks_of_other_rounds_and_strangers_are_passed_over() -> None:
-    times = StepTimes(a_round(2, workers=2), a_spec(1), {})
-    times.heard("h0.1", a_beat(1.0, 2.0, round_id=7), now=START)
-    assert not times.columns
+    times = StepTimes(a_round(2, workers=2))
     times.heard("stranger", a_beat(1.0), now=START)
     times.heard("h1.1", a_beat(None, 2.0), now=START)
     assert [math.isnan(each) for each in times.columns[0].steps] == [True, True, True, False]
+
+
+def test_what_is_told_of_another_round_is_passed_over() -> None:
+    story = a_running_story(2)
+    story.beat("a", round_id=7, workers=a_beat(1.0).workers)
+    assert not asked(story, 0).ages_seconds
 
 
 def test_a_reader_gets_the_ranks_it_asks_for_with_the_median_of_all() -> None:
@@ -108,7 +112,7 @@ def test_a_reader_that_names_no_rank_gets_stragglers_and_the_slowest() -> None:
 
 
 def test_ranks_that_have_just_begun_to_make_steps_are_among_the_slowest() -> None:
-    times = StepTimes(a_round(3), a_spec(1), {})
+    times = StepTimes(a_round(3))
     times.heard("h0.1", a_beat(None), now=START)
     times.heard("h0.1", a_beat(0.1), now=START + 1)
     times.heard("h2.1", a_beat(0.3), now=START + 1)

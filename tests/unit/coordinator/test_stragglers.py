@@ -12,17 +12,16 @@ from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.model import Beat, GroupState, Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.observe.medians import PEERS_MAX, spread
 from drumbeat.coordinator.observe.messages import stragglers_of
 from drumbeat.coordinator.observe.stragglers import (
     EVENT_INTERVAL_S,
     EVENTS_BURST,
     NAMED_MAX,
-    PEERS_MAX,
     Straggler,
     StragglerFound,
     StragglerOver,
     Stragglers,
-    spread,
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import events_page
@@ -249,8 +248,7 @@ def test_a_beat_costs_next_to_nothing_without_and_little_with_it() -> None:
     costs = []
     for rule in (dict[str, Any](), RULE):
         story = a_running_story(2, **rule)
-        step_times = story.run().members.observer.step_times
-        assert step_times is not None
+        observer = story.run().members.observer
         incarnation = story.agents["a"].identity.incarnation
         beats = [
             Beat(state=GroupState.RUNNING, round_id=0, workers=(told(n, 0.1 * n),))
@@ -258,7 +256,7 @@ def test_a_beat_costs_next_to_nothing_without_and_little_with_it() -> None:
         ]
         began = time.thread_time()
         for number, beat in enumerate(beats):
-            step_times.heard(incarnation, beat, now=START + number / 1000)
+            observer.heard(incarnation, beat, sent_at=START, now=START + number / 1000)
         costs.append((time.thread_time() - began) / len(beats))
     assert costs[0] < 20e-6
     assert costs[1] < 100e-6
