@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -12,19 +12,12 @@ from structlog.testing import capture_logs
 from drumbeat.coordinator.api.query_service import QueryService
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
-    BeatReceived,
-    FailureReported,
     LimitsReset,
-    SessionOpened,
 )
 from drumbeat.coordinator.core.model import (
-    AgentIdentity,
     Assignment,
     Beat,
-    FailureRecord,
     GroupState,
-    RunSpec,
-    WorkerRanks,
 )
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
@@ -38,124 +31,30 @@ from drumbeat.coordinator.core.run.records import (
 )
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import LimitReached, Unavailable
-from drumbeat.coordinator.journal.batches import Change, Compact
-from drumbeat.coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Journal
+from drumbeat.coordinator.journal.batches import Change
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.stretches import ProgressNoted
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
-from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
-from tests.support.waiting import MS, wait_until
-from tests.support.wire import spec
+from tests.support.drivers import (
+    DEADLINE_S,
+    Scene,
+    beat,
+    failure,
+    hello,
+    one_hello,
+    take,
+    turns,
+    unheard,
+)
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
-
-    from drumbeat.coordinator.shell.driver import Outbox
-
-DEADLINE_S = 20_000 * MS
-AGENT = AgentIdentity(
-    incarnation="a1", host="alice", address="127.0.0.1", role="default", local_world_size=1
-)
-
-
-class GatedJournal(Journal):
-    """Keeps what is written, and does not return from a write before the gate is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[list[Change]] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.is_closed = False
-        self.began = asyncio.Event()
-
-    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        if changes := self.changes(effects):
-            self.began.set()
-            await asyncio.wait_for(self.gate.wait(), DEADLINE_S)
-            self.writes.append(changes)
-            await super().write(effects, now=now)
-
-    async def close(self) -> None:
-        self.is_closed = True
-
-
-class Scene:
-    """A driver at work, on a journal with a gate."""
-
-    def __init__(
-        self,
-        queue_max: int = 100_000,
-        failures_kept_max: int = 1_000,
-        failures_waiting_max: int = 256,
-    ) -> None:
-        self.journal = GatedJournal()
-        policy = Policy(failures_kept_max=failures_kept_max)
-        limits = Limits(
-            event_queue_max=queue_max,
-            failure_queue_bytes_max=failures_waiting_max * Limits().failure_record_bytes_max,
-        )
-        self.driver = Driver(Registry(policy), self.journal, limits)
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self.driver.run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.journal.gate.set()
-        self._task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await self._task
-        assert self.journal.is_closed
-
-    def shut(self) -> None:
-        """Let the next write wait."""
-        self.journal.gate.clear()
-        self.journal.began.clear()
-
-    def open(self, session_id: str = "s1", agents: int = 1, incarnation: str = "a1") -> Outbox:
-        return self.driver.open(hello(session_id, agents, incarnation=incarnation))
-
-
-def hello(session_id: str, agents: int = 1, incarnation: str = "a1") -> SessionOpened:
-    return SessionOpened(
-        run_id="r",
-        spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3),
-        session_id=session_id,
-        agent=replace(AGENT, incarnation=incarnation),
-        beat=Beat(state=GroupState.IDLE, master_port=4000),
-    )
-
-
-def failure(sequence: int, request_id: int = 0, size_bytes: int = 0) -> FailureReported:
-    worker = WorkerRanks(rank=0, local_rank=0, group_rank=0, role_rank=0, role="default")
-    record = FailureRecord(
-        incarnation="a1",
-        sequence=sequence,
-        round_id=0,
-        host="alice",
-        worker=worker,
-        exit_code=1,
-        size_bytes=size_bytes,
-    )
-    return FailureReported(run_id="r", request_id=request_id or sequence, record=record)
-
-
-async def take(outbox: Outbox, count: int) -> list[fx.Push]:
-    items: list[fx.Push] = []
-
-    async def collect() -> None:
-        while len(items) < count:
-            items.append(await outbox.next())
-
-    async with asyncio.timeout(DEADLINE_S):
-        await until_one_ends(collect(), outbox.ended())
-    return items
 
 
 def kinds(changes: Sequence[Change]) -> list[type]:
@@ -164,17 +63,16 @@ def kinds(changes: Sequence[Change]) -> list[type]:
 
 async def test_nothing_leaves_before_it_is_written() -> None:
     async with Scene() as scene:
-        scene.shut()
+        scene.journal.gate.clear()
         outbox = scene.open()
-        told = asyncio.create_task(take(outbox, 2))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        pushes = asyncio.create_task(take(outbox, 2))
+        await scene.journal.wait_for_tries(1)
         # The decision is made; the loop may turn as often as it likes.
         assert scene.driver.registry.runs["r"].state.phase is Phase.RUNNING
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not told.done()
+        await turns()
+        assert not pushes.done()
         scene.journal.gate.set()
-        welcome, desired = await told
+        welcome, desired = await pushes
         assert isinstance(welcome, fx.Welcome)
         assert isinstance(desired, fx.Direct)
         assert isinstance(desired.state, Assignment)
@@ -184,12 +82,12 @@ async def test_nothing_leaves_before_it_is_written() -> None:
 
 async def test_a_coordinator_that_stood_still_says_so() -> None:
     async with Scene() as scene:
-        await take(scene.open("s1", agents=2), 1)
+        await take(scene.open(agents=2), 1)
         with capture_logs() as logs:
             scene.driver._clock_offset += 25.0
-            await take(scene.open("s2", agents=2, incarnation="a2"), 1)
-    (told,) = (each for each in logs if each["event"] == "coordinator stood still")
-    assert "stood still for 2" in told["reason"]
+            await take(scene.open("b", agents=2), 1)
+    (line,) = (line for line in logs if line["event"] == "coordinator stood still")
+    assert "stood still for 2" in line["reason"]
 
 
 async def test_agents_are_told_before_those_who_watch() -> None:
@@ -209,7 +107,7 @@ async def test_agents_are_told_before_those_who_watch() -> None:
 
         waiting = [asyncio.create_task(watcher()), asyncio.create_task(agent())]
         await asyncio.sleep(0)
-        scene.open("s2", agents=2, incarnation="a2")
+        scene.open("b", agents=2)
         await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
         assert order == ["agent", "watcher"]
 
@@ -217,11 +115,10 @@ async def test_agents_are_told_before_those_who_watch() -> None:
 async def test_a_record_is_acknowledged_only_when_it_is_written() -> None:
     async with Scene() as scene:
         await take(scene.open(), 2)
-        scene.shut()
-        answer = scene.driver.ask(failure(1))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        for _ in range(100):
-            await asyncio.sleep(0)
+        scene.journal.gate.clear()
+        answer, tries = scene.driver.ask(failure(1)), scene.journal.tries
+        await scene.journal.wait_for_tries(tries + 1)
+        await turns()
         assert not answer.done()
         scene.journal.gate.set()
         assert await asyncio.wait_for(answer, DEADLINE_S) is True
@@ -232,9 +129,7 @@ async def test_what_comes_during_a_write_shares_the_next_one() -> None:
     async with Scene() as scene:
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
-        scene.shut()
-        scene.driver.submit(failure(1))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        await scene.hold()
         answers = [scene.driver.ask(failure(number)) for number in range(2, 202)]
         scene.journal.gate.set()
         assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True] * 200
@@ -247,8 +142,8 @@ async def test_a_batch_is_bounded() -> None:
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
         for number in range(2 * BATCH_MAX):
-            scene.driver.submit(hello(f"standby {number}", incarnation=f"b{number}"))
-        await take(scene.open("last", incarnation="c1"), 1)
+            scene.driver.submit(hello(f"standby {number}"))
+        await take(scene.open("last"), 1)
         sizes = [len(write) for write in scene.journal.writes[written:]]
         assert sizes == [BATCH_MAX, BATCH_MAX, 1]
 
@@ -272,14 +167,11 @@ async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
     async with Scene() as scene:
         outbox = scene.open()
         await take(outbox, 2)
-        scene.shut()
-        scene.driver.submit(failure(1))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        await scene.hold()
         written = len(scene.journal.writes) + 1
         for number in range(2, 4 * FAILURES_MAX):
             scene.driver.submit(failure(number))
-        beat = Beat(state=GroupState.FAILED, round_id=0, master_port=4001)
-        scene.driver.submit(BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat))
+        scene.driver.submit(beat("a", GroupState.FAILED))
         scene.journal.gate.set()
         (desired,) = await take(outbox, 1)
         assert isinstance(desired, fx.Direct)
@@ -303,16 +195,16 @@ async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None
             for change in scene.journal.writes[-1]
             if isinstance(change, fx.Persist) and isinstance(change.record, FailuresCounted)
         ]
-        assert count == FailuresCounted(heard={"a1": 201}, count=200)
+        assert count == FailuresCounted(heard={"a.1": 201}, count=200)
 
 
 async def test_readers_see_what_is_written_and_not_what_is_being_written() -> None:
     async with Scene() as scene:
         queries = QueryService(scene.driver)
         await take(scene.open(), 2)
-        scene.shut()
-        answer = scene.driver.ask(failure(1))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        scene.journal.gate.clear()
+        answer, tries = scene.driver.ask(failure(1)), scene.journal.tries
+        await scene.journal.wait_for_tries(tries + 1)
         asked = query_pb2.GetRunRequest(run_id="r")
         assert scene.driver.registry.runs["r"].state.failures_count == 1
         assert (await queries.GetRun(asked)).run.failures_count == 0
@@ -326,10 +218,7 @@ async def test_beats_cost_no_write() -> None:
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
         for _ in range(1_000):
-            beat = Beat(state=GroupState.IDLE)
-            scene.driver.submit(
-                BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat)
-            )
+            scene.driver.submit(beat("a", GroupState.IDLE))
         answer = scene.driver.ask(failure(1))
         await asyncio.wait_for(answer, DEADLINE_S)
         assert len(scene.journal.writes) == written + 1
@@ -338,32 +227,17 @@ async def test_beats_cost_no_write() -> None:
 async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session() -> None:
     async with Scene(queue_max=3) as scene:
         await take(scene.open(), 2)
-        scene.shut()
-        scene.driver.submit(failure(1))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        await scene.hold()
         asked = LimitsReset(run_id="r", request_id=99)
         for _ in range(3):
             scene.driver.submit(asked)
         with pytest.raises(LimitReached, match="event_queue_max is reached: 3"):
             scene.driver.submit(asked)
-        scene.driver.close(hello("s1"))
+        scene.driver.close(hello())
         scene.journal.gate.set()
         members = scene.driver.registry.runs["r"].members
         await wait_until(lambda: not members.connected, DEADLINE_S)
         scene.driver.submit(asked)  # there is room again
-
-
-async def test_a_long_life_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drumbeat.coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
-    assert RECORDS_PER_SNAPSHOT > 10
-    async with Scene() as scene:
-        await take(scene.open(), 2)
-        for number in range(1, 21):
-            await asyncio.wait_for(scene.driver.ask(failure(number)), DEADLINE_S)
-        changes = [change for write in scene.journal.writes for change in write]
-        snapshots = [change for change in changes if isinstance(change, Compact)]
-        assert len(snapshots) == 2
-        assert snapshots[0].state.run_id == "r"
 
 
 async def test_a_stopped_driver_ends_sessions_and_decides_nothing_any_more() -> None:
@@ -374,43 +248,22 @@ async def test_a_stopped_driver_ends_sessions_and_decides_nothing_any_more() -> 
         with pytest.raises(Unavailable):
             await take(outbox, 1)
         written = len(scene.journal.writes)
-        scene.driver.close(hello("s1"))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert scene.driver.registry.runs["r"].members.connected == {"a1"}
+        scene.driver.close(hello())
+        await turns()
+        assert scene.driver.registry.runs["r"].members.connected == {"a.1"}
         assert len(scene.journal.writes) == written
 
 
 async def test_an_overfull_queue_ends_the_stream_that_fills_it() -> None:
     async with Scene(queue_max=1) as scene:
         sessions = Sessions(scene.driver)
-        scene.shut()
-        scene.open("s0")
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        scene.driver.close(hello("x", incarnation="x"))
+        scene.journal.gate.clear()
+        scene.open()
+        await scene.journal.wait_for_tries(1)
+        scene.driver.close(hello("x"))
         with pytest.raises(LimitReached, match="event_queue_max"):
             await sessions.open(one_hello(), unheard)
         scene.journal.gate.set()
-
-
-async def unheard(_: object) -> None:
-    pass
-
-
-async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
-    beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)
-    yield session_pb2.AgentReport(
-        fence=common_pb2.Fence(run_id="q", incarnation="i"),
-        hello=session_pb2.Hello(
-            run=session_pb2.RunPurpose(run_id="q", spec=spec()),
-            host="h",
-            address="a",
-            role="r",
-            local_world_size=1,
-            beat=beat,
-        ),
-    )
-    await asyncio.Event().wait()
 
 
 async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_restart(
@@ -420,7 +273,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     journal = SqliteJournal(tmp_path)
     driver = Driver(Registry(Policy()), journal, Limits())
     task = asyncio.create_task(driver.run())
-    await take(driver.open(hello("s1")), 2)
+    await take(driver.open(hello()), 2)
     assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -431,9 +284,8 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     state = driver.registry.runs["r"].state
     assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)
     task = asyncio.create_task(driver.run())
-    beat = Beat(state=GroupState.FAILED, round_id=0, master_port=4001, failures_written=1)
-    opened = hello("s2")
-    outbox = driver.open(replace(opened, beat=beat))
+    said = Beat(state=GroupState.FAILED, round_id=0, master_port=4001, failures_written=1)
+    outbox = driver.open(replace(hello(session_id="b"), beat=said))
     again = driver.ask(failure(1, request_id=2))  # its acknowledgement may have been lost
     items = await take(outbox, 2)
     desired = items[-1]
@@ -453,9 +305,10 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
     async with Scene(failures_waiting_max=2) as scene:
         sessions = Sessions(scene.driver)
         await take(scene.open(), 2)
-        scene.shut()
+        scene.journal.gate.clear()
+        tries = scene.journal.tries
         await scene.driver.submit_failure(failure(1, request_id=1_000))
-        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        await scene.journal.wait_for_tries(tries + 1)
         heard: list[session_pb2.ReportFailuresResponse] = []
 
         async def hear(response: session_pb2.ReportFailuresResponse) -> None:
@@ -463,8 +316,7 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
 
         given_up = asyncio.create_task(sessions.report(records(1, 9), hear))
         answers = asyncio.create_task(sessions.report(records(2, 9), hear))
-        for _ in range(100):  # two find room, the others don't
-            await asyncio.sleep(0)
+        await turns()  # two find room, the others don't
         given_up.cancel()
         scene.journal.gate.set()
         await asyncio.wait_for(answers, DEADLINE_S)
@@ -473,7 +325,7 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
 
 
 async def records(first: int, end: int) -> AsyncIterator[session_pb2.ReportFailuresRequest]:
-    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="a1")
+    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="a.1")
     for sequence in range(first, end):
         record = failure_pb2.FailureRecord(fence=fence, sequence=sequence, host="alice")
         yield session_pb2.ReportFailuresRequest(record=record)

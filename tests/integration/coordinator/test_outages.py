@@ -11,18 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import BeatReceived, FailureReported, LimitsReset
-from drumbeat.coordinator.core.events import SessionOpened as Opened
-from drumbeat.coordinator.core.model import Assignment, Beat, GroupState
+from drumbeat.coordinator.core.events import BeatReceived, LimitsReset
+from drumbeat.coordinator.core.model import Assignment, GroupState
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import (
-    CommandFailed,
     JournalCorrupt,
-    JournalFull,
     LostLeadership,
     Unavailable,
 )
@@ -34,158 +31,50 @@ from drumbeat.coordinator.shell import driver as driver_module
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.server import crash_if_failed
 from drumbeat.coordinator.shell.sessions import Sessions
-from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, session_pb2
-from tests.support import breaks, wire
+from tests.support import breaks
+from tests.support.drivers import (
+    DEADLINE_S,
+    Scene,
+    beat,
+    failure,
+    hello,
+    one_hello,
+    take,
+    turns,
+    unheard,
+)
 from tests.support.waiting import MS, wait_until
-from tests.support.world import a_record, a_spec, an_agent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from drumbeat.coordinator.shell.driver import Outbox
-
-DEADLINE_S = 20_000 * MS
-
-
-class FlakyJournal(Journal):
-    """Keeps what is written, but while it has an ``error`` or its gate is shut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.error: CommandFailed | None = None
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.tries = 0
-        self.writes = 0
-        self._tried = asyncio.Event()
-
-    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        if self.changes(effects):
-            self.tries += 1
-            self._tried.set()
-            await asyncio.wait_for(self.gate.wait(), DEADLINE_S)
-            if self.error is not None:
-                raise self.error
-            await super().write(effects, now=now)
-            self.writes += 1
-
-    async def wait_for_tries(self, count: int) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while self.tries < count:
-                await self._tried.wait()
-                self._tried.clear()
-
-
-class Scene:
-    """A driver on a journal that may fail, and what health was told."""
-
-    def __init__(self, failures_waiting_max: int = 256) -> None:
-        self.journal = FlakyJournal()
-        self.serving: list[bool] = []
-        self.outboxes: dict[str, Outbox] = {}
-        self.driver = Driver(
-            Registry(Policy()),
-            self.journal,
-            Limits(
-                failure_queue_bytes_max=failures_waiting_max * Limits().failure_record_bytes_max
-            ),
-            on_serving=self._note_serving,
-        )
-
-    async def _note_serving(self, is_serving: bool) -> None:
-        self.serving.append(is_serving)
-
-    def open(self, name: str, run_id: str = "r") -> Outbox:
-        return self.driver.open(hello(name, run_id))
-
-    async def fill(self) -> None:
-        """Let the journal fail, and return when it has."""
-        self.journal.error = JournalFull("/x/journal", "No space left on device")
-        tries = self.journal.tries
-        self.driver.submit(failed("a"))
-        await self.journal.wait_for_tries(tries + 2)
-
-    def clear(self) -> None:
-        self.journal.error = None
-
-    def verdict(self) -> str:
-        """Return why run r has ended, as it was journaled; empty if it has not."""
-        kept = self.journal.runs.find("r")
-        return kept.verdict.reason if kept is not None and kept.verdict is not None else ""
 
 
 @asynccontextmanager
 async def running(failures_waiting_max: int = 256) -> AsyncIterator[Scene]:
     """Run a driver with one agent in its first round, of each of the runs r and q."""
-    scene = Scene(failures_waiting_max)
-    task = asyncio.create_task(scene.driver.run())
-    try:
+    async with Scene(failures_waiting_max=failures_waiting_max) as scene:
         for run_id, name in (("r", "a"), ("q", "b")):
-            scene.outboxes[name] = scene.open(name, run_id)
-            await take(scene.outboxes[name], 2)
-            running = beat(name, GroupState.RUNNING, run_id)
-            scene.driver.submit(running)
+            await take(scene.open(name, run_id=run_id), 2)
+            scene.driver.submit(beat(name, GroupState.RUNNING, run_id=run_id))
         yield scene
-    finally:
-        scene.journal.gate.set()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
 
-def hello(name: str, run_id: str = "r") -> Opened:
-    return Opened(
-        run_id=run_id,
-        spec=a_spec(1, restarts_max=3),
-        session_id=name,
-        agent=an_agent(name),
-        beat=Beat(state=GroupState.IDLE, master_port=4000),
-    )
-
-
-def beat(name: str, state: GroupState, run_id: str = "r", port: int = 4001) -> BeatReceived:
-    told = Beat(state=state, round_id=0, master_port=port)
-    return BeatReceived(run_id=run_id, session_id=name, incarnation=f"{name}.1", beat=told)
-
-
-def failed(name: str) -> BeatReceived:
-    return beat(name, GroupState.FAILED)
-
-
-def report(sequence: int) -> FailureReported:
-    return FailureReported(run_id="r", request_id=sequence, record=a_record(sequence))
-
-
-async def take(outbox: Outbox, count: int) -> list[object]:
-    items: list[object] = []
-
-    async def collect() -> None:
-        while len(items) < count:
-            items.append(await outbox.next())
-
-    async with asyncio.timeout(DEADLINE_S):
-        await until_one_ends(collect(), outbox.ended())
-    return items
-
-
-async def turns() -> None:
-    """Let the loop do whatever it can do at once."""
-    for _ in range(100):
-        await asyncio.sleep(0)
+def verdict(scene: Scene) -> str:
+    """Return why run r has ended, as it was journaled; empty if it has not."""
+    kept = scene.journal.runs.find("r")
+    return kept.verdict.reason if kept is not None and kept.verdict is not None else ""
 
 
 async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterwards() -> None:
     async with running() as scene:
-        outbox = scene.outboxes["a"]
         await scene.fill()
-        told = asyncio.create_task(take(outbox, 1))
-        scene.driver.submit(beat("b", GroupState.RUNNING, "q"))  # sessions stay
-        answer = scene.driver.ask(report(1))
+        pushes = asyncio.create_task(take(scene.outboxes["a"], 1))
+        scene.driver.submit(beat("b", GroupState.RUNNING, run_id="q"))  # sessions stay
+        answer = scene.driver.ask(failure(1))
         await scene.journal.wait_for_tries(scene.journal.tries + 2)
         await turns()
-        assert not told.done()
+        assert not pushes.done()
         assert not answer.done()
         assert scene.serving == [False]
         kept = scene.journal.runs.find("r")
@@ -193,7 +82,7 @@ async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterward
         assert (kept.round_id, kept.phase) == (0, Phase.RUNNING)
 
         scene.clear()
-        (desired,) = await told
+        (desired,) = await pushes
         assert isinstance(desired, fx.Direct)
         assert isinstance(desired.state, Assignment)
         assert desired.state.round_id == 1
@@ -210,7 +99,7 @@ async def test_what_is_refused_of_a_run_is_noted_unless_the_journal_is_full() ->
         def noted() -> list[str]:
             kept = scene.journal.runs.find("r")
             assert kept is not None
-            return [each.reason for each in kept.history if each.decision == "access refused"]
+            return [entry.reason for entry in kept.history if entry.decision == "access refused"]
 
         scene.driver.note("r", CallKind.ACCESS_REFUSED, "t1", "before")
         await wait_until(lambda: noted() == ["before"], DEADLINE_S)
@@ -240,14 +129,14 @@ async def test_nothing_is_decided_in_a_pause_and_all_before_is_written() -> None
     async with running() as scene:
         scene.journal.gate.clear()
         tries = scene.journal.tries
-        scene.driver.submit(failed("a"))
+        scene.driver.submit(beat("a", GroupState.FAILED))
         await scene.journal.wait_for_tries(tries + 1)
         asyncio.get_running_loop().call_soon(scene.journal.gate.set)
         async with scene.driver.paused(DEADLINE_S):
             kept = scene.journal.runs.find("r")
             assert kept is not None
             assert kept.restart_count == 1
-            scene.driver.submit(beat("b", GroupState.FAILED, "q"))
+            scene.driver.submit(beat("b", GroupState.FAILED, run_id="q"))
             await turns()
             assert scene.journal.tries == tries + 1
         await scene.journal.wait_for_tries(tries + 2)
@@ -275,22 +164,6 @@ async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
         assert scene.driver._turns.outboxes.keys() == {"a", "b"}
 
 
-async def unheard(_: object) -> None:
-    pass
-
-
-async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
-    hello = session_pb2.Hello(
-        run=session_pb2.RunPurpose(run_id="n", spec=wire.spec()),
-        host="h",
-        address="a",
-        role="r",
-        local_world_size=1,
-        beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE),
-    )
-    yield session_pb2.AgentReport(fence=common_pb2.Fence(run_id="n", incarnation="i"), hello=hello)
-
-
 async def test_a_decision_that_is_not_written_is_not_shown() -> None:
     async with running() as scene:
         await scene.fill()
@@ -305,12 +178,12 @@ async def test_a_decision_that_is_not_written_is_not_shown() -> None:
 async def test_failure_records_that_wait_for_the_journal_are_bounded() -> None:
     async with running(failures_waiting_max=2) as scene:
         await scene.fill()
-        answers = [await scene.driver.submit_failure(report(number)) for number in (1, 2)]
-        third = asyncio.create_task(scene.driver.submit_failure(report(3)))
+        answers = [await scene.driver.submit_failure(failure(number)) for number in (1, 2)]
+        third = asyncio.create_task(scene.driver.submit_failure(failure(3)))
         await turns()
         assert not third.done()
         scene.driver.submit(beat("a", GroupState.RUNNING))
-        scene.driver.close(hello("b", "q"))
+        scene.driver.close(hello("b", run_id="q"))
         scene.clear()
         assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True, True]
         assert await asyncio.wait_for(await third, DEADLINE_S)
@@ -319,7 +192,7 @@ async def test_failure_records_that_wait_for_the_journal_are_bounded() -> None:
 async def test_an_agent_whose_stream_broke_in_an_outage_is_expected_back() -> None:
     async with running() as scene:
         await scene.fill()
-        scene.driver.close(hello("b", "q"))
+        scene.driver.close(hello("b", run_id="q"))
         scene.clear()
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
         await turns()
@@ -335,13 +208,13 @@ async def test_a_disk_that_does_not_answer_is_an_outage_until_it_does(
     async with running() as scene:
         monkeypatch.setattr(driver_module, "PATIENCE_S", 10 * MS)
         scene.journal.gate.clear()
-        scene.driver.submit(failed("a"))
+        scene.driver.submit(beat("a", GroupState.FAILED))
         await wait_until(lambda: scene.serving == [False], DEADLINE_S)
         with pytest.raises(Unavailable, match="the journal has not answered"):
             scene.driver.submit(hello("c"))
         scene.journal.gate.set()
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
-        assert scene.journal.writes == 3
+        assert len(scene.journal.writes) == 3
 
 
 async def test_a_coordinator_can_be_ended_in_an_outage() -> None:
@@ -425,7 +298,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
         async with running() as scene:
             outbox, other = (scene.outboxes[name] for name in ("a", "b"))
             # What was decided before it, in the same batch, stays decided.
-            scene.driver.submit(failed("a"))
+            scene.driver.submit(beat("a", GroupState.FAILED))
             scene.driver.submit(beat("a", GroupState.IDLE, port=666))
             with pytest.raises(Unavailable, match="run r is read again after an internal error"):
                 await take(outbox, 9)
@@ -437,13 +310,13 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             assert isinstance(desired.state, Assignment)
             assert desired.state.round_id == 1
 
-            writes = scene.journal.writes
+            writes = len(scene.journal.writes)
             scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-            refused = scene.driver.ask(report(1))
+            refused = scene.driver.ask(failure(1))
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(refused, DEADLINE_S)
-            await wait_until(lambda: scene.journal.writes > writes, DEADLINE_S)
-            assert "ZeroDivisionError" in scene.verdict()
+            await wait_until(lambda: len(scene.journal.writes) > writes, DEADLINE_S)
+            assert "ZeroDivisionError" in verdict(scene)
             assert not other.error
             assert scene.driver.registry.runs["q"].state.phase is Phase.RUNNING
 
@@ -452,13 +325,13 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
     """In `agent join --standalone`."""
     driver = Driver(Registry(Policy()), Journal(), Limits())
     task = asyncio.create_task(driver.run())
-    outbox = open_session(driver)
+    outbox = driver.open(hello())
     await take(outbox, 2)
     with breaks.broken_core(driver.registry.runs["r"]):
         driver.submit(beat("a", GroupState.RUNNING))
         with pytest.raises(Unavailable):
             await take(outbox, 9)
-    _, desired = await take(open_session(driver), 2)
+    _, desired = await take(driver.open(hello()), 2)
     assert isinstance(desired, fx.Direct)
     assert isinstance(desired.state, Assignment)
     assert desired.state.round_id == 0
@@ -480,16 +353,12 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
         driver = Driver(Registry(Policy()), journal, Limits())
         await driver.restore()
         task = asyncio.create_task(driver.run())
-        await take(open_session(driver), 2)
+        await take(driver.open(hello()), 2)
         for number in range(4 * life + 1, 4 * life + 5):
-            await asyncio.wait_for(driver.ask(report(number)), DEADLINE_S)
+            await asyncio.wait_for(driver.ask(failure(number)), DEADLINE_S)
         sizes.append(journal.runs._sizes["r"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     # Three records of the first round; in each life four, and after the first what was seen.
     assert sizes == [7, 2, 7, 2]
-
-
-def open_session(driver: Driver) -> Outbox:
-    return driver.open(hello("a"))
