@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
+
+import pytest
 
 from drumbeat.coordinator.core.events import BeatReceived, FailureReported, SessionOpened
 from drumbeat.coordinator.core.model import Beat, GroupState
@@ -96,7 +98,7 @@ class Scene:
     async def __aexit__(self, *_: object) -> None:
         self.journal.gate.set()
         self.task.cancel()
-        with suppress(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError):
             await self.task
         assert self.journal.is_closed
 
@@ -122,6 +124,23 @@ class Scene:
     def clear(self) -> None:
         """Let the journal write again."""
         self.journal.error = None
+
+
+@asynccontextmanager
+async def running(
+    journal: Journal | None = None, policy: Policy | None = None, limits: Limits | None = None
+) -> AsyncIterator[Driver]:
+    """Run a driver from what its journal holds, in memory if none is given."""
+    registry = Registry(policy or Policy())
+    driver = Driver(registry, journal or Journal(), limits or Limits())
+    await driver.restore()
+    owner = asyncio.create_task(driver.run())
+    try:
+        yield driver
+    finally:
+        owner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await owner
 
 
 def hello(
@@ -172,10 +191,12 @@ async def unheard(_: object) -> None:
     """Take an answer that nobody reads."""
 
 
-async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
-    """Yield the hello of an agent of run ``n``, which then says nothing."""
+async def one_hello(
+    *, agents: int = 1, error: Exception | None = None
+) -> AsyncIterator[session_pb2.AgentReport]:
+    """Yield the hello of an agent of run ``n``; then raise an error, or say nothing more."""
     said = session_pb2.Hello(
-        run=session_pb2.RunPurpose(run_id="n", spec=spec()),
+        run=session_pb2.RunPurpose(run_id="n", spec=spec(agents, agents)),
         host="h",
         address="a",
         role="r",
@@ -183,4 +204,6 @@ async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
         beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE),
     )
     yield session_pb2.AgentReport(fence=common_pb2.Fence(run_id="n", incarnation="i"), hello=said)
+    if error is not None:
+        raise error
     await asyncio.Event().wait()

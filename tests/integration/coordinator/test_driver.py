@@ -19,8 +19,6 @@ from drumbeat.coordinator.core.model import (
     Beat,
     GroupState,
 )
-from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
@@ -33,9 +31,7 @@ from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import LimitReached, Unavailable
 from drumbeat.coordinator.journal.batches import Change
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.stretches import ProgressNoted
-from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
@@ -46,6 +42,7 @@ from tests.support.drivers import (
     failure,
     hello,
     one_hello,
+    running,
     take,
     turns,
     unheard,
@@ -270,34 +267,22 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     tmp_path: Path,
 ) -> None:
     """Killed between the two: the record is on disk, the round still counts as running."""
-    journal = SqliteJournal(tmp_path)
-    driver = Driver(Registry(Policy()), journal, Limits())
-    task = asyncio.create_task(driver.run())
-    await take(driver.open(hello()), 2)
-    assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-    driver = Driver(Registry(Policy()), SqliteJournal(tmp_path), Limits())
-    await driver.restore()
-    state = driver.registry.runs["r"].state
-    assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)
-    task = asyncio.create_task(driver.run())
-    said = Beat(state=GroupState.FAILED, round_id=0, master_port=4001, failures_written=1)
-    outbox = driver.open(replace(hello(session_id="b"), beat=said))
-    again = driver.ask(failure(1, request_id=2))  # its acknowledgement may have been lost
-    items = await take(outbox, 2)
-    desired = items[-1]
-    assert isinstance(desired, fx.Direct)
-    assert isinstance(desired.state, Assignment)
-    assert (desired.state.round_id, desired.state.round.restart_count) == (1, 1)
-    assert await asyncio.wait_for(again, DEADLINE_S) is False
-    state = driver.registry.runs["r"].state
-    assert (state.restart_count, state.failures_count) == (1, 1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with running(SqliteJournal(tmp_path)) as driver:
+        await take(driver.open(hello()), 2)
+        assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
+    async with running(SqliteJournal(tmp_path)) as driver:
+        state = driver.registry.runs["r"].state
+        assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)
+        said = Beat(state=GroupState.FAILED, round_id=0, master_port=4001, failures_written=1)
+        outbox = driver.open(replace(hello(session_id="b"), beat=said))
+        again = driver.ask(failure(1, request_id=2))  # its acknowledgement may have been lost
+        _, desired = await take(outbox, 2)
+        assert isinstance(desired, fx.Direct)
+        assert isinstance(desired.state, Assignment)
+        assert (desired.state.round_id, desired.state.round.restart_count) == (1, 1)
+        assert await asyncio.wait_for(again, DEADLINE_S) is False
+        state = driver.registry.runs["r"].state
+        assert (state.restart_count, state.failures_count) == (1, 1)
 
 
 async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sqlite3
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,22 +18,17 @@ from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.core.effects import KeepToken
 from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
-from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.layout import seal
 from drumbeat.coordinator.journal.sqlite import SqliteFile, SqliteJournal
-from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.driver import Driver
+from tests.support.drivers import DEADLINE_S, StubJournal, running
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    from drumbeat.coordinator.core import effects as fx
 
-DEADLINE_S = 20_000 * MS
 KEPT = KeptToken(
     token_id="token001", role=Role.JOIN, secret_sha256=secret_sha256("s"), created_at=1.5
 )
@@ -55,33 +50,7 @@ def revoke(number: int = 1) -> TokenRevoked:
     return TokenRevoked(request_id=-100 - number, token_id=f"token{number:03}")
 
 
-class FullJournal(Journal):
-    """Fails while it is full."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_full = False
-        self.tries = 0
-
-    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        if self.changes(effects) and self.is_full:
-            self.tries += 1
-            raise errors.JournalFull("/x/journal", "No space left on device")
-        await super().write(effects, now=now)
-
-
-@asynccontextmanager
-async def serving(journal: Journal, policy: Policy | None = None) -> AsyncIterator[Driver]:
-    driver = Driver(Registry(policy or Policy()), journal, Limits())
-    await driver.restore()
-    owner = asyncio.create_task(driver.run())
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            yield driver
-    finally:
-        owner.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await owner
+FULL = errors.JournalFull("/x/journal", "No space left on device")
 
 
 def test_tokens_are_read_as_they_were_written_in_the_order_of_their_creation(
@@ -138,12 +107,12 @@ def test_a_token_that_was_not_written_by_us_is_not_accepted_and_is_named(
 
 
 async def test_tokens_outlive_the_coordinator_and_expire_meanwhile(tmp_path: Path) -> None:
-    async with serving(SqliteJournal(tmp_path)) as driver:
+    async with running(SqliteJournal(tmp_path)) as driver:
         await driver.change_token(create(1))
         await driver.change_token(create(2))
         await driver.change_token(create(3, ttl_s=0.001))
         await driver.change_token(revoke(2))
-    async with serving(SqliteJournal(tmp_path)) as driver:
+    async with running(SqliteJournal(tmp_path)) as driver:
         assert list(driver.tokens.tokens) == ["token001", "token002", "token003"]
         assert driver.tokens.verify(GIVEN, now=driver.now()).name == "token001"
         with pytest.raises(errors.Unauthenticated):
@@ -154,48 +123,48 @@ async def test_tokens_outlive_the_coordinator_and_expire_meanwhile(tmp_path: Pat
 
 
 async def test_the_end_of_a_token_is_journaled_when_it_comes() -> None:
-    async with serving(Journal()) as driver:
+    async with running() as driver:
         await driver.change_token(create(ttl_s=20 * MS))
         await wait_until(lambda: driver.tokens.tokens["token001"].has_expired, DEADLINE_S)
 
 
 async def test_a_revocation_is_told_once_it_is_durable() -> None:
-    journal, told = FullJournal(), list[tuple[str, bool]]()
-    async with serving(journal) as driver:
-        driver.on_revoked = lambda token_id: told.append(
+    journal, revocations = StubJournal(), list[tuple[str, bool]]()
+    async with running(journal) as driver:
+        driver.on_revoked = lambda token_id: revocations.append(
             (token_id, driver.tokens.tokens[token_id].revoked_at is not None)
         )
         await driver.change_token(create())
-        assert told == []
-        journal.is_full = True
+        assert revocations == []
+        journal.error = FULL
         revoked = asyncio.create_task(driver.change_token(revoke()))
         await wait_until(lambda: journal.tries > 1, DEADLINE_S)
         assert driver.tokens.verify(GIVEN, now=driver.now()).name == "token001"
-        assert told == []
-        journal.is_full = False
+        assert revocations == []
+        journal.error = None
         assert (await revoked).revoked_at is not None
-        assert told == [("token001", True)]
+        assert revocations == [("token001", True)]
         await driver.change_token(revoke())
-        assert told == [("token001", True)]
+        assert revocations == [("token001", True)]
 
 
 async def test_no_token_is_created_or_revoked_while_the_journal_cannot_be_written() -> None:
-    journal = FullJournal()
-    async with serving(journal) as driver:
+    journal = StubJournal()
+    async with running(journal) as driver:
         await driver.change_token(create())
-        journal.is_full = True
+        journal.error = FULL
         waits = asyncio.create_task(driver.change_token(create(2)))
         await wait_until(lambda: journal.tries > 1, DEADLINE_S)
         for event in (create(3), revoke()):
             with pytest.raises(errors.Unavailable, match="No space left on device"):
                 await driver.change_token(event)
-        journal.is_full = False
+        journal.error = None
         assert (await waits).token_id == "token002"
         assert list(driver.tokens.tokens) == ["token001", "token002"]
 
 
 async def test_what_cannot_be_done_is_answered_with_its_error() -> None:
-    async with serving(Journal(), Policy(tokens_max=1)) as driver:
+    async with running(policy=Policy(tokens_max=1)) as driver:
         with pytest.raises(errors.UnknownToken):
             await driver.change_token(revoke())
         await driver.change_token(create())
@@ -204,7 +173,7 @@ async def test_what_cannot_be_done_is_answered_with_its_error() -> None:
 
 
 async def test_refusals_of_unknown_runs_wait_nowhere() -> None:
-    async with serving(Journal()) as driver:
+    async with running() as driver:
         for number in range(100):
             driver.note(f"run{number}", CallKind.ACCESS_REFUSED, "t1", "no")
         assert driver._turns.is_idle

@@ -13,8 +13,6 @@ from structlog.testing import capture_logs
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import BeatReceived, LimitsReset
 from drumbeat.coordinator.core.model import Assignment, GroupState
-from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase
@@ -24,14 +22,11 @@ from drumbeat.coordinator.errors import (
     Unavailable,
 )
 from drumbeat.coordinator.journal import outage as outage_module
-from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell import driver as driver_module
-from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.server import crash_if_failed
 from drumbeat.coordinator.shell.sessions import Sessions
-from tests.support import breaks
+from tests.support import breaks, drivers
 from tests.support.drivers import (
     DEADLINE_S,
     Scene,
@@ -323,21 +318,17 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
 
 async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
     """In `agent join --standalone`."""
-    driver = Driver(Registry(Policy()), Journal(), Limits())
-    task = asyncio.create_task(driver.run())
-    outbox = driver.open(hello())
-    await take(outbox, 2)
-    with breaks.broken_core(driver.registry.runs["r"]):
-        driver.submit(beat("a", GroupState.RUNNING))
-        with pytest.raises(Unavailable):
-            await take(outbox, 9)
-    _, desired = await take(driver.open(hello()), 2)
-    assert isinstance(desired, fx.Direct)
-    assert isinstance(desired.state, Assignment)
-    assert desired.state.round_id == 0
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with drivers.running() as driver:
+        outbox = driver.open(hello())
+        await take(outbox, 2)
+        with breaks.broken_core(driver.registry.runs["r"]):
+            driver.submit(beat("a", GroupState.RUNNING))
+            with pytest.raises(Unavailable):
+                await take(outbox, 9)
+        _, desired = await take(driver.open(hello()), 2)
+        assert isinstance(desired, fx.Direct)
+        assert isinstance(desired.state, Assignment)
+        assert desired.state.round_id == 0
 
 
 # Compaction.
@@ -350,15 +341,10 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     sizes = []
     for life in range(4):
         journal = SqliteJournal(tmp_path)
-        driver = Driver(Registry(Policy()), journal, Limits())
-        await driver.restore()
-        task = asyncio.create_task(driver.run())
-        await take(driver.open(hello()), 2)
-        for number in range(4 * life + 1, 4 * life + 5):
-            await asyncio.wait_for(driver.ask(failure(number)), DEADLINE_S)
-        sizes.append(journal.runs._sizes["r"])
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        async with drivers.running(journal) as driver:
+            await take(driver.open(hello()), 2)
+            for number in range(4 * life + 1, 4 * life + 5):
+                await asyncio.wait_for(driver.ask(failure(number)), DEADLINE_S)
+            sizes.append(journal.runs._sizes["r"])
     # Three records of the first round; in each life four, and after the first what was seen.
     assert sizes == [7, 2, 7, 2]

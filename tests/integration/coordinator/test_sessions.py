@@ -6,13 +6,12 @@ import asyncio
 import gc
 import itertools
 import tracemalloc
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
+from drumbeat.coordinator.core.events import BeatReceived
 from drumbeat.coordinator.core.model import Beat, GroupState, Pace
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
@@ -23,56 +22,12 @@ from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX
 from drumbeat.v1 import common_pb2, session_pb2
+from tests.support.drivers import DEADLINE_S, hello, one_hello, running
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec
-from tests.support.world import a_spec, an_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-DEADLINE_S = 20_000 * MS
-
-
-@asynccontextmanager
-async def a_driver(
-    policy: Policy | None = None, *, queue_max: int = 1_000
-) -> AsyncIterator[Driver]:
-    driver = Driver(Registry(policy or Policy()), Journal(), Limits(event_queue_max=queue_max))
-    task = asyncio.create_task(driver.run())
-    try:
-        yield driver
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-async def says(*, error: Exception | None = None) -> AsyncIterator[session_pb2.AgentReport]:
-    """Say hello, and then nothing or something that can't be read."""
-    yield session_pb2.AgentReport(
-        fence=common_pb2.Fence(run_id="r", incarnation="i"),
-        hello=session_pb2.Hello(
-            run=session_pb2.RunPurpose(run_id="r", spec=spec(2, 2)),
-            host="h",
-            address="a",
-            role="r",
-            local_world_size=1,
-            beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE),
-        ),
-    )
-    if error is not None:
-        raise error
-    await asyncio.Event().wait()
-
-
-def hello(name: str, run_id: str = "r") -> SessionOpened:
-    return SessionOpened(
-        run_id=run_id,
-        spec=a_spec(2),
-        session_id=name,
-        agent=an_agent(name),
-        beat=Beat(state=GroupState.IDLE, master_port=4000),
-    )
 
 
 def news(name: str, port: int, run_id: str = "r") -> BeatReceived:
@@ -81,11 +36,11 @@ def news(name: str, port: int, run_id: str = "r") -> BeatReceived:
 
 
 async def test_a_session_that_never_stops_talking_takes_no_room_and_no_time_of_others() -> None:
-    async with a_driver(queue_max=2) as driver:
-        driver.open(hello("loud"))
+    async with running(limits=Limits(event_queue_max=2)) as driver:
+        driver.open(hello("loud", agents=2))
         for port in range(1, 10_000):
             driver.submit(news("loud", port))
-        quiet = driver.open(hello("quiet"))  # there is room
+        quiet = driver.open(hello("quiet", agents=2))  # there is room
         welcome = await asyncio.wait_for(quiet.next(), DEADLINE_S)
         assert isinstance(welcome, fx.Welcome)
         (presence,) = (
@@ -97,8 +52,9 @@ async def test_a_session_that_never_stops_talking_takes_no_room_and_no_time_of_o
 async def test_a_flood_delays_neither_deadlines_nor_the_loop() -> None:
     """More comes each time than one turn takes, so that something waits at any time."""
     pace = Pace(heartbeat_interval_s=40 * MS, lease_s=100 * MS, reconnect_delay_max_s=1.0)
-    async with a_driver(Policy(base_pace=pace), queue_max=10**6) as driver:
-        outbox = driver.open(hello("silent"))
+    limits = Limits(event_queue_max=10**6)
+    async with running(policy=Policy(base_pace=pace), limits=limits) as driver:
+        outbox = driver.open(hello("silent", agents=2))
         await asyncio.wait_for(outbox.next(), DEADLINE_S)
         members = driver.registry.runs["r"].members
         strangers = itertools.count()
@@ -114,8 +70,8 @@ async def test_a_flood_delays_neither_deadlines_nor_the_loop() -> None:
 
 
 async def test_a_beat_that_says_nothing_new_renews_the_lease_and_wakes_no_driver() -> None:
-    async with a_driver() as driver:
-        outbox = driver.open(hello("a"))
+    async with running() as driver:
+        outbox = driver.open(hello("a", agents=2))
         await asyncio.wait_for(outbox.next(), DEADLINE_S)
         presence = driver.registry.runs["r"].members.presences["a.1"]
         before = presence.silent_since
@@ -133,14 +89,14 @@ async def test_a_reader_that_breaks_ends_its_session_at_once() -> None:
     async def send(_: session_pb2.Directive) -> None:
         pass
 
-    async with a_driver() as driver:
+    async with running() as driver:
         sessions = Sessions(driver)
         with pytest.raises(ValueError, match="unforeseen"):
             await asyncio.wait_for(
-                sessions.open(says(error=ValueError("unforeseen")), send), DEADLINE_S
+                sessions.open(one_hello(agents=2, error=ValueError("unforeseen")), send), DEADLINE_S
             )
         # Long before its lease is over.
-        await wait_until(lambda: driver.registry.runs["r"].members.missed == {"i"}, DEADLINE_S)
+        await wait_until(lambda: driver.registry.runs["n"].members.missed == {"i"}, DEADLINE_S)
 
 
 async def test_an_error_reaches_a_session_whose_agent_reads_nothing() -> None:
@@ -150,8 +106,8 @@ async def test_an_error_reaches_a_session_whose_agent_reads_nothing() -> None:
         is_stuck.set()
         await asyncio.Event().wait()
 
-    async with a_driver() as driver:
-        session = asyncio.create_task(Sessions(driver).open(says(), send))
+    async with running() as driver:
+        session = asyncio.create_task(Sessions(driver).open(one_hello(agents=2), send))
         await asyncio.wait_for(is_stuck.wait(), DEADLINE_S)
         driver.stop(Unavailable("it is stopping"))
         with pytest.raises(Unavailable):
@@ -212,7 +168,7 @@ async def test_a_hostile_session_costs_at_most_100_kb(size: int, sessions_count:
     patient = Pace(heartbeat_interval_s=1.0, lease_s=600.0, reconnect_delay_max_s=0.25)
     limits = Limits(workers_per_caller_max=10_000)
     driver = Driver(Registry(Policy(base_pace=patient)), Journal(), limits)
-    running = asyncio.create_task(driver.run())
+    owner = asyncio.create_task(driver.run())
     sessions = Sessions(driver)
     tracemalloc.start()
     held = [asyncio.create_task(hold(sessions, f"i{number}")) for number in range(sessions_count)]
@@ -224,7 +180,7 @@ async def test_a_hostile_session_costs_at_most_100_kb(size: int, sessions_count:
         assert bool(refused) == (size == 4096)
     finally:
         tracemalloc.stop()
-        for task in [*held, running]:
+        for task in [*held, owner]:
             task.cancel()
-        await asyncio.gather(*held, running, return_exceptions=True)
+        await asyncio.gather(*held, owner, return_exceptions=True)
     assert not sessions._workers
