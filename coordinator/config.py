@@ -192,17 +192,8 @@ class CoordinatorConfig:
         if self.insecure:
             allowed = "none of the --tls-* options beside --insecure, which encrypts nothing"
             return [Violation(name, value, allowed) for name, value in given.items()]
-        needs = (
-            ("tls_cert", "tls_key"),
-            ("tls_key", "tls_cert"),
-            ("tls_client_ca", "tls_cert"),
-            ("tls_roles", "tls_client_ca"),
-        )
-        return [
-            Violation(name, given[name], f"this only together with --{needed.replace('_', '-')}")
-            for name, needed in needs
-            if name in given and needed not in given
-        ]
+        needs = [("cert", "key"), ("key", "cert"), ("client_ca", "cert"), ("roles", "client_ca")]
+        return etcd.lonely(given, [(f"tls_{name}", f"tls_{other}") for name, other in needs])
 
     @property
     def etcd(self) -> EtcdAddress | None:

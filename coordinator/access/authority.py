@@ -169,7 +169,7 @@ class OwnAuthority(ServerIdentity):
             before = self._issuer
             if len(before.chain) >= AUTHORITIES_MAX:
                 raise errors.LimitReached("authorities_max", AUTHORITIES_MAX)
-            return self._change(before, before.rotated(now=self._clock()))
+            return self._replace(before, before.rotated(now=self._clock()))
 
     def retire(self) -> list[str]:
         """Serve the newest authority alone; harmless if repeated."""
@@ -177,14 +177,14 @@ class OwnAuthority(ServerIdentity):
             before = self._issuer
             if len(before.chain) == 1:
                 return before.keys()
-            return self._change(before, before.retired(now=self._clock()))
+            return self._replace(before, before.retired(now=self._clock()))
 
     @abstractmethod
-    def _replace(self, before: Issuer, issuer: Issuer) -> None:
+    def _keep(self, before: Issuer, issuer: Issuer) -> None:
         """Keep another one, then serve it. Blocks. Raises ``CoordinatorError``."""
 
-    def _change(self, before: Issuer, issuer: Issuer) -> list[str]:
-        self._replace(before, issuer)
+    def _replace(self, before: Issuer, issuer: Issuer) -> list[str]:
+        self._keep(before, issuer)
         return issuer.keys()
 
     def _serve(self, issuer: Issuer) -> None:
@@ -207,7 +207,7 @@ class Authority(OwnAuthority):
         self._directory = directory
         super().__init__(read_issuer(directory) or self._made(clock()), clock)
 
-    def _replace(self, before: Issuer, issuer: Issuer) -> None:  # noqa: ARG002
+    def _keep(self, before: Issuer, issuer: Issuer) -> None:  # noqa: ARG002
         try:
             write_issuer(self._directory, issuer)
         except errors.AuthorityUnusable as error:

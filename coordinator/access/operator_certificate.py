@@ -66,14 +66,6 @@ class OperatorCertificate(ServerIdentity):
                 self._versions = versions
             return self._shown
 
-    def rotate(self) -> list[str]:
-        """Raise ``NoOwnAuthority``."""
-        raise errors.NoOwnAuthority
-
-    def retire(self) -> list[str]:
-        """Raise ``NoOwnAuthority``."""
-        raise errors.NoOwnAuthority
-
     def _stat(self) -> list[tuple[int, ...]]:
         """Return what changes when the files do, of content, place and mode; and with each hour.
 

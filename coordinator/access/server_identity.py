@@ -11,6 +11,8 @@ import structlog
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from drumbeat.coordinator.errors import NoOwnAuthority
+
 log = structlog.get_logger()
 
 
@@ -54,16 +56,16 @@ class ServerIdentity(ABC):
     def configuration(self) -> Shown:
         """Return what is shown now: the same object until it is replaced. For any thread."""
 
-    @abstractmethod
     def rotate(self) -> list[str]:
         """Have another authority, beside those that are served; return the keys. Blocks.
 
         Raises ``CoordinatorError``, and then nothing has changed.
         """
+        raise NoOwnAuthority
 
-    @abstractmethod
     def retire(self) -> list[str]:
         """Serve the newest authority alone; return its key. Blocks. Raises as ``rotate`` does."""
+        raise NoOwnAuthority
 
     def secret(self, purpose: bytes) -> bytes:
         """Return 32 bytes that follow from the key, other ones for each purpose.

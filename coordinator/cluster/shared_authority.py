@@ -103,7 +103,7 @@ class SharedAuthority(OwnAuthority):
         self._kept = issuer, pair.mod_revision
         self.on_replaced(issuer.keys())
 
-    def _replace(self, before: Issuer, issuer: Issuer) -> None:
+    def _keep(self, before: Issuer, issuer: Issuer) -> None:
         put = asyncio.run_coroutine_threadsafe(self._put(before, issuer.content()), self._loop)
         put.result()
 

@@ -40,7 +40,7 @@ from drumbeat.coordinator.observe.observations import DECISIONS
 from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
 from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
-from drumbeat.coordinator.shell.turns import Queued, Turns
+from drumbeat.coordinator.shell.turns import Asked, Queued, Turns
 
 log = structlog.get_logger()
 
@@ -269,16 +269,7 @@ class Driver:
         event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
 
-    def _ask(
-        self,
-        event: FailureReported
-        | LimitsReset
-        | TokenCreated
-        | TokenRevoked
-        | Steering
-        | DrainAsked
-        | ForgetAsked,
-    ) -> asyncio.Future[Any]:
+    def _ask(self, event: FailureReported | Asked) -> asyncio.Future[Any]:
         number = next(self._request_ids)
         if isinstance(event, TokenCreated):
             event = dataclasses.replace(event, request_id=number)

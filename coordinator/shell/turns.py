@@ -29,9 +29,8 @@ FAILURES_BYTES_MAX = 1024 * 1024
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 _CONCLUDED = "concluded"
 # What needs an answer before long.
-_ASKED = (
-    ev.SessionOpened
-    | ev.LimitsReset
+Asked = (
+    ev.LimitsReset
     | ev.TokenCreated
     | ev.TokenRevoked
     | ev.Steering
@@ -148,7 +147,7 @@ class Turns:
         Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
         an answer before long, while the journal can't be written.
         """
-        if self.outage and isinstance(event, _ASKED):
+        if self.outage and isinstance(event, ev.SessionOpened | Asked):
             raise Unavailable(self.outage)
         is_told_anew = isinstance(event, ev.BeatReceived | ev.AgentLeft)
         if not is_told_anew and len(self._queue) >= self._queue_max:

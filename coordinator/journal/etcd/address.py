@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from drumbeat.command.settings import HostPort, Kind, Setting, parse_host_port, text
 from drumbeat.violation import Violation
@@ -106,10 +107,8 @@ JOURNAL_KEY = Setting(None, _PATH, _SECTION, "Its key, for its owner alone.")
 
 def with_files(address: EtcdAddress, files: Mapping[str, str | None]) -> EtcdAddress:
     """Return an address with the files that the settings beside it name, by their fields."""
-    return EtcdAddress(
-        endpoints=address.endpoints,
-        prefix=address.prefix,
-        user=address.user,
+    return replace(
+        address,
         password_file=files["journal_password_file"] or "",
         ca_file=files["journal_ca"] or "",
         cert_file=files["journal_cert"] or "",
@@ -123,16 +122,8 @@ def broken_rules(address: EtcdAddress | None, files: Mapping[str, str | None]) -
     if address is None:
         allowed = "this only together with --journal"
         return [Violation(name, value, allowed) for name, value in given.items()]
-    needs = (
-        ("journal_cert", "journal_ca"),
-        ("journal_cert", "journal_key"),
-        ("journal_key", "journal_cert"),
-    )
-    violations = [
-        Violation(name, given[name], f"this only together with --{needed.replace('_', '-')}")
-        for name, needed in needs
-        if name in given and needed not in given
-    ]
+    needs = [("cert", "ca"), ("cert", "key"), ("key", "cert")]
+    violations = lonely(given, [(f"journal_{name}", f"journal_{other}") for name, other in needs])
     if "journal_password_file" in given and not address.user:
         allowed = "this only with the user it is of: --journal etcd://USER@HOST..."
         violations.append(
@@ -142,6 +133,15 @@ def broken_rules(address: EtcdAddress | None, files: Mapping[str, str | None]) -
         allowed = "a user only together with --journal-password-file"
         violations.append(Violation("journal", address, allowed))
     return violations
+
+
+def lonely(given: Mapping[str, object], needs: Iterable[tuple[str, str]]) -> list[Violation]:
+    """Return which settings are given without another one that each of them needs."""
+    return [
+        Violation(name, given[name], f"this only together with --{needed.replace('_', '-')}")
+        for name, needed in needs
+        if name in given and needed not in given
+    ]
 
 
 def _is_loopback(host: str) -> bool:

@@ -61,7 +61,9 @@ class EtcdClient:
         """Do a transaction."""
         request = messages.txn_request(transaction)
         timeout_s = CALL_TIMEOUT_S + request.ByteSize() / WRITE_BYTES_PER_S_MIN
-        return messages.outcome(await self._call(lambda link: link.txn(request, timeout_s)))
+        return messages.outcome(
+            await self._call(lambda link: link.call(link.kv.Txn, request, timeout_s))
+        )
 
     async def read(self, key: str, end: str) -> Reading:
         """Read a range, in pages at one revision."""
@@ -93,7 +95,9 @@ class EtcdClient:
     async def grant(self, ttl_s: float) -> Lease:
         """Begin a lease."""
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
-        answer = await self._call(lambda link: link.grant(request, CALL_TIMEOUT_S))
+        answer = await self._call(
+            lambda link: link.call(link.lease.LeaseGrant, request, CALL_TIMEOUT_S)
+        )
         return Lease(lease_id=answer.ID, ttl_s=float(answer.TTL))
 
     async def keep_alive(self, lease_id: int) -> float:
@@ -106,7 +110,8 @@ class EtcdClient:
         """End a lease."""
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._call(
-            lambda link: link.revoke(request, CALL_TIMEOUT_S), harmless=Meaning.NO_LEASE
+            lambda link: link.call(link.lease.LeaseRevoke, request, CALL_TIMEOUT_S),
+            harmless=Meaning.NO_LEASE,
         )
 
     async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
@@ -123,7 +128,8 @@ class EtcdClient:
         """Let etcd forget history."""
         request = rpc.CompactionRequest(revision=revision)
         await self._call(
-            lambda link: link.compact(request, CALL_TIMEOUT_S), harmless=Meaning.COMPACTED
+            lambda link: link.call(link.kv.Compact, request, CALL_TIMEOUT_S),
+            harmless=Meaning.COMPACTED,
         )
 
     async def close(self) -> None:
@@ -137,12 +143,15 @@ class EtcdClient:
 
     async def _read_page(self, request: Any) -> Any:
         """Read, at every member if need be."""
-        for _ in self.address.endpoints[1:]:
+        for is_last in (*(False for _ in self.address.endpoints[1:]), True):
             try:
-                return await self._call(lambda link: link.range(request, READ_TIMEOUT_S))
+                return await self._call(
+                    lambda link: link.call(link.kv.Range, request, READ_TIMEOUT_S)
+                )
             except errors.JournalOutage:
-                continue
-        return await self._call(lambda link: link.range(request, READ_TIMEOUT_S))
+                if is_last:
+                    raise
+        raise AssertionError("the last one returns or raises")
 
     async def _call(
         self, ask: Callable[[Link], Awaitable[Result]], *, harmless: Meaning | None = None

@@ -55,7 +55,7 @@ class Link:
         self.is_broken = False
         self._address = address
         self._channel = _channel(address, endpoint)
-        self._kv, self._lease = rpc.KVStub(self._channel), rpc.LeaseStub(self._channel)
+        self.kv, self.lease = rpc.KVStub(self._channel), rpc.LeaseStub(self._channel)
         self._watch = rpc.WatchStub(self._channel)
         self._token: tuple[tuple[str, str], ...] = ()
         self._streams: set[Any] = set()
@@ -65,35 +65,27 @@ class Link:
         request, ask = rpc.StatusRequest(), rpc.MaintenanceStub(self._channel).Status
         if self._address.user:
             await self._authenticate()
-        status = await self._call(ask, request, CONNECT_TIMEOUT_S)
+        status = await self.call(ask, request, CONNECT_TIMEOUT_S)
         if not status.leader:
             problem = "the members of etcd that it reaches are no majority"
             raise CallFailed(Failure(Meaning.OUTAGE, problem, OUTAGE_HINT))
 
-    async def txn(self, request: Any, timeout_s: float) -> Any:
-        """Do a transaction."""
-        return await self._call(self._kv.Txn, request, timeout_s)
-
-    async def range(self, request: Any, timeout_s: float) -> Any:
-        """Read a page."""
-        return await self._call(self._kv.Range, request, timeout_s)
-
-    async def compact(self, request: Any, timeout_s: float) -> None:
-        """Forget history."""
-        await self._call(self._kv.Compact, request, timeout_s)
-
-    async def grant(self, request: Any, timeout_s: float) -> Any:
-        """Begin a lease."""
-        return await self._call(self._lease.LeaseGrant, request, timeout_s)
-
-    async def revoke(self, request: Any, timeout_s: float) -> None:
-        """End a lease."""
-        await self._call(self._lease.LeaseRevoke, request, timeout_s)
+    async def call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        """Call a method of ``kv`` or ``lease``, once more with another token if that is over."""
+        for is_last in (False, True):
+            try:
+                with _failures():
+                    return await method(request, timeout=timeout_s, metadata=self._token)
+            except CallFailed as failed:
+                if is_last or failed.failure.meaning is not Meaning.TOKEN_OVER or not self._token:
+                    raise
+            await self._authenticate()
+        raise AssertionError("the second one returns or raises")
 
     async def keep_alive(self, request: Any, timeout_s: float) -> float:
         """Keep a lease: a stream of one request."""
         with _failures():
-            call = self._lease.LeaseKeepAlive(timeout=timeout_s, metadata=self._token)
+            call = self.lease.LeaseKeepAlive(timeout=timeout_s, metadata=self._token)
             try:
                 await call.write(request)
                 answer = await call.read()
@@ -141,17 +133,6 @@ class Link:
         """Close the connection once its calls have ended, or the time is over."""
         self.break_off()
         await self._channel.close(grace_s)
-
-    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
-        for is_last in (False, True):
-            try:
-                with _failures():
-                    return await method(request, timeout=timeout_s, metadata=self._token)
-            except CallFailed as failed:
-                if is_last or failed.failure.meaning is not Meaning.TOKEN_OVER or not self._token:
-                    raise
-            await self._authenticate()
-        raise AssertionError("the second one returns or raises")
 
     async def _authenticate(self) -> None:
         """Have a token for the user. The file is read each time: its password may be changed."""
