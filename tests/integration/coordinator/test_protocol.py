@@ -126,9 +126,12 @@ async def test_a_bad_hello_is_refused_by_its_field(client: Client, name: str) ->
     assert not (await client.runs.ListRuns(query_pb2.ListRunsRequest())).runs
 
 
+@pytest.mark.parametrize("method", [OPEN, REPORT])
 @pytest.mark.parametrize("first", [b"", UNKNOWN_FIELD, GARBAGE])
-async def test_bytes_that_are_no_hello_are_refused(client: Client, first: bytes) -> None:
-    call = client.raw(OPEN)
+async def test_bytes_that_are_no_message_at_the_beginning_are_refused(
+    client: Client, method: str, first: bytes
+) -> None:
+    call = client.raw(method)
     await call.send(first)
     assert_invalid(await call.refused())
 
@@ -365,13 +368,6 @@ async def test_a_bad_record_is_refused_and_counts_nothing(client: Client, name: 
     assert (await client.run()).failures_count == 0
     assert await client.report(agent.failure(1)) == [True]
     assert (await client.run()).failures_count == 1
-
-
-@pytest.mark.parametrize("message", [b"", UNKNOWN_FIELD, GARBAGE])
-async def test_bytes_that_are_no_record_are_refused(client: Client, message: bytes) -> None:
-    call = client.raw(REPORT)
-    await call.send(message)
-    assert_invalid(await call.refused())
 
 
 async def test_a_record_beyond_the_message_limit_is_refused(client: Client) -> None:

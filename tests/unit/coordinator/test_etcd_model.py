@@ -1,4 +1,7 @@
-"""The model of etcd that other tests use: what it keeps, and the faults that it has on request."""
+"""The model of etcd that other tests use: its time, and the faults that it has on request.
+
+What it answers is compared with a real etcd in ``tests/integration/coordinator``.
+"""
 
 import asyncio
 
@@ -6,29 +9,17 @@ import pytest
 
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.etcd.model import (
-    Changed,
-    Delete,
-    Get,
-    IsCreated,
-    IsModified,
     Put,
     Transaction,
 )
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
-from tests.support.etcd_state import OPERATIONS_MAX, REQUEST_BYTES_MAX, Refused
+from tests.support.etcd_state import Refused
 
 BELOW = ("k/", "k0")
 
 
 def put(key: str, value: bytes = b"v", lease_id: int = 0) -> Transaction:
     return Transaction(conditions=(), then=(Put(f"k/{key}", value, lease_id),))
-
-
-def create(key: str, value: bytes, lease_id: int = 0) -> Transaction:
-    at = f"k/{key}"
-    return Transaction(
-        conditions=(IsCreated(at, 0),), then=(Put(at, value, lease_id),), otherwise=(Get(at),)
-    )
 
 
 @pytest.fixture
@@ -43,49 +34,6 @@ def client(model: EtcdModel) -> EtcdClientModel:
 
 async def keys(client: EtcdClientModel) -> list[str]:
     return [pair.key for pair in (await client.read(*BELOW)).pairs]
-
-
-async def test_a_key_knows_when_it_was_made_and_when_it_was_changed(
-    client: EtcdClientModel,
-) -> None:
-    made = await client.commit(put("a"))
-    await client.commit(put("b"))
-    changed = await client.commit(put("a", b"w"))
-    (a, b) = (await client.read(*BELOW)).pairs
-    assert (a.create_revision, a.mod_revision) == (made.revision, changed.revision) == (2, 4)
-    assert (b.create_revision, b.mod_revision) == (3, 3)
-    await client.commit(Transaction(conditions=(), then=(Delete("k/a"),)))
-    assert (await client.commit(put("a"))).revision == 6
-    assert (await client.read("k/a", "")).pairs[0].create_revision == 6
-
-
-async def test_a_transaction_whose_condition_does_not_hold_changes_nothing(
-    client: EtcdClientModel,
-) -> None:
-    first = await client.commit(create("a", b"first"))
-    second = await client.commit(create("a", b"second"))
-    assert first.is_done
-    assert not second.is_done
-    assert second.reads[0][0].value == b"first"
-    assert second.revision == first.revision
-    stale = Transaction(conditions=(IsModified("k/a", 1),), then=(Delete("k/a"),))
-    assert not (await client.commit(stale)).is_done
-    assert await keys(client) == ["k/a"]
-
-
-async def test_what_etcd_refuses_is_refused(client: EtcdClientModel) -> None:
-    too_many = tuple(Put(f"k/{number}", b"") for number in range(OPERATIONS_MAX + 1))
-    for then in (
-        too_many,
-        (Put("k/a", b""), Put("k/a", b"")),
-        (Put("k/a", b""), Delete(*BELOW)),
-        (Put("k/a", bytes(REQUEST_BYTES_MAX)),),
-        (Put("k/a", b"", lease_id=99),),
-    ):
-        with pytest.raises(Refused):
-            await client.commit(Transaction(conditions=(), then=then))
-    assert await client.read(*BELOW) == await client.read("k/a", "")
-    assert (await client.commit(Transaction(conditions=(), then=too_many[:-1]))).revision == 2
 
 
 async def test_a_lease_takes_its_keys_with_it(model: EtcdModel, client: EtcdClientModel) -> None:
@@ -115,32 +63,6 @@ async def test_in_real_time_a_lease_ends_by_itself() -> None:
     await client.commit(put("a", lease_id=lease.lease_id))
     assert (await anext(watch)).put
     assert (await anext(watch)).deleted == ("k/a",)
-
-
-async def test_a_watch_tells_what_came_since_and_what_comes(client: EtcdClientModel) -> None:
-    await client.commit(put("a"))
-    await client.commit(put("b"))
-    await client.commit(Transaction(conditions=(), then=(Delete("k/b"),)))
-    watch = client.watch(*BELOW, after=2)
-    assert await anext(watch) == Changed(revision=4, deleted=("k/b",))
-    later = asyncio.ensure_future(anext(watch))
-    await client.commit(Transaction(conditions=(), then=(Put("other", b""),)))
-    await client.commit(put("c"))
-    changed = await later
-    assert changed.revision == 6
-    assert [pair.key for pair in changed.put] == ["k/c"]
-
-
-async def test_a_watch_of_forgotten_changes_fails(client: EtcdClientModel) -> None:
-    for _ in range(4):
-        await client.commit(put("a"))
-    await client.compact(4)
-    await client.compact(2)  # harmless
-    with pytest.raises(JournalOutage):
-        await anext(client.watch(*BELOW, after=2))
-    assert (await anext(client.watch(*BELOW, after=4))).revision == 5
-    with pytest.raises(Refused):
-        await client.compact(99)
 
 
 async def test_a_request_or_its_answer_gets_lost(client: EtcdClientModel) -> None:
