@@ -38,7 +38,16 @@ def place() -> Iterator[Path]:
 
 
 def abandon(place: Path) -> Path:
-    """Leave a directory behind, as a killed process does."""
+    """Leave a directory behind that nothing holds any more, as that of a killed process."""
+    with closing(PrivateDirectory([str(place)])) as directory:
+        directory.ensure("errors", "0")
+        left = directory.path.with_name(f"{directory.path.name[:-8]}12345678")
+        shutil.copytree(directory.path, left)
+    return left
+
+
+def leave_by_kill(place: Path) -> Path:
+    """Have a process make a directory and kill itself."""
     code = (
         "import os, signal, sys;"
         "from drumbeat.agent.runtime.private_directory import PrivateDirectory;"
@@ -46,9 +55,9 @@ def abandon(place: Path) -> Path:
         "print(directory.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     command = [sys.executable, "-c", code, str(place)]
-    told = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout.strip()
-    assert told.startswith(str(place))  # what is removed here is nothing else
-    return Path(told)
+    output = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout.strip()
+    assert output.startswith(str(place))  # what is removed here is nothing else
+    return Path(output)
 
 
 def nothing_wanted(_path: Path) -> bool:
@@ -80,7 +89,7 @@ def test_what_another_user_has_put_there_before_is_in_no_way(place: Path) -> Non
 def test_the_next_process_collects_what_a_killed_one_left_and_spares_the_living(
     place: Path,
 ) -> None:
-    left = abandon(place)
+    left = leave_by_kill(place)
     assert left.exists()
     with (
         closing(PrivateDirectory([str(place)])) as living,
