@@ -144,16 +144,55 @@ async def test_workers_draw_different_numbers(job: Job) -> None:
     assert len(seen) == len(set(seen)) == 20
 
 
+LEFT_OUT = {
+    "starts_thread": (
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+        r"importing starts_thread started a thread \(.*\)",
+    ),
+    "keeps_socket": (
+        "import socket\nkept = socket.socket()",
+        "importing keeps_socket left a socket open",
+    ),
+    "keeps_poll": (
+        "import select\nkept = select.epoll()",
+        r"importing keeps_poll left \[eventpoll\] open",
+    ),
+    "starts_process": (
+        "import subprocess\nkept = subprocess.Popen(['sleep', '1000'])",
+        "importing starts_process started a process",
+    ),
+    "describes_nothing": (
+        "class E(Exception):\n    def __str__(self): 1 / 0\nraise E",
+        "importing describes_nothing failed: E: ",
+    ),
+    "divides": ("1 / 0", "importing divides failed: ZeroDivisionError: division by zero"),
+    "exits": ("raise SystemExit(3)", "importing exits failed: SystemExit: 3"),
+    "reads_rank": (
+        "import os\nrank = int(os.environ.get('RANK', 0))",
+        "reads_rank read RANK when it was imported",
+    ),
+}
+if os.access("/dev/fuse", os.R_OK):
+    LEFT_OUT["keeps_device"] = (
+        "kept = open('/dev/fuse')",
+        "importing keeps_device opened the device /dev/fuse",
+    )
+
+
+async def test_what_must_not_be_forked_is_left_out_and_named(job: Job) -> None:
+    job.modules = ("shared", *LEFT_OUT)
+    sources = {name: source for name, (source, _) in LEFT_OUT.items()}
+    job.write(work=f"import sys\nprint({{'shared', *{[*LEFT_OUT]}}} & {{*sys.modules}})", **sources)
+    async with running() as harness:
+        harness.client.send(job.preload())
+        assert await job.run(harness) == {0: 0}
+        assert job.output().read_text() == "{'shared'}\n"
+        text = await news(harness, TemplateNews.LEFT_OUT)
+        missing = [reason for _, reason in LEFT_OUT.values() if not re.search(reason, text)]
+        assert missing == [], text
+
+
 UNFIT = {
-    "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()": (
-        r"importing cause started a thread \(.*\)"
-    ),
-    "import socket\nkept = socket.socket()": "importing cause left a socket open",
-    "import select\nkept = select.epoll()": r"importing cause left \[eventpoll\] open",
-    "kept = open('/dev/fuse')": "importing cause opened the device /dev/fuse",
-    "import subprocess\nkept = subprocess.Popen(['sleep', '1000'])": (
-        "importing cause started a process"
-    ),
     "import multiprocessing\nlock = multiprocessing.Lock()": (
         r"preloading left shared memory \(.*\), as a lock or value of multiprocessing has"
     ),
@@ -164,10 +203,6 @@ UNFIT = {
     "import builtins, os\nif os.environ['TEMPLATE'] == 'yes': del builtins.open": (
         "preloading has broken Python: NameError"
     ),
-    "class E(Exception):\n    def __str__(self): 1 / 0\nraise E": "importing shared failed: E: ",
-    "1 / 0": "importing shared failed: ZeroDivisionError: division by zero",
-    "raise SystemExit(3)": "importing shared failed: SystemExit: 3",
-    "import os\nrank = int(os.environ.get('RANK', 0))": "cause read RANK when it was imported",
     "import os\nif os.environ['TEMPLATE'] == 'yes': os._exit(5)": (
         "the process that preloads ended with exit code 5, 3 times"
     ),
@@ -178,11 +213,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("cause", UNFIT)
-async def test_what_must_not_be_forked_is_named_and_workers_start_cold(
-    job: Job, cause: str
-) -> None:
-    if "/dev/fuse" in cause and not os.access("/dev/fuse", os.R_OK):
-        pytest.skip("this host has no /dev/fuse to open")
+async def test_where_nothing_can_be_forked_workers_start_cold(job: Job, cause: str) -> None:
     job.env = {"TEMPLATE": "yes"}
     job.worker_env = {"TEMPLATE": "no"}
     job.write(shared="import cause", cause=cause)
@@ -198,7 +229,7 @@ async def test_what_must_not_be_forked_is_named_and_workers_start_cold(
 async def test_what_python_imports_before_any_program_must_not_start_threads_either(
     job: Job,
 ) -> None:
-    job.write({"sitecustomize": next(iter(UNFIT))})
+    job.write({"sitecustomize": LEFT_OUT["starts_thread"][0]})
     job.env = {"PYTHONPATH": str(job.folder / "package")}
     async with running() as harness:
         harness.client.send(job.preload())

@@ -254,24 +254,6 @@ async def test_an_unforeseen_variable_costs_one_cold_round(job: Job) -> None:
         assert "shared read SEAT" in await news(harness, TemplateNews.LEFT_OUT)
 
 
-@pytest.mark.parametrize(
-    ("broken", "why"),
-    [
-        ("raise RuntimeError('no operator')", "importing shared failed: RuntimeError: no operator"),
-        (
-            "from threading import Event, Thread\nThread(target=Event().wait, daemon=True).start()",
-            "importing shared started a thread",
-        ),
-    ],
-)
-async def test_one_bad_module_leaves_the_others_preloaded(job: Job, broken: str, why: str) -> None:
-    job.modules = ("other", "shared")
-    job.write(other="", shared=broken, work="import sys\nprint('other' in sys.modules)")
-    found, harness = await outputs(job)
-    assert found == ["True\n"] * 2
-    assert why in said(harness, TemplateNews.LEFT_OUT)[0]
-
-
 async def test_a_bad_script_leaves_the_modules_preloaded(job: Job) -> None:
     script = job.folder / "before.py"
     script.write_text("import os\nrank = os.environ['RANK']\n")
