@@ -166,9 +166,9 @@ def check_module(name: str) -> None:
     name_so_far = ""
     for part in name.split("."):
         if not part:
-            raise ScriptNotFound(name, "it is no name of a module")
+            raise ScriptNotFound(name, "it is not the name of a module")
         if places is None:
-            raise ScriptNotFound(name, f"{name_so_far} is no package")
+            raise ScriptNotFound(name, f"{name_so_far} is not a package")
         name_so_far = f"{name_so_far}.{part}" if name_so_far else part
         try:
             spec = _find_module(name_so_far, places)

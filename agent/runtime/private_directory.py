@@ -97,7 +97,7 @@ class PrivateDirectory:
     def _make_somewhere(self) -> tuple[Path, int]:
         problems: list[str] = []
         for place in self._places:
-            why = "it is taken away again and again"
+            why = "another process removes it every time"
             try:
                 for _ in range(ATTEMPTS_MAX):
                     path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=place))
@@ -107,7 +107,7 @@ class PrivateDirectory:
                         return path, lock
                     os.close(lock)
                     path.rmdir()
-                    why = "other users have a part in what is made there"
+                    why = "other users can access directories that are made there"
                     break
             except OSError as error:
                 why = error.strerror or str(error)

@@ -390,7 +390,7 @@ class Watchdog:
                     self._send_signal(effect.worker, effect.signum)
             case msg.TellUnkilled():
                 state = describe_process(worker.pid)
-                why = f"it got SIGKILL {effect.after_s:.0f} s ago and is still there; {state}"
+                why = f"it is still alive {effect.after_s:.0f} s after SIGKILL; {state}"
                 log.warning("worker can't be killed", reason=why, **_place(effect.worker))
             case msg.Report():
                 self._report(effect, worker)

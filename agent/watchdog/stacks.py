@@ -92,7 +92,7 @@ async def take_evidence(
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
     if not owner_pid or (source.ask_fd is None and not source.stack_signal):
-        why = "the worker does not use the SDK, or offers none"
+        why = "the worker does not use the SDK, or its SDK gives no stacks"
     elif is_traced or status.state == "T":
         why = why or "a process that is stopped or traced is not asked"
     elif not why:
@@ -128,7 +128,7 @@ async def _take_stacks(
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
     asked_s = timeout_s * ASKED_SHARE if may_signal else timeout_s
-    why = "it gives its stacks only upon a signal"
+    why = "it gives its stacks only on a signal"
     fd = os.dup(source.stacks_fd)  # the board may be closed meanwhile
     try:
         with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some

@@ -304,7 +304,11 @@ class Workers:
             last = self.watchdog.memory.last_of(*worker, now=exited.ended_at)
             return await self._read_files(partial(self._read_remains, exited, last))
         except FilesStalled as error:
-            why = BECAUSE_IT_HUNG if exited.hang else f"what it left could not be read: {error}"
+            why = (
+                BECAUSE_IT_HUNG
+                if exited.hang
+                else f"its error file and output could not be read: {error}"
+            )
             return replace(exited, explanation=why)
 
     async def _read_files(self, read: Callable[[], T]) -> T:
@@ -377,7 +381,7 @@ def tell_of_unkilled(unkilled: messages.WorkersUnkilled) -> None:
     states = [describe_process(pid) for pid in unkilled.pids[:UNKILLED_SHOWN_MAX]]
     more = len(unkilled.pids) - len(states)
     parts = [*states, *([f"and {more} more"] if more else [])]
-    why = f"they got SIGKILL {unkilled.after_s:.0f} s ago and are still there"
+    why = f"they are still alive {unkilled.after_s:.0f} s after SIGKILL"
     log.warning(
         "processes can't be killed",
         reason=f"{why}; {'; '.join(parts)}",

@@ -199,7 +199,7 @@ UNFIT = {
     "import os\nif os.environ['TEMPLATE'] == 'yes' and os.fork(): pass": (
         "importing cause started a process"  # one that goes on as if it were the template
     ),
-    "import os\nif os.environ['TEMPLATE'] == 'yes': os.close(1)": "closed descriptor 1, or led",
+    "import os\nif os.environ['TEMPLATE'] == 'yes': os.close(1)": "redirected descriptor 1",
     "import builtins, os\nif os.environ['TEMPLATE'] == 'yes': del builtins.open": (
         "preloading has broken Python: NameError"
     ),

@@ -131,7 +131,7 @@ class WatchdogCore:
         for worker in self.workers.values():
             worker.extend(self._awake_at, due, now=now)
         if now - due >= self._policy.pulse_s:  # shorter ones are of no interest
-            why = f"the watchdog stood still for {now - due:.1f} s; all limits are longer"
+            why = f"the watchdog stood still for {now - due:.1f} s; all limits are extended"
             self._effects.append(msg.Warn(worker=None, event="watchdog stalled", reason=why))
 
     def _on_due(self, worker: Worker, now: float) -> None:

@@ -131,7 +131,7 @@ async def find_devices(
         names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
         log.info("GPUs found", reason=", ".join(names), gpus=names)
     elif numa_mode and visible_gpus(visible_devices):
-        why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
+        why = "the NUMA nodes of the GPUs are unknown; is nvidia-ml-py installed?"
         log.warning("NUMA binding", reason=f"workers not bound: {why}")
     return HostDevices(gpus, nvml=nvml if is_memory_awaited else None, numa_mode=numa_mode)
 
@@ -145,7 +145,9 @@ async def _take_inventory(nvml: Nvml) -> tuple[Gpu, ...]:
         return await thread.run(partial(read_gpus, nvml), timeout_s=DRIVER_TIMEOUT_S)
     except FilesStalled:
         # As if there were no GPUs: training may work, or will say why it does not.
-        log.warning("GPUs not found", reason=f"the driver is silent for {DRIVER_TIMEOUT_S:g} s")
+        log.warning(
+            "GPUs not found", reason=f"the driver did not answer within {DRIVER_TIMEOUT_S:g} s"
+        )
         return ()
     finally:
         notice.cancel()

@@ -44,7 +44,7 @@ class Budget:
             largest = max(self._held, key=self._held.__getitem__)
             if largest == client:
                 self._change(client, -size)
-                raise CommandError(f"clients hold {self.limit} bytes, and this one most of them")
+                raise CommandError(f"clients hold {self.limit} bytes, this client most of them")
             self.let_go(largest)
             self.forget(largest)
 

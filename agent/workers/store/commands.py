@@ -134,13 +134,13 @@ class CommandReader:
             self._taken = self._kept = 0
             number = (yield from self._take(1))[0]
             if number not in _ARGUMENTS or is_valid == (number == Op.VALIDATE):
-                raise CommandError(f"command {number} is unknown, or not here")
+                raise CommandError(f"this store has no command {number}")
             arguments = []
             for kind in _ARGUMENTS[Op(number)]:
                 argument = yield from self._read_argument(kind)
                 arguments.append(argument)
             if not is_valid and arguments != [MAGIC]:
-                raise CommandError("the client is none of torch's stores")
+                raise CommandError("the client is not a client of torch's store")
             is_valid = True
             self._complete.append(Command(Op(number), tuple(arguments)))
 
@@ -166,13 +166,13 @@ class CommandReader:
     def _read_size(self, most: int) -> Generator[None, None, int]:
         size = yield from self._read_number(_SIZE)
         if size > most:
-            raise CommandError(f"a length of {size}, above {most}")
+            raise CommandError(f"length {size} exceeds {most}")
         return size
 
     def _take(self, size: int) -> Generator[None, None, bytes]:
         self._taken += size
         if self._taken > COMMAND_BYTES_MAX:
-            raise CommandError(f"a command of more than {COMMAND_BYTES_MAX} bytes")
+            raise CommandError(f"the command exceeds {COMMAND_BYTES_MAX} bytes")
         while len(self._data) - self._at < size:
             yield
         taken = bytes(self._data[self._at : self._at + size])

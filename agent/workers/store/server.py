@@ -174,7 +174,7 @@ class Client(asyncio.Protocol):
             self._store.handle(self._number, data, self._reader)
             self._count()
         except CommandError as error:
-            self._store.tell("a store let a client go", reason=str(error))
+            self._store.tell("store client disconnected", reason=str(error))
             self.end()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -194,7 +194,7 @@ class Client(asyncio.Protocol):
         try:
             self._count()
         except CommandError as error:
-            self._store.tell("a store let a client go", reason=str(error))
+            self._store.tell("store client disconnected", reason=str(error))
             self.end()
 
     def _count(self) -> None:

@@ -106,7 +106,7 @@ class StoreTable:
     def _add(self, client: int, key: bytes, change: int) -> bytes:
         total = self._number_at(key) + change
         if not -_INTEGER_LIMIT <= total < _INTEGER_LIMIT:
-            raise CommandError("a sum of more than 64 bits")
+            raise CommandError("the sum exceeds 64 bits")
         self._set(client, key, str(total).encode())
         return commands.integer(total)
 
@@ -179,9 +179,9 @@ class StoreTable:
         try:
             number = int(self._values.get(key, b"0"))
         except ValueError:
-            raise CommandError("a number is added to what is none") from None
+            raise CommandError("add: the value is not a number") from None
         if not -_INTEGER_LIMIT <= number < _INTEGER_LIMIT:
-            raise CommandError("a number is added to one of more than 64 bits")
+            raise CommandError("add: the value exceeds 64 bits")
         return number
 
     def _put(self, client: int, key: bytes, value: bytes) -> None:

@@ -154,7 +154,7 @@ class Preloading:
         open_now = traces.descriptors()
         if lost := self._fds - {_key(fd, target) for fd, target in open_now.items()}:
             number = min(lost).split()[0]
-            raise Unfit(f"preloading closed descriptor {number}, or led it elsewhere")
+            raise Unfit(f"preloading closed or redirected descriptor {number}")
         for fd, target in open_now.items():
             if _key(fd, target) not in self._fds and (why := traces.sharing(target)):
                 self._refuse(_key(fd, target), f"{why}, which forks would share")

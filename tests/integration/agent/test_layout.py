@@ -285,7 +285,7 @@ def test_what_comes_about_with_rights_for_others_is_not_used(
 
     monkeypatch.setattr("tempfile.mkdtemp", make_readable)
     monkeypatch.setattr(layout, "SPARE_PLACES", (str(place),))
-    with pytest.raises(PrivateDirectoryUnusable, match="other users have a part"):
+    with pytest.raises(PrivateDirectoryUnusable, match="other users can access"):
         PrivateDirectory([str(place)])
     assert list(place.iterdir()) == []
 

@@ -157,7 +157,7 @@ async def test_a_failure_is_told_although_what_the_worker_left_cannot_be_read(
     assert isinstance(exited, WorkerExited)
     assert (exited.exit_code, exited.error) == (5, None)
     assert exited.explanation == (
-        "what it left could not be read: the file system did not answer within 0.05 s"
+        "its error file and output could not be read: the file system did not answer within 0.05 s"
     )
     host.workers.execute(STOP)
     assert await host.next() == WorkersStopped(round_id=0)

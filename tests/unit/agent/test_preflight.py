@@ -195,10 +195,10 @@ def test_a_package_of_a_user_may_be_called_agent(
         ("no_such_module", "there is no module named no_such_module"),
         ("no_such.module", "there is no module named no_such"),
         ("trainer_of_test.mian", "there is no module named trainer_of_test.mian"),
-        ("trainer_of_test.main.x", "trainer_of_test.main is no package"),
+        ("trainer_of_test.main.x", "trainer_of_test.main is not a package"),
         ("trainer_of_test", "it is a package without trainer_of_test.__main__"),
-        ("trainer_of_test..main", "it is no name of a module"),
-        ("./train.py", "it is no name of a module"),
+        ("trainer_of_test..main", "it is not the name of a module"),
+        ("./train.py", "it is not the name of a module"),
     ],
 )
 def test_a_module_that_is_not_there_is_named(name: str, why: str) -> None:

@@ -20,7 +20,7 @@ def told_of(*pids: int) -> str:
 
 def test_each_process_is_named_with_its_state() -> None:
     told = told_of(os.getpid())
-    assert told.startswith("they got SIGKILL 15 s ago and are still there; process ")
+    assert told.startswith("they are still alive 15 s after SIGKILL; process ")
     assert f"process {os.getpid()}: running, " in told
 
 

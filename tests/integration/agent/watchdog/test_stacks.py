@@ -92,7 +92,7 @@ async def evidence_of(
     starved_s: float = 0.0,
     **more: int,
 ) -> Evidence:
-    """Return what is seen of a process that gives its stacks only upon a signal."""
+    """Return what is seen of a process that gives its stacks only on a signal."""
     given: dict[str, Any] = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
     source = StackSource(stacks_fd=board.stacks_fd, **given)
     return await take_evidence(pid, source, timeout_s, may_signal=may_signal, starved_s=starved_s)
@@ -151,7 +151,7 @@ async def test_a_process_that_gives_stacks_only_upon_a_signal_is_not_sent_one_un
     before = runs_of(pid)
     evidence = await evidence_of(board, pid, may_signal=False)
     assert evidence.stacks == ""
-    assert "no stacks: it gives its stacks only upon a signal" in evidence.notes
+    assert "no stacks: it gives its stacks only on a signal" in evidence.notes
     assert runs_of(pid) == before
 
 
