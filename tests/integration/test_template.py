@@ -181,8 +181,8 @@ if os.access("/dev/fuse", os.R_OK):
 
 async def test_what_must_not_be_forked_is_left_out_and_named(job: Job) -> None:
     job.modules = ("shared", *LEFT_OUT)
-    sources = {name: source for name, (source, _) in LEFT_OUT.items()}
-    job.write(work=f"import sys\nprint({{'shared', *{[*LEFT_OUT]}}} & {{*sys.modules}})", **sources)
+    job.write(None, **{name: source for name, (source, _) in LEFT_OUT.items()})
+    job.write(work=f"import sys\nprint({{'shared', *{[*LEFT_OUT]}}} & {{*sys.modules}})")
     async with running() as harness:
         harness.client.send(job.preload())
         assert await job.run(harness) == {0: 0}
