@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from drumbeat.addresses import PORT_DEFAULT, parse_host_port
 from drumbeat.command import settings
-from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
+from drumbeat.command.settings import FLAG, declare, seconds, setting, text
 from drumbeat.coordinator.access.certificate_roles import TLS_ROLES, RoleRule
 from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
@@ -16,7 +17,7 @@ _PATH = text("the path of a file", len, metavar="FILE")
 
 
 def _reached_at(given: str) -> str:
-    settings.parse_host_port(given)  # the port may be left out: it is that of --port then
+    parse_host_port(given)  # the port may be left out: it is that of --port then
     return given.strip()
 
 
@@ -32,7 +33,7 @@ def _otlp_endpoint(given: str) -> str:
     scheme, _, where = given.strip().partition("://")
     if scheme.lower() not in ("http", "https"):
         raise ValueError
-    return f"{scheme.lower()}://{settings.parse_host_port(where.removesuffix('/'), OTLP_PORT)}"
+    return f"{scheme.lower()}://{parse_host_port(where.removesuffix('/'), OTLP_PORT)}"
 
 
 _OTLP_ENDPOINT = settings.Kind(

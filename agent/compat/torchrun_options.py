@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from drumbeat.addresses import parse_addresses
 from drumbeat.agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
-from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_addresses
+from drumbeat.command.settings import FLAG, Kind, Setting, named
 from drumbeat.durations import parse_duration
 
 _SAME = frozenset((

@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from drumbeat.access.client import Credentials, Metadata
+from drumbeat.addresses import parse_host_port
 from drumbeat.agent.session.access import Access
 from drumbeat.agent.session.transport import (
     MESSAGE_BYTES_MAX,
@@ -24,7 +25,6 @@ from drumbeat.agent.session.transport import (
 )
 from drumbeat.agent.workers.ports import address_towards
 from drumbeat.command.leader_search import is_silence, plain_details
-from drumbeat.command.settings import parse_host_port
 from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end, until_one_ends
 from drumbeat.v1 import (

@@ -14,18 +14,10 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from drumbeat.access.settings import AccessSettings
+from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings import kinds
 from drumbeat.command import settings
-from drumbeat.command.settings import (
-    FLAG,
-    declare,
-    limit,
-    parse_addresses,
-    printable,
-    seconds,
-    setting,
-    switch,
-)
+from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
 
-from drumbeat.command.settings import PORT, HostPort, Kind, number, one_of, parse_host_port, text
+from drumbeat.addresses import HostPort, parse_host_port
+from drumbeat.command.settings import PORT, Kind, number, one_of, text
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard

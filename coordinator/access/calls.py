@@ -12,8 +12,8 @@ import grpc
 from drumbeat.access.client import Credentials, Metadata, credentials
 from drumbeat.access.diagnosis import explain, is_worth_asking
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
+from drumbeat.addresses import parse_addresses
 from drumbeat.command.leader_search import NO_LEADER, LeaderSearch, Outcome, is_silence
-from drumbeat.command.settings import parse_addresses
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import ERROR_KEY
 from drumbeat.v1 import common_pb2

@@ -14,7 +14,7 @@ import structlog
 
 from drumbeat.access.local import publish, withdraw
 from drumbeat.access.token import NO_CA, parse_token
-from drumbeat.command.settings import HostPort
+from drumbeat.addresses import HostPort
 from drumbeat.coordinator.access.join_token import (
     how_to_join,
     is_loopback,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumbeat.access.settings import AccessSettings
+from drumbeat.addresses import PORT_DEFAULT
 from drumbeat.command import settings
-from drumbeat.command.settings import PORT_DEFAULT, Setting, declare, one_of, setting
+from drumbeat.command.settings import Setting, declare, one_of, setting
 from drumbeat.coordinator.api.operations import VERBS, Operation, Scope, Verb
 
 OUTPUT = Setting(

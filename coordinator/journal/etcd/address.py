@@ -10,7 +10,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.command.settings import HostPort, Kind, Setting, parse_host_port, text
+from drumbeat.addresses import HostPort, parse_host_port
+from drumbeat.command.settings import Kind, Setting, text
 from drumbeat.violation import Violation
 
 SCHEME = "etcd://"

@@ -15,7 +15,7 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from drumbeat.access.problem import AccessProblem
-from drumbeat.command.settings import HostPort
+from drumbeat.addresses import HostPort
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.journal.etcd import messages
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from drumbeat.access.files import read_private, read_public
-from drumbeat.command.settings import HostPort
+from drumbeat.addresses import HostPort
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.journal.etcd.messages import changed, rpc
 from drumbeat.coordinator.journal.etcd.model import Changed

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import grpc
 
-from drumbeat.command.settings import HostPort, parse_host_port
+from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import PortInUse

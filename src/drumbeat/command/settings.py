@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from drumbeat import addresses
 from drumbeat.durations import DURATION_MAX_S, parse_duration, short_duration
 from drumbeat.violation import Violation
 
-PORT_DEFAULT = 29400  # torchrun's rendezvous port, so that firewalls opened for it fit
 # What can be the least that is logged, with the numbers of Python's ``logging``.
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
 _COUNT = re.compile(" *-?[0-9]{1,12} *", re.ASCII)
-_HOST_PORT = re.compile(
-    r"(?:\[([^]]*)\]|([A-Za-z0-9_][A-Za-z0-9_.-]{0,252}))(?::([0-9]{1,5}))?", re.ASCII
-)
-_ADDRESS_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
-COORDINATORS_MAX = 16  # of one cluster; two or three are enough
 
 
 class Kind(NamedTuple):
@@ -251,60 +245,24 @@ def _level(given: str) -> Any:
 PORT = number(0, 65535, metavar="PORT")
 
 
-class HostPort(NamedTuple):
-    """An address to connect to; ``str()`` gives what gRPC takes, with IPv6 in brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_host_port(given: str, port_default: int = PORT_DEFAULT) -> HostPort:
-    """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
-    match = _HOST_PORT.fullmatch(str.strip(given))
-    in_brackets, name, digits = match.groups() if match else ("", "", "")
-    try:
-        host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or port_default)
-    except ValueError:
-        host, port = "", 0
-    if not 1 <= port <= 65535:
-        raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
-    return HostPort(host, port)
-
-
-def parse_addresses(given: str) -> tuple[str, ...]:
-    """Read addresses that stand between commas, as ``parse_host_port``, each as gRPC takes it."""
-    parts = [part.strip() for part in str.split(given, ",")]
-    if len(parts) > 1 and not all(parts):
-        raise ValueError(f"{given!r} has an empty address: give one between two commas")
-    found = [str(parse_host_port(part)) for part in parts]
-    if twice := [each for each in dict.fromkeys(found) if found.count(each) > 1]:
-        raise ValueError(f"{twice[0]} is given twice: give each address once")
-    if len(found) > COORDINATORS_MAX:
-        problem = f"{len(found)} addresses are given, allowed are up to {COORDINATORS_MAX}"
-        raise ValueError(f"{problem}: those of one cluster")
-    return tuple(found)
-
-
-def _addresses(given: str) -> str:
-    return ",".join(parse_addresses(given))
-
-
 def _address(given: str) -> str:
-    return str(parse_host_port(given))
+    return str(addresses.parse_host_port(given))
 
 
-ADDRESS = Kind(_ADDRESS_ALLOWED, _address, _address, metavar="HOST[:PORT]")
-"""Addresses of one coordinator, as ``HostPort`` writes them."""
+def _cluster(given: str) -> str:
+    return ",".join(addresses.parse_addresses(given))
+
+
+ADDRESS = Kind(addresses.ALLOWED, _address, _address, metavar="HOST[:PORT]")
+"""The address of one coordinator."""
 ADDRESSES = Kind(
-    f"{_ADDRESS_ALLOWED}; of a cluster up to {COORDINATORS_MAX}, separated by commas, each once",
-    _addresses,
-    _addresses,
+    f"{addresses.ALLOWED}; of a cluster up to {addresses.COORDINATORS_MAX}, separated by commas, "
+    "each once",
+    _cluster,
+    _cluster,
     metavar="HOST[:PORT],...",
 )
-"""Addresses of a coordinator, or of all of a cluster, as ``HostPort`` writes them."""
+"""The address of a coordinator, or of all of a cluster, with commas between them."""
 
 USE_PROXY = Setting(
     False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drumbeat.access.token import CA_CHARACTERS, Role, Token
-from drumbeat.command.settings import HostPort
+from drumbeat.addresses import HostPort
 from drumbeat.coordinator.access.join_token import FILE, how_to_join
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address

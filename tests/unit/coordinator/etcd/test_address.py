@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.command.settings import HostPort
+from drumbeat.addresses import HostPort
 from drumbeat.coordinator.journal.etcd.address import (
     ENDPOINTS_MAX,
     ETCD_ADDRESS,

@@ -13,7 +13,7 @@ import pytest
 from drumbeat.access import local
 from drumbeat.access.problem import AccessProblem
 from drumbeat.access.token import Role, Token
-from drumbeat.command.settings import HostPort
+from drumbeat.addresses import HostPort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
