@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from drumbeat.access.exposure import withdraw_token
 from drumbeat.command.console import close_console, write_text
-from drumbeat.command.settings import FLAG, LOG_LEVELS, Setting
+from drumbeat.command.settings import FLAG, LOG_LEVELS, Kind, Setting
 from drumbeat.format import printable
 
 EXIT_USAGE = 2
@@ -33,20 +33,35 @@ class Source(IntEnum):
     ARGUMENT = 3
 
 
+class _Value(click.ParamType):  # type: ignore[type-arg] # generic only of late
+    """The values of a setting, as click reads and completes them."""
+
+    name = "value"
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._kind.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+    def shell_complete(
+        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        if self._kind.metavar == "FILE":
+            return [CompletionItem(incomplete, type="file")]
+        words = self._kind.metavar[1:-1].split("|") if self._kind.metavar.startswith("[") else []
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
 class CommandOption(click.Option):
     """The option of a setting."""
 
     def __init__(self, name: str, declared: Setting) -> None:
-        kind, more = declared.kind, dict[str, Any]()
-        if not declared.is_required:
-            more["default"] = declared.default_text or declared.default
-
-        def read(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-            try:
-                return kind.parse(value) if isinstance(value, str) else value
-            except ValueError as error:
-                raise click.BadParameter(f"{error}.", ctx, option) from None
-
+        kind = declared.kind
+        default: dict[str, Any] = {"default": declared.default_text or declared.default}
         super().__init__(
             [name, *declared.flags],
             is_flag=kind is FLAG,
@@ -57,27 +72,10 @@ class CommandOption(click.Option):
             show_envvar=declared.has_variable,
             show_default=declared.shown_default or True,
             metavar=(f"[{kind.metavar}]" if declared.bare else kind.metavar) or None,
-            type=None if kind is FLAG else click.UNPROCESSED,
-            callback=read,
-            **more,
+            type=None if kind is FLAG else _Value(kind),
+            **({} if declared.is_required else default),
         )
         self.declared = declared
-
-    def takes(self, text: str) -> bool:
-        """Return whether a text can be its value."""
-        try:
-            self.declared.kind.parse(text)
-        except ValueError:
-            return False
-        return True
-
-    def shell_complete(self, _ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What a shell completes of a value: the words of one of some, and names of files."""
-        metavar = self.declared.kind.metavar
-        if metavar == "FILE":
-            return [CompletionItem(incomplete, type="file")]
-        words = metavar[1:-1].split("|") if metavar.startswith("[") else []
-        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the option's own variable, else of the first of the others that has one."""
@@ -103,8 +101,8 @@ class SectionedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. Raises ``click.UsageError`` if several options begin as one does."""
-        names = {
-            flag.lstrip("-"): param.name
+        options = {
+            flag: param
             for param in self.get_params(ctx)
             if isinstance(param, click.Option)
             for flag in param.opts
@@ -112,36 +110,25 @@ class SectionedCommand(click.Command):
 
         def in_full(name: str) -> str:
             name = name.replace("_", "-")
-            found = [] if name in names else [whole for whole in names if whole.startswith(name)]
-            if len({names[whole] for whole in found}) > 1:
-                options = ", ".join(f"--{whole}" for whole in sorted(found))
-                problem = f"--{name} is ambiguous: it may stand for {options}."
-                raise click.UsageError(problem, ctx)
-            return found[0] if found else name
+            if name in [flag.lstrip("-") for flag in options]:
+                return name
+            longer = [flag for flag in options if flag.startswith(f"--{name}")]
+            if len({options[flag].name for flag in longer}) > 1:
+                stands_for = f"it may stand for {', '.join(sorted(longer))}"
+                raise click.UsageError(f"--{name} is ambiguous: {stands_for}.", ctx)
+            return longer[0][2:] if longer else name
 
         ctx.token_normalize_func = in_full
-        return super().parse_args(ctx, self._with_bare_values(ctx, args))
-
-    def _with_bare_values(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give options that stand without a value the one that they have then."""
-        normalize = ctx.token_normalize_func or str
-        options = {
-            flag: param
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option)
-            for flag in param.opts
-        }
         given, at = list(args), 0
         while at < len(given) and given[at].startswith("-") and given[at].strip("-"):
             word, equals, _ = given[at].partition("=")
-            dashes = "-" * (len(word) - len(word.lstrip("-")))
-            option = options.get(dashes + (normalize(word[2:]) if dashes == "--" else word[1:]))
+            option = options.get(f"--{in_full(word[2:])}" if word.startswith("--") else word)
             takes_next = option is not None and not option.is_flag and not equals
             if takes_next and isinstance(option, CommandOption) and option.declared.bare:
-                takes_next = option.takes(given[at + 1] if at + 1 < len(given) else "")
+                takes_next = _can_be_read(option.declared.kind, "".join(given[at + 1 : at + 2]))
                 given[at] += "" if takes_next else f"={option.declared.bare}"
             at += 1 + takes_next
-        return given
+        return super().parse_args(ctx, given)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options per section, in the order of declaration."""
@@ -154,6 +141,14 @@ class SectionedCommand(click.Command):
         for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl(rows)
+
+
+def _can_be_read(kind: Kind, text: str) -> bool:
+    try:
+        kind.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 class SectionedGroup(click.Group):
@@ -216,13 +211,13 @@ def version_option(program: str) -> Callable[[Callable[..., Any]], Any]:
 def run(
     command: click.Command,
     argv: Sequence[str] | None,
-    do: Callable[[Any], int],
+    perform: Callable[[Any], int],
     *,
     program: str,
     path: str = "",
     errors: Any,
 ) -> int:
-    """Read a command line, do what its command returns, and return the exit code.
+    """Read a command line, ``perform`` what its command returns, and return the exit code.
 
     That is 0 after ``--help`` and ``--version``. ``argv`` None stands for this process's own
     arguments. Errors begin with ``program``; ``path`` is what the user typed to call it, where
@@ -232,7 +227,7 @@ def run(
     withdrawn, path = withdraw_token(), path or program
     try:
         parsed = command.main(args=argv, prog_name=path, standalone_mode=False, obj=withdrawn)
-        return parsed if isinstance(parsed, int) else do(parsed)
+        return parsed if isinstance(parsed, int) else perform(parsed)
     except click.ClickException as error:
         ctx = error.ctx if isinstance(error, click.UsageError) else None
         path = ctx.command_path if ctx is not None else path

@@ -86,21 +86,23 @@ def declare(declared: Setting) -> Any:
 def named(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     """Give settings the flags of their names, unless they have others."""
     return {
-        name: each if each.flags else each._replace(flags=(f"--{name.replace('_', '-')}",))
-        for name, each in settings.items()
+        name: declared._replace(flags=declared.flags or (f"--{name.replace('_', '-')}",))
+        for name, declared in settings.items()
     }
 
 
 def settings_of(owner: Any) -> dict[str, Setting]:
     """Return what a dataclass declares, by field."""
-    declared = {each.name: each.metadata.get("setting") for each in dataclasses.fields(owner)}
-    return named({name: each for name, each in declared.items() if each is not None})
+    fields = dataclasses.fields(owner)
+    return named(
+        {field.name: field.metadata["setting"] for field in fields if "setting" in field.metadata}
+    )
 
 
 def read_settings(owner: Any) -> tuple[dict[str, Any], list[Violation]]:
     """Return the values of all settings in their one form, and which are not allowed."""
     values: dict[str, Any] = {}
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for name, declared in settings_of(owner).items():
         value = getattr(owner, name)
         try:
@@ -110,8 +112,8 @@ def read_settings(owner: Any) -> tuple[dict[str, Any], list[Violation]]:
             allowed = declared.kind.allowed
             if declared.kind.is_secret:
                 value, allowed = _Withheld(), "; ".join(filter(None, (allowed, str(error))))
-            found.append(Violation(name, value, allowed))
-    return values, found
+            violations.append(Violation(name, value, allowed))
+    return values, violations
 
 
 class _Withheld:
@@ -121,10 +123,10 @@ class _Withheld:
         return "a text that is not shown"
 
 
-def by_option(found: Iterable[Violation], owner: Any) -> tuple[Violation, ...]:
+def by_option(violations: Iterable[Violation], owner: Any) -> tuple[Violation, ...]:
     """Name fields as the command line does."""
     options = {name: declared.option for name, declared in settings_of(owner).items()}
-    return tuple(each._replace(field=options.get(each.field, each.field)) for each in found)
+    return tuple(rule._replace(field=options.get(rule.field, rule.field)) for rule in violations)
 
 
 def _kind(
