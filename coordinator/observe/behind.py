@@ -64,14 +64,14 @@ class Peers:
 
     def __init__(
         self,
-        told: Iterable[Told],
+        workers: Iterable[Told],
         times_s: Iterable[float],
         longest_s: float,
         *,
         is_restarted: bool,
     ) -> None:
         self._is_restarted = is_restarted
-        known = [(worker, at) for worker, at in told if worker.step is not None]
+        known = [(worker, at) for worker, at in workers if worker.step is not None]
         self._reached = [
             (worker.step, at - worker.heartbeat_age_s)
             for worker, at in known
@@ -105,8 +105,8 @@ class Peers:
 
     def _passed_at(self, step: int) -> float:
         """Return when most had reached a higher step. They came to later ones step by step."""
-        found = self._passed.get(step)
-        if found is None:
+        passed_at = self._passed.get(step)
+        if passed_at is None:
             if len(self._passed) >= STEPS_JUDGED_MAX:
                 return math.inf
             usual_s = self._usual_s
@@ -115,9 +115,9 @@ class Peers:
                 for reached, at in self._reached
                 if reached > step
             )
-            found = passed[self._most - 1] if len(passed) >= self._most else math.inf
-            self._passed[step] = found
-        return found
+            passed_at = passed[self._most - 1] if len(passed) >= self._most else math.inf
+            self._passed[step] = passed_at
+        return passed_at
 
     def _common_scope(self, known: Sequence[Told]) -> tuple[str, float]:
         """Return in which section or timer most are, and since when they all are."""
@@ -139,22 +139,22 @@ def peers_of(current: Round, presences: Mapping[str, Presence]) -> dict[str, Pee
     for incarnation, seat in current.seats.items():
         if incarnation in presences:
             hosts.setdefault(seat.agent.role, []).append(incarnation)
-    found = {}
+    peers = {}
     for role, incarnations in hosts.items():
-        chosen = [presences[each].whereabouts for each in spread(incarnations)]
+        chosen = [presences[host].whereabouts for host in spread(incarnations)]
         most, round_id = max(1, PEERS_MAX // len(chosen)), current.round_id
-        found[role] = Peers(
-            chain.from_iterable(islice(each.told(round_id).values(), most) for each in chosen),
-            chain.from_iterable(islice(each.step_times_s(round_id), most) for each in chosen),
-            max(each.longest_step_s(round_id) for each in chosen),
-            is_restarted=any(each.is_restarted for each in chosen),
+        peers[role] = Peers(
+            chain.from_iterable(islice(host.told(round_id).values(), most) for host in chosen),
+            chain.from_iterable(islice(host.step_times_s(round_id), most) for host in chosen),
+            max(host.longest_step_s(round_id) for host in chosen),
+            is_restarted=any(host.is_restarted for host in chosen),
         )
-    return found
+    return peers
 
 
 def laggards(peers: Peers, host: Whereabouts, round_id: int, seat: Seat) -> dict[int, Laggard]:
     """Return the workers of one host that are behind, by local rank. Most cost next to nothing."""
-    stay_s, found = peers.stay_s, {}
+    stay_s, behind = peers.stay_s, {}
     for local_rank, (worker, told_at) in host.told(round_id).items():
         waits_s = worker.progress_age_s
         if waits_s is None or waits_s <= stay_s:
@@ -165,19 +165,19 @@ def laggards(peers: Peers, host: Whereabouts, round_id: int, seat: Seat) -> dict
         if (lag := peers.lag(worker, told_at)) is not None:
             rank, name = seat.rank_first + local_rank, seat.agent.name
             standing = Standing(rank=rank, host=name, progress=worker)
-            found[local_rank] = Laggard(standing, lag)
-    return found
+            behind[local_rank] = Laggard(standing, lag)
+    return behind
 
 
-def named(found: Sequence[Laggard], number: int) -> str:
+def named(behind: Sequence[Laggard], number: int) -> str:
     """Name ranks that are behind, e.g. "rank 3 on b at step 40", of ``number``; empty if none."""
 
-    def place(each: Laggard) -> tuple[str, int | None, str]:
-        return each.standing.host, each.standing.progress.step, each.lag.scope
+    def place(laggard: Laggard) -> tuple[str, int | None, str]:
+        return laggard.standing.host, laggard.standing.progress.step, laggard.lag.scope
 
     texts, left = list[str](), number
-    for (host, step, scope), group in groupby(sorted(found, key=_by_step), key=place):
-        ranks = [each.standing.rank for each in group]
+    for (host, step, scope), group in groupby(sorted(behind, key=_by_step), key=place):
+        ranks = [laggard.standing.rank for laggard in group]
         if len(texts) < GROUPS_NAMED_MAX:
             who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed(map(str, ranks), 8)}"
             where = f", not in {scope!r} as the others" if scope else ""
@@ -186,5 +186,5 @@ def named(found: Sequence[Laggard], number: int) -> str:
     return ", ".join(texts) + (f" and {count(left, 'more rank')}" if left else "")
 
 
-def _by_step(each: Laggard) -> tuple[int, int]:
-    return each.standing.progress.step or 0, each.standing.rank
+def _by_step(laggard: Laggard) -> tuple[int, int]:
+    return laggard.standing.progress.step or 0, laggard.standing.rank

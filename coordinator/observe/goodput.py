@@ -171,7 +171,7 @@ class Ledger:
         assert len(self.hosts_lost) <= HOSTS_MAX + 1, "too many hosts"
         assert len(self.segments) <= SEGMENTS_MAX, "too many segments"
         for part in Part:
-            time = sum(each.time for each in self.segments if each.part is part)
+            time = sum(segment.time for segment in self.segments if segment.part is part)
             assert time <= self.parts.get(part, NONE).run, f"segments have too much {part}"
         assert self.until <= self.seen or self.began is None, "time that was not seen"
 
@@ -185,13 +185,13 @@ class Ledger:
 
     def _turn(self, stretch: Stretch | None, cause: Cause | None) -> None:
         """Enter another stretch, for what was found or else for ``cause``."""
-        found = self.found or (Found(cause=cause) if cause is not None else None)
-        if found is not None and stretch is not None:
+        ending = self.found or (Found(cause=cause) if cause is not None else None)
+        if ending is not None and stretch is not None:
             is_end = self.stretch in (Stretch.ROUND, Stretch.HUNG) and stretch is not Stretch.HUNG
-            self.failures += is_end and found.cause in FAILURES
-            self.cause, self.host = found.cause, found.host
+            self.failures += is_end and ending.cause in FAILURES
+            self.cause, self.host = ending.cause, ending.host
             if stretch in (Stretch.GATHERING, Stretch.INTERRUPTED):
-                self.restarts[found.cause] = self.restarts.get(found.cause, 0) + 1
+                self.restarts[ending.cause] = self.restarts.get(ending.cause, 0) + 1
         steps = (self.reached, self.marks.step if self.marks is not None else None)
         self.reached = max((step for step in steps if step is not None), default=None)
         self.stretch, self.marks, self.found = stretch, None, None
@@ -200,14 +200,14 @@ class Ledger:
     def _close(self, at: int) -> None:
         """Account for the open stretch so far; what it is then goes on from there."""
         assert self.stretch is not None, "nothing is open"
-        found, reached = self.found, self.reached
-        since = found.since if found is not None else None
+        ending, reached = self.found, self.reached
+        since = ending.since if ending is not None else None
         start = self.until
         pieces = cut(self.stretch, self.marks, start, at, reached=reached, since=since)
         for part, first, last in pieces:
             cause, host = self.cause, self.host
-            if part is Part.HANGING and found is not None:
-                cause, host = found.cause, found.host
+            if part is Part.HANGING and ending is not None:
+                cause, host = ending.cause, ending.host
             self._add(part, last - first, cause, host)
         self.until = at
 
@@ -240,7 +240,7 @@ def _is_lost(part: Part) -> bool:
 
 
 def _largest(lost: list[tuple[int, Part]]) -> list[tuple[int, Part]]:
-    return sorted(lost, key=lambda each: (-each[0], each[1]))
+    return sorted(lost, key=lambda loss: (-loss[0], loss[1]))
 
 
 def _percent(share: float) -> str:

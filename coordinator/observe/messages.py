@@ -93,10 +93,10 @@ def _duration(time: int) -> Duration:
 
 def stragglers_of(state: RunState, run: AnyRun | None) -> tuple[list[query_pb2.Straggler], int]:
     """Return those that are journaled, as they are at present, and how many there are in all."""
-    found: Mapping[int, Straggler] = run.members.observer.slow if run is not None else {}
-    told = sorted(state.observed.slow.items())[:NAMED_MAX]
-    shown = [_STRAGGLER.write(found.get(rank, each)) for rank, each in told]
-    return shown, max(len(shown), len(found))
+    latest: Mapping[int, Straggler] = run.members.observer.slow if run is not None else {}
+    journaled = sorted(state.observed.slow.items())[:NAMED_MAX]
+    shown = [_STRAGGLER.write(latest.get(rank, straggler)) for rank, straggler in journaled]
+    return shown, max(len(shown), len(latest))
 
 
 def step_times_message(
@@ -148,9 +148,9 @@ def step_times_message(
 def _seats_of(state: RunState, ranks: Sequence[int]) -> list[tuple[int, Seat]]:
     """Return the seat of each rank; ``ranks`` are in order, and so are seats."""
     seats = iter(state.seats.values())
-    seat, found = next(seats), []
+    seat, chosen = next(seats), []
     for rank in ranks:
         while rank >= seat.rank_first + seat.agent.local_world_size:
             seat = next(seats)
-        found.append((rank, seat))
-    return found
+        chosen.append((rank, seat))
+    return chosen

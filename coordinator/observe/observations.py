@@ -94,4 +94,6 @@ class Observations:
     def forget(self, name: str) -> None:
         """Forget the ranks of an agent."""
         if self.slow:
-            self.slow = {rank: each for rank, each in self.slow.items() if each.name != name}
+            self.slow = {
+                rank: straggler for rank, straggler in self.slow.items() if straggler.name != name
+            }

@@ -25,8 +25,8 @@ class Observer:
         """Look at the steps of a round. Linear in agents."""
         self.step_times, self._stragglers = StepTimes(current), None
         if factor := spec.straggler_factor:
-            steps, told = spec.straggler_steps, observed.slow
-            self._stragglers = Stragglers(current, factor=factor, steps=steps, told=told)
+            steps, known = spec.straggler_steps, observed.slow
+            self._stragglers = Stragglers(current, factor=factor, steps=steps, known=known)
 
     def leave_round(self) -> None:
         """Forget the steps of the round."""

@@ -85,15 +85,15 @@ class Overview:
 
     def growing(self) -> list[Growing]:
         """Return the workers whose memory grows, by rank; of too many the most urgent."""
-        return sorted(sorted(self._growing)[:GROWING_MAX], key=lambda each: each.rank)
+        return sorted(sorted(self._growing)[:GROWING_MAX], key=lambda worker: worker.rank)
 
     def chosen(self) -> dict[str, list[int]]:
         """Return the local ranks to show by agent, as they are listed; of a standby it is 0."""
         self._drop_surplus(self.rows_max)
-        found: dict[str, list[int]] = {}
+        ranks: dict[str, list[int]] = {}
         for _, incarnation, local_rank in sorted(self._chosen, key=lambda row: row[0][-1]):
-            found.setdefault(incarnation, []).append(local_rank)
-        return found
+            ranks.setdefault(incarnation, []).append(local_rank)
+        return ranks
 
     def _take_memory(self, agent: Glimpse, rank_first: int) -> None:
         if (host := agent.memory) is None:
@@ -103,8 +103,8 @@ class Overview:
             if grows := worker.growth_bytes:
                 minutes = left / grows if host.limit_bytes else math.inf
                 rank = rank_first + worker.local_rank
-                found = Growing(minutes, rank, agent.incarnation, worker, host)
-                self._growing.append(found)
+                growing = Growing(minutes, rank, agent.incarnation, worker, host)
+                self._growing.append(growing)
         if len(self._growing) > 2 * GROWING_MAX:
             self._growing = sorted(self._growing)[:GROWING_MAX]
 

@@ -24,14 +24,14 @@ async def overview_of(
     readings: Readings, state: RunState, run: AnyRun | None, *, is_repeated: bool
 ) -> GetOverviewResponse:
     """Return an overview that was written after this call, or lately for a repeated one."""
-    found = await readings.get(
+    latest = await readings.get(
         _OVERVIEW,
         lambda _: make_overview(state, run, readings),
         state,
         is_repeated=is_repeated,
     )
     answer = GetOverviewResponse()
-    answer.CopyFrom(found)
+    answer.CopyFrom(latest)
     fresh_s = readings.fresh_until(_OVERVIEW, state) - readings.now()
     answer.fresh_for.CopyFrom(duration(max(0.0, fresh_s)))
     return answer

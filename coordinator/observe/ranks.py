@@ -128,7 +128,7 @@ class _Columns:
         self,
         state: HostState,
         heard_at: float | None,
-        told: Mapping[int, tuple[WorkerProgress, float]],
+        workers: Mapping[int, tuple[WorkerProgress, float]],
         workers_count: int,
     ) -> None:
         """Take one host in, with what was told of its workers by local rank, and when."""
@@ -137,7 +137,7 @@ class _Columns:
         add_step, add_silence = self.steps.append, self.silence.append
         add_scope, scopes = self.scope.append, self.scopes
         for local_rank in range(workers_count):
-            if (known := told.get(local_rank)) is None:
+            if (known := workers.get(local_rank)) is None:
                 add_step(_NO_STEP)
                 add_silence(age)
                 add_scope(0)
@@ -154,9 +154,9 @@ class _Columns:
         self.host_silence.append(age)
         self.host_step_time_s.append(step_time_s)
 
-    def take_behind(self, found: Iterable[Laggard]) -> None:
+    def take_behind(self, behind: Iterable[Laggard]) -> None:
         """Name ranks of a host that are behind, with by how many steps."""
-        ranks = sorted((each.standing.rank, each.lag.steps) for each in found)
+        ranks = sorted((laggard.standing.rank, laggard.lag.steps) for laggard in behind)
         self.behind += ranks[: BEHIND_MAX - len(self.behind)]
 
     def take_lags(self, furthest: int, begin: int, end: int) -> None:
@@ -188,13 +188,15 @@ def _passed(
     rows, due, peers = 0, rows_per_turn, behind_peers(state, run)
     for incarnation, seat in current.seats.items() if current is not None else ():
         presence = run.members.presences.get(incarnation) if run is not None else None
-        told: Mapping[int, tuple[WorkerProgress, float]] = {}
+        workers: Mapping[int, tuple[WorkerProgress, float]] = {}
         if presence is not None and current is not None:
-            told = presence.whereabouts.told(current.round_id)
+            workers = presence.whereabouts.told(current.round_id)
         heard_at = None if presence is None else presence.heard_at
         workers_count = seat.agent.local_world_size
-        columns.take(_host_state(state, run, current, incarnation), heard_at, told, workers_count)
-        if told and presence and current and incarnation not in state.given_up:
+        columns.take(
+            _host_state(state, run, current, incarnation), heard_at, workers, workers_count
+        )
+        if workers and presence and current and incarnation not in state.given_up:
             of_role, where = peers.get(seat.agent.role), presence.whereabouts
             if of_role is not None:
                 columns.take_behind(laggards(of_role, where, current.round_id, seat).values())

@@ -81,11 +81,11 @@ class StepTimes:
         if column.medians is not None:
             return column.medians
         ranks = spread(range(self._size))
-        found = [
+        both = [
             lower_median((times[rank] for rank in ranks) if times else (), of_none=math.nan)
             for times in (column.steps, column.busy)
         ]
-        medians = found[0], found[1]
+        medians = both[0], both[1]
         if column is not self.columns[-1]:
             column.medians = medians
         return medians

@@ -90,9 +90,9 @@ class Stragglers:
     """
 
     def __init__(
-        self, current: Round, *, factor: float, steps: int, told: Mapping[int, Straggler]
+        self, current: Round, *, factor: float, steps: int, known: Mapping[int, Straggler]
     ) -> None:
-        self.found: dict[int, Straggler] = dict(told)
+        self.found: dict[int, Straggler] = dict(known)
         self._seats, self._factor, self._steps = current.seats, factor, steps
         self._latest: dict[str, dict[int, WorkerProgress]] = {}  # by incarnation and local rank
         self._streaks: dict[int, _Streak] = {}
@@ -110,7 +110,7 @@ class Stragglers:
         if (seat := self._seats.get(incarnation)) is None:
             return
         latest, first = self._latest.setdefault(incarnation, {}), seat.rank_first
-        found, streaks = self.found, self._streaks
+        stragglers, streaks = self.found, self._streaks
         limits: dict[bool, float] = {}
         for worker in workers:
             if not (timed := worker.steps_timed):
@@ -128,7 +128,7 @@ class Stragglers:
             if (limit := limits.get(is_busy)) is None:
                 limit = limits[is_busy] = self._limit(seat.agent.role, is_busy, now)
             # Most are as all others, and cost no more than this. Without peers nothing is known.
-            if mean > limit or ((rank in found or rank in streaks) and limit < math.inf):
+            if mean > limit or ((rank in stragglers or rank in streaks) and limit < math.inf):
                 latest_of = self._straggler(seat, rank, mean, now, is_busy=is_busy)
                 self._judge(latest_of, steps, is_slow=mean > limit, now=now)
 
@@ -153,24 +153,27 @@ class Stragglers:
         """Return whether there may be something to tell."""
         return now >= self._due_at
 
-    def news(self, told: Mapping[int, Straggler], *, now: float) -> list[StragglerRecord]:
+    def news(self, known: Mapping[int, Straggler], *, now: float) -> list[StragglerRecord]:
         """Return what to journal after ``told``, no more than the pace of events allows."""
         since, self._room_at = max(0.0, now - self._room_at), now
         self._room = min(float(EVENTS_BURST), self._room + since / EVENT_INTERVAL_S)
-        over = [each for rank, each in sorted(told.items()) if rank not in self.found]
+        over = [straggler for rank, straggler in sorted(known.items()) if rank not in self.found]
         records: list[StragglerRecord] = [
-            StragglerOver(straggler=self._ended.get(each.rank, each), at_s=now)
-            for each in over[: int(self._room)]
+            StragglerOver(straggler=self._ended.get(straggler.rank, straggler), at_s=now)
+            for straggler in over[: int(self._room)]
         ]
-        self._ended = {each.rank: self._ended.get(each.rank, each) for each in over[len(records) :]}
-        room = min(int(self._room) - len(records), NAMED_MAX - len(told) + len(records))
-        new = (each for rank, each in self.found.items() if rank not in told)
+        self._ended = {
+            straggler.rank: self._ended.get(straggler.rank, straggler)
+            for straggler in over[len(records) :]
+        }
+        room = min(int(self._room) - len(records), NAMED_MAX - len(known) + len(records))
+        new = (straggler for rank, straggler in self.found.items() if rank not in known)
         slowest = nsmallest(room, new, key=_slowness) if room > 0 else []
-        records += [StragglerFound(straggler=each, at_s=now) for each in slowest]
+        records += [StragglerFound(straggler=straggler, at_s=now) for straggler in slowest]
         self._room -= len(records)
-        is_full = len(told) - len(over) + len(slowest) >= NAMED_MAX
+        is_full = len(known) - len(over) + len(slowest) >= NAMED_MAX
         left = len(over) > len(records) - len(slowest)
-        left |= not is_full and len(self.found) > len(told) - len(over) + len(slowest)
+        left |= not is_full and len(self.found) > len(known) - len(over) + len(slowest)
         wait_s = max(0.0, (1.0 - self._room) * EVENT_INTERVAL_S)
         self._due_at = now + wait_s if left else math.inf
         return records
@@ -253,7 +256,7 @@ def _samples(seats: Iterable[Seat]) -> dict[str, Sequence[int]]:
     for seat in seats:
         first, size = seat.rank_first, seat.agent.local_world_size
         ranks.setdefault(seat.agent.role, []).extend(range(first, first + size))
-    return {role: spread(found) for role, found in ranks.items()}
+    return {role: spread(of_role) for role, of_role in ranks.items()}
 
 
 def _slowness(straggler: Straggler) -> tuple[float, int]:

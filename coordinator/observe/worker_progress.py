@@ -105,7 +105,7 @@ class Whereabouts:
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
         if round_id != self._round_id:
-            steps = (told.step for told, _ in self._latest.values() if told.step is not None)
+            steps = (old.step for old, _ in self._latest.values() if old.step is not None)
             self._reached = max(steps, default=self._reached)
             self._round_id, self._latest = round_id, {}
             self.is_restarted, self._moves, self._longest_s = False, 0, (0.0, 0.0)
@@ -171,41 +171,43 @@ class Whereabouts:
         self._longest_s = max(latest, seconds), before
 
 
-def most_telling(found: Sequence[Standing], shown_max: int) -> Standings:
+def most_telling(standings: Sequence[Standing], shown_max: int) -> Standings:
     """Keep so many of those found: the furthest behind, elsewhere than the others, silent."""
-    scope = _common_scope(found)
+    scope = _common_scope(standings)
 
     def lag(standing: Standing) -> tuple[float, bool, float, int]:
         at = standing.progress
         return at.steps, at.scope == scope, -(at.heartbeat_age_s or 0.0), standing.rank
 
-    shown = sorted(heapq.nsmallest(shown_max, found, key=lag), key=lambda each: each.rank)
-    return Standings(shown=tuple(shown), count=len(found))
+    shown = sorted(
+        heapq.nsmallest(shown_max, standings, key=lag), key=lambda standing: standing.rank
+    )
+    return Standings(shown=tuple(shown), count=len(standings))
 
 
-def furthest_behind(found: Sequence[Standing]) -> str:
+def furthest_behind(standings: Sequence[Standing]) -> str:
     """Name who is behind the others, e.g. "rank 3 on b at step 40"; empty if no rank is.
 
     Behind are those with the lowest step; if all are equally far, those that are not within
     the scope in which most of the others are. Of half or more nothing is said.
     """
-    steps = [each.progress.steps for each in found]
+    steps = [standing.progress.steps for standing in standings]
     counted = [step for step in steps if math.isfinite(step)] or steps
     least, where = min(steps, default=0.0), ""
     if least < max(counted, default=0.0):
-        behind = [each for each in found if each.progress.steps == least]
-    elif scope := _common_scope(found):
-        behind = [each for each in found if each.progress.scope != scope]
+        behind = [standing for standing in standings if standing.progress.steps == least]
+    elif scope := _common_scope(standings):
+        behind = [standing for standing in standings if standing.progress.scope != scope]
         where = f", not in {scope!r} as the others"
     else:
         return ""
-    if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= len(found) > 2:
+    if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= len(standings) > 2:
         return ""
     return ", ".join(map(str, behind)) + where
 
 
-def _common_scope(found: Sequence[Standing]) -> str:
+def _common_scope(standings: Sequence[Standing]) -> str:
     """Return the scope that more than half of the workers are in; empty if there is none."""
-    scopes = Counter(standing.progress.scope for standing in found)
+    scopes = Counter(standing.progress.scope for standing in standings)
     scope, count = scopes.most_common(1)[0] if scopes else ("", 0)
-    return scope if 2 * count > len(found) else ""
+    return scope if 2 * count > len(standings) else ""

@@ -162,32 +162,32 @@ class Access:
         Raises ``Unauthenticated``.
         """
         now = time.time()
-        found = opened(code, Kind.CODE, self._secret(), now=now)
-        self._check(found, coordinator)
-        self._used.take(found, now=now)
+        code_pass = opened(code, Kind.CODE, self._secret(), now=now)
+        self._check(code_pass, coordinator)
+        self._used.take(code_pass, now=now)
         until, pass_id = now + self._limits.page_session_life_s, secrets.token_urlsafe(16)
-        made = replace(found, kind=Kind.SESSION, pass_id=pass_id, until=until)
-        caller = Caller(found.name, found.role, found.run_id)
-        return signed(made, self._secret()), Known(caller, pass_id, found.token_id)
+        made = replace(code_pass, kind=Kind.SESSION, pass_id=pass_id, until=until)
+        caller = Caller(code_pass.name, code_pass.role, code_pass.run_id)
+        return signed(made, self._secret()), Known(caller, pass_id, code_pass.token_id)
 
     def _of_session(self, text: str, coordinator: Coordinator) -> Known:
         now = time.time()
-        found = opened(text, Kind.SESSION, self._secret(), now=now)
-        self._check(found, coordinator)
-        left = (found.until - now, self._time_left(found.token_id, coordinator))
-        within_s = min(each for each in left if each is not None)
-        caller = Caller(found.name, found.role, found.run_id)
-        return Known(caller, found.pass_id, found.token_id, within_s)
+        session = opened(text, Kind.SESSION, self._secret(), now=now)
+        self._check(session, coordinator)
+        left = (session.until - now, self._time_left(session.token_id, coordinator))
+        within_s = min(seconds for seconds in left if seconds is not None)
+        caller = Caller(session.name, session.role, session.run_id)
+        return Known(caller, session.pass_id, session.token_id, within_s)
 
-    def _check(self, found: Pass, coordinator: Coordinator) -> None:
+    def _check(self, shown: Pass, coordinator: Coordinator) -> None:
         """Raise ``Unauthenticated`` if the token that a pass was made for lets no one in now."""
-        kept, now = coordinator.kept_token(found.token_id)
+        kept, now = coordinator.kept_token(shown.token_id)
         if kept is None:
-            raise Unauthenticated(f"its token {found.token_id} is not known here")
+            raise Unauthenticated(f"its token {shown.token_id} is not known here")
         if kept.revoked_at is not None:
             raise RevokedToken(kept.token_id, kept.run_id)
         if kept.is_expired(now=now):
-            raise Unauthenticated(f"its token {found.token_id} has expired")
+            raise Unauthenticated(f"its token {shown.token_id} has expired")
 
     def _time_left(self, token_id: str, coordinator: Coordinator) -> float | None:
         if coordinator.term is None:  # when it expires is for the leader to say
@@ -219,14 +219,14 @@ def _is_address(name: str) -> bool:
 def _cookie(request: web.BaseRequest, name: str) -> str | None:
     """Return the cookie of that name; of several none: who set the others is not known."""
     try:
-        found = [
+        values = [
             cookies[name].value
             for given in request.headers.getall(hdrs.COOKIE, [])
             if name in (cookies := SimpleCookie(given))
         ]
     except CookieError:
         return None
-    return found[0] if len(found) == 1 else None
+    return values[0] if len(values) == 1 else None
 
 
 def _names(request: web.BaseRequest) -> Mapping[str, list[bytes]]:

@@ -142,8 +142,10 @@ class Listener:
         host, port = self._config.host, self._config.http_port
         assert port is not None, "a page is wanted"
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, *_, address = found[0]
+            addresses = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, *_, address = addresses[0]
             both = host == "::" and socket.has_dualstack_ipv6()
             self._socket = socket.create_server(
                 address[:2] if family == socket.AF_INET else address,
@@ -170,8 +172,8 @@ class Listener:
         if (server := self._runner.server) is not None:
             server.pre_shutdown()
             await server.shutdown(within_s)
-        for each in list(self._open):
-            _end(each)
+        for connection in list(self._open):
+            _end(connection)
         await self._runner.cleanup()
 
     def left(self, connection: Connection) -> None:
@@ -203,8 +205,8 @@ class Listener:
             return True
         callers = Counter(map(_caller, self._open))
         most = self._limits.http_connections_per_caller_max
-        ends = (each for each in self._open if callers[_caller(each)] > most)
-        strangers = (each for each in self._open if _caller(each) is None)
+        ends = (connection for connection in self._open if callers[_caller(connection)] > most)
+        strangers = (connection for connection in self._open if _caller(connection) is None)
         oldest = next(chain(strangers, ends), None)
         if oldest is not None:
             del self._open[oldest]
@@ -236,16 +238,16 @@ class Listener:
             log.error("connection broken", exc_info=error)
 
 
-def _caller(each: Connection | asyncio.Task[None]) -> str | None:
-    return each.caller if isinstance(each, Connection) else None
+def _caller(connection: Connection | asyncio.Task[None]) -> str | None:
+    return connection.caller if isinstance(connection, Connection) else None
 
 
-def _end(each: Connection | asyncio.Task[None]) -> None:
-    each.abort() if isinstance(each, Connection) else each.cancel()
+def _end(connection: Connection | asyncio.Task[None]) -> None:
+    connection.abort() if isinstance(connection, Connection) else connection.cancel()
 
 
 def _bind_error(host: str, port: int, error: OSError) -> PortInUse:
     plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
-    found = bind_error(host, port, error if isinstance(error, socket.gaierror) else plain)
-    found.hint = found.hint.replace("--port", "--http-port")
-    return found
+    refusal = bind_error(host, port, error if isinstance(error, socket.gaierror) else plain)
+    refusal.hint = refusal.hint.replace("--port", "--http-port")
+    return refusal

@@ -55,14 +55,14 @@ def opened(text: str, kind: Kind, secret: bytes, *, now: float) -> Pass:
         raise Unauthenticated(f"its {kind} is not one of this coordinator's, or not whole")
     try:
         padded = body + "=" * (-len(body) % 4)
-        found = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Pass)
+        decoded = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Pass)
     except (binascii.Error, ValueError):  # signed by another version
         raise Unauthenticated(f"its {kind} is of another version of this coordinator") from None
-    if found.kind is not kind:
-        raise Unauthenticated(f"it brings a {found.kind} where a {kind} is asked for")
-    if now >= found.until:
+    if decoded.kind is not kind:
+        raise Unauthenticated(f"it brings a {decoded.kind} where a {kind} is asked for")
+    if now >= decoded.until:
         raise Unauthenticated(f"its {kind} has expired")
-    return found
+    return decoded
 
 
 def csrf_of(session: str, secret: bytes) -> str:

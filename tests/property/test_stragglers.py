@@ -85,7 +85,7 @@ class World:
     """Ranks that say something, what is found of it, and what is told."""
 
     def __init__(self) -> None:
-        self.stragglers = Stragglers(a_round(), factor=FACTOR, steps=STEPS, told={})
+        self.stragglers = Stragglers(a_round(), factor=FACTOR, steps=STEPS, known={})
         self.expected, self.now = Expected(), START
         self.said: dict[int, tuple[int, float, bool]] = {}
         self.told: dict[int, Straggler] = {}

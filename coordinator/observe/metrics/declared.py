@@ -10,8 +10,8 @@ PHASES = tuple(phase.lower() for phase in Phase)
 PARTS = tuple(part.lower() for part in Part)
 CAUSES = tuple(cause.lower() for cause in Cause)
 # Neither the first round nor the end of a run is a restart.
-RESTART_CAUSES = tuple(each for each in CAUSES if each not in (Cause.START.lower(), "stopped"))
-DETECTED = tuple(each for each in Cause if each in FAILURES and each is not Cause.INTERRUPTED)
+RESTART_CAUSES = tuple(item for item in CAUSES if item not in (Cause.START.lower(), "stopped"))
+DETECTED = tuple(item for item in Cause if item in FAILURES and item is not Cause.INTERRUPTED)
 REFORMED = (("round", "running"), ("round", "progress"), ("in_process", "running"))
 PRESENCES = ("present", "suspect", "away", "outside")
 
@@ -117,7 +117,7 @@ HANGING = _run(
     "gauge", "hanging_seconds", "How long the round that runs has hung, 0 if it does not."
 )
 
-METRICS = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
-OF_RUNS = tuple(each for each in METRICS if each.name.startswith("drumbeat_run_"))
+METRICS = tuple(item for item in list(globals().values()) if isinstance(item, Metric))
+OF_RUNS = tuple(item for item in METRICS if item.name.startswith("drumbeat_run_"))
 # Of runs that have no label of their own these say nothing together.
 OF_ONE_RUN = frozenset({PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING})

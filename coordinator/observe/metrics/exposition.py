@@ -106,7 +106,7 @@ class Exposition:
         driver, standing = self._driver(), self._standing()
         for metric, value in self._of_coordinator(driver, standing):
             labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)
-            yield written(metric, ((each, value) for each in labels), is_open=is_open)
+            yield written(metric, ((row, value) for row in labels), is_open=is_open)
         if driver is not None:
             yield from self._of_runs(driver, is_open=is_open)
         yield from self._library.pieces(is_open=is_open)

@@ -57,10 +57,10 @@ class Recoveries:
                 yield REFORMING, ("in_process", "running"), max(0.0, record.at_s - since)
 
     def _noted(self, key: str, noted: ProgressNoted) -> Iterator[Sample]:
-        found, marks = noted.found, noted.marks
-        if found is not None and found.since is not None and found.cause in DETECTED:
-            took = nanoseconds(noted.at_s) - found.since
-            yield DETECTION, (found.cause.lower(),), max(0, took) / SECOND
+        ending, marks = noted.found, noted.marks
+        if ending is not None and ending.since is not None and ending.cause in DETECTED:
+            took = nanoseconds(noted.at_s) - ending.since
+            yield DETECTION, (ending.cause.lower(),), max(0, took) / SECOND
         reforming = self._reforming.get(key)
         if reforming is None or not reforming.is_seated:
             return

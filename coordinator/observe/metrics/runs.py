@@ -89,9 +89,9 @@ def values(
 def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
     """Yield what the time went into, as far as that is settled."""
     settled = ledger.up_to(settled_until(ledger, now))
-    told = {part.lower(): time for part, time in settled.parts.items()}
+    parts = {part.lower(): time for part, time in settled.parts.items()}
     for part in declared.PARTS:
-        time = told.get(part, NONE)
+        time = parts.get(part, NONE)
         yield declared.TIME, (part,), time.run / SECOND
         yield declared.HOST_TIME, (part,), time.hosts / SECOND
     causes = {cause.lower(): time.run for cause, time in settled.causes.items()}
@@ -114,8 +114,8 @@ def named(states: Iterable[RunState], most: int) -> list[RunState]:
 class RunMetrics:
     """Keeps what counters were, so that none goes back.
 
-    The others are told together, and of them what they have spent while they were among the
-    others: their counters go on when a run leaves them or is forgotten.
+    Runs without a label of their own share one. Its counters hold what these runs spent while
+    they shared it, and go on when one leaves or is forgotten.
     """
 
     def __init__(self) -> None:
@@ -156,10 +156,10 @@ class Look:
         """Look at one run."""
         before, is_named = self._counted.get(state.key, {}), state.key in self._named
         counted: _Counted = {}
-        for metric, labels, found in values(state, run, now=now, epoch_s=epoch_s):
-            is_counter, key, value = metric.kind == "counter", (metric.name, labels), found
+        for metric, labels, latest in values(state, run, now=now, epoch_s=epoch_s):
+            is_counter, key, value = metric.kind == "counter", (metric.name, labels), latest
             if is_counter:
-                value = counted[key] = max(found, before.get(key, found))
+                value = counted[key] = max(latest, before.get(key, latest))
             if is_named:
                 rows = self._rows.setdefault(metric.name, [])
                 rows.append(((state.run_id, *labels), value))
@@ -177,6 +177,6 @@ class Look:
         if metric is declared.RUNS:
             return [((phase,), float(self._phases[phase])) for phase in declared.PHASES]
         rows = self._rows.get(metric.name, [])
-        told = self._others if metric.kind == "counter" else self._sums
-        others = ((labels, value) for (name, labels), value in told.items() if name == metric.name)
+        sums = self._others if metric.kind == "counter" else self._sums
+        others = ((labels, value) for (name, labels), value in sums.items() if name == metric.name)
         return [*rows, *(((OTHERS, *labels), value) for labels, value in others)]

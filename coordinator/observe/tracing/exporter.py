@@ -218,21 +218,21 @@ class Tracing:
         parent = Context()
         if span.parent is not None:
             parent = set_span_in_context(NonRecordingSpan(_context(span.parent)), parent)
-        told = self._tracer.start_span(
+        exported = self._tracer.start_span(
             span.name,
             context=parent,
             attributes=span.attributes,
             links=[Link(_context(to.place), {"drumbeat.link": to.relation}) for to in span.links],
             start_time=span.start + offset,
         )
-        if not told.is_recording():
+        if not exported.is_recording():
             return  # OTEL_SDK_DISABLED
         self._handed += 1
         for moment in span.moments:
-            told.add_event(moment.name, moment.attributes, moment.at + offset)
+            exported.add_event(moment.name, moment.attributes, moment.at + offset)
         if span.error:
-            told.set_status(Status(StatusCode.ERROR, span.error))
-        told.end(span.end + offset)
+            exported.set_status(Status(StatusCode.ERROR, span.error))
+        exported.end(span.end + offset)
 
     def _is_sampled(self, span: Span) -> bool:
         """Ask for the whole trace: the SDK would ask for its root alone, which comes last."""

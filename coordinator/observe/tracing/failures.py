@@ -23,9 +23,9 @@ def failures_of(records: Iterable[FailureRecord], round_id: int) -> tuple[Moment
 
     Of failures in iterations those of the latest one: it went on after all others.
     """
-    found = [record for record in records if record.round_id == round_id]
-    latest = max(map(_iteration, found), default=inf)
-    causes = root_causes((each for each in found if _iteration(each) == latest), round_id)
+    of_round = [record for record in records if record.round_id == round_id]
+    latest = max(map(_iteration, of_round), default=inf)
+    causes = root_causes((record for record in of_round if _iteration(record) == latest), round_id)
     return moments_of(causes)
 
 
@@ -62,8 +62,8 @@ def _kind(record: FailureRecord) -> str:
     """Return the class of an exception, or else how the worker ended."""
     if record.hang is not None:
         return f"Hang.{record.hang.kind}"
-    if found := _EXCEPTION.match(record.message.strip()):
-        return found[1]
+    if exception := _EXCEPTION.match(record.message.strip()):
+        return exception[1]
     return record.signal_name or f"exit code {record.exit_code}"
 
 

@@ -27,14 +27,14 @@ class Place(Struct, frozen=True):
         Runs of one id on coordinators without a common journal began at other instants.
         """
         key = f"{state.key}\n{state.observed.ledger.began}\n{trace}\n{number}"
-        found = blake2b(key.encode(), digest_size=_TRACE_BYTES + _SPAN_BYTES).digest()
-        return Place(_number(found[:_TRACE_BYTES]), _number(found[_TRACE_BYTES:]))
+        digest = blake2b(key.encode(), digest_size=_TRACE_BYTES + _SPAN_BYTES).digest()
+        return Place(_number(digest[:_TRACE_BYTES]), _number(digest[_TRACE_BYTES:]))
 
     def child(self, name: str, number: int = 0) -> Place:
         """Return a span below this one."""
         key = f"{self.trace_id:x}\n{self.span_id:x}\n{name}\n{number}"
-        found = blake2b(key.encode(), digest_size=_SPAN_BYTES).digest()
-        return Place(self.trace_id, _number(found))
+        digest = blake2b(key.encode(), digest_size=_SPAN_BYTES).digest()
+        return Place(self.trace_id, _number(digest))
 
 
 class Link(Struct, frozen=True):
@@ -66,5 +66,5 @@ class Span(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
 
 
-def _number(found: bytes) -> int:
-    return int.from_bytes(found) or 1  # 0 is no id
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest) or 1  # 0 is no id

@@ -120,7 +120,7 @@ def _restarted(
 
 def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> Iterator[Span]:
     """Tell of a round that ends, of its start if it never progressed, of what it was about."""
-    current, times, found = state.round, state.observed.times, state.observed.ledger.found
+    current, times, ending = state.round, state.observed.times, state.observed.ledger.found
     if current is None or times.began is None:
         return  # a coordinator of an earlier version began it
     over = times.left(record.at_s, state.observed.ledger)
@@ -129,12 +129,12 @@ def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) 
     root, end = Place.of(state, ROUND, current.round_id), nanoseconds(record.at_s)
     error = bounded(_error(state, record))
     yield from _last_iteration(state, root, end, error)
-    if found is not None and found.since is not None and found.since < end:
+    if ending is not None and ending.since is not None and ending.since < end:
         yield Span(
             place=root.child("detecting"),
             parent=root,
             name="detecting",
-            start=max(found.since, times.began),
+            start=max(ending.since, times.began),
             end=end,
             attributes=_in_round(state, current.round_id),
             error=error,
@@ -152,7 +152,7 @@ def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) 
             "drumbeat.restart.count": current.restart_count,
             "drumbeat.round.end": bounded(_reason(record)),
             **({"error.type": _cause(state, record)} if error else {}),
-            **({"drumbeat.agent.name": found.host} if found is not None and found.host else {}),
+            **({"drumbeat.agent.name": ending.host} if ending is not None and ending.host else {}),
         },
         error=error,
         moments=failures_of(state.failures, current.round_id) if error else (),
@@ -295,10 +295,10 @@ def _to_run(state: RunState) -> Link:
 def _lost_for(state: RunState) -> Attributes:
     """Return what the round before was ended for."""
     ledger = state.observed.ledger
-    found: Attributes = {"drumbeat.restart.cause": ledger.cause.value}
+    attributes: Attributes = {"drumbeat.restart.cause": ledger.cause.value}
     if ledger.host:
-        found["drumbeat.restart.host"] = ledger.host
-    return found
+        attributes["drumbeat.restart.host"] = ledger.host
+    return attributes
 
 
 def _reason(record: RoundEnded | EndingStarted | RunEnded) -> str:
@@ -307,8 +307,8 @@ def _reason(record: RoundEnded | EndingStarted | RunEnded) -> str:
 
 def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
     """Return why a round ended badly, empty if it did not."""
-    found = state.observed.ledger.found
-    is_drained = found is not None and found.cause is Cause.AGENT_DRAINED
+    ending = state.observed.ledger.found
+    is_drained = ending is not None and ending.cause is Cause.AGENT_DRAINED
     is_fine = isinstance(record, RoundEnded) and (record.cause in _FINE_ENDS or is_drained)
     if isinstance(record, EndingStarted):
         is_fine = record.cause in _FINE_VERDICTS
@@ -319,6 +319,6 @@ def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> st
 
 def _cause(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
     """Return what a round ended for, in a word."""
-    if (found := state.observed.ledger.found) is not None:
-        return found.cause.value
+    if (ending := state.observed.ledger.found) is not None:
+        return ending.cause.value
     return record.verdict.cause.value if isinstance(record, RunEnded) else record.cause.value

@@ -208,8 +208,8 @@ class RunFeed(Feed):
         began = time.thread_time()
         self._encoded.clear()  # their ages
         self.put("run", event("run", overview_document(overview)))
-        found = await self._term.queries.GetGoodput(of)
-        self.put("goodput", event("goodput", goodput_document(self._run_id, found)))
+        goodput = await self._term.queries.GetGoodput(of)
+        self.put("goodput", event("goodput", goodput_document(self._run_id, goodput)))
         took_s, is_over = time.thread_time() - began, state.verdict is not None
         run = self._term.driver.registry.runs.get(self._key)
         readings, readers = self._term.queries.readings, len(self._readers)
@@ -223,12 +223,12 @@ class RunFeed(Feed):
     def _state(self) -> RunState:
         """Return the run. Raises ``UnknownRun`` or ``LaterRun``."""
         runs = self._term.driver.journal.runs
-        found = runs.find(self._run_id, 0 if self._is_latest else self._generation)
-        if found is None:
+        state = runs.find(self._run_id, 0 if self._is_latest else self._generation)
+        if state is None:
             raise UnknownRun(self._run_id, "any more")
-        if found.generation != self._generation:
+        if state.generation != self._generation:
             raise LaterRun(self._run_id)
-        return found
+        return state
 
     def _events(self, after: int) -> tuple[bytes, int]:
         state = self._state()
@@ -236,7 +236,7 @@ class RunFeed(Feed):
         page = events_page(asked, state, now=self._term.driver.now())
         last = page.events[-1].sequence if page.events else state.events_count
         missed = last - after - len(page.events)
-        documents = [document_of(each) for each in page.events]
+        documents = [document_of(entry) for entry in page.events]
         data = {"events": documents, "missed": missed, "generation": self._generation}
         return event(_EVENTS, data, f"{self._generation}.{last}"), last
 
@@ -272,7 +272,7 @@ class Live:
     def _feed(self, term: Term, key: tuple[str, int, bool], make: Callable[[], Feed]) -> Feed:
         if term is not self._term:  # readers of the one before were ended with it
             self._term, self._feeds = term, {}
-        self._feeds = {k: each for k, each in self._feeds.items() if not each.is_unread}
+        self._feeds = {k: feed for k, feed in self._feeds.items() if not feed.is_unread}
         if key not in self._feeds:
             self._feeds[key] = make()
         return self._feeds[key]

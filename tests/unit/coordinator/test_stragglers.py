@@ -142,7 +142,7 @@ def a_round(size: int, workers: int = 1, roles: int = 1) -> Round:
 
 def slow_half(count: int, size: int) -> tuple[Stragglers, float]:
     """Return what is known once so many of so many ranks have been slow for long."""
-    stragglers, now = Stragglers(a_round(size), factor=1.5, steps=1, told={}), START
+    stragglers, now = Stragglers(a_round(size), factor=1.5, steps=1, known={}), START
     for beat in range(1, 8):
         now += 1.0
         for i in range(size):
@@ -171,7 +171,7 @@ def test_of_many_a_few_are_named_and_all_are_counted() -> None:
 
 def test_those_that_come_and_go_make_no_more_events_than_their_pace_allows() -> None:
     size, now, count = 40, START, 0
-    stragglers = Stragglers(a_round(size), factor=1.5, steps=1, told={})
+    stragglers = Stragglers(a_round(size), factor=1.5, steps=1, known={})
     told_of: dict[int, Straggler] = {}
     took = [0.0] * size
     for beat in range(1, 401):
