@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from drumbeat.coordinator.access.join_token import FILE, join_token
 from drumbeat.coordinator.core.events import TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.keys import Keys
-from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.tasks import until_one_ends
+from tests.support.drivers import running
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.stories import lead
 
@@ -34,15 +32,8 @@ async def in_a_term(
 ) -> Token | None:
     """Lead for one term, and ask something in it."""
     journal = EtcdJournal(etcd, KEYS, term=await lead(etcd, KEYS))
-    driver = Driver(Registry(policy), journal, Limits())
-    await driver.restore()
-    found: list[Token | None] = []
-
-    async def work() -> None:
-        found.append(await ask(driver))
-
-    await until_one_ends(driver.run(), work())
-    return found[0]
+    async with running(journal, policy) as driver:
+        return await ask(driver)
 
 
 def joining(directory: Path) -> Callable[[Driver], Awaitable[Token | None]]:

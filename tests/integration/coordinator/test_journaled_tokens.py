@@ -17,7 +17,6 @@ from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.core.effects import KeepToken
 from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
-from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.journal.layout import seal
 from drumbeat.coordinator.journal.sqlite import SqliteFile, SqliteJournal
@@ -161,15 +160,6 @@ async def test_no_token_is_created_or_revoked_while_the_journal_cannot_be_writte
         journal.error = None
         assert (await waits).token_id == "token002"
         assert list(driver.tokens.tokens) == ["token001", "token002"]
-
-
-async def test_what_cannot_be_done_is_answered_with_its_error() -> None:
-    async with running(policy=Policy(tokens_max=1)) as driver:
-        with pytest.raises(errors.UnknownToken):
-            await driver.change_token(revoke())
-        await driver.change_token(create())
-        with pytest.raises(errors.LimitReached, match="tokens_max"):
-            await driver.change_token(create(2))
 
 
 async def test_refusals_of_unknown_runs_wait_nowhere() -> None:
