@@ -19,8 +19,18 @@ _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?:: .*)?")
 _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError): .*", re.MULTILINE)
 
 
+def cut_of(chunk: bytes) -> int:
+    """Return where the last whole line of a chunk ends.
+
+    A lone carriage return ends a line, so that progress bars move; but at the very end it may be
+    the first half of a line end.
+    """
+    cut = chunk.rfind(b"\n") + 1
+    return max(cut, chunk.rfind(b"\r", cut, len(chunk) - 1) + 1)
+
+
 class LineCutter:
-    """Cuts chunks after line ends; a lone carriage return is one, so that progress bars move."""
+    """Cuts chunks after line ends."""
 
     def __init__(self, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
@@ -28,9 +38,7 @@ class LineCutter:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the lines that `chunk` completes; the beginning of the next one is kept."""
-        cut = chunk.rfind(b"\n") + 1
-        # A carriage return at the very end may be the first half of a line end.
-        cut = max(cut, chunk.rfind(b"\r", cut, len(chunk) - 1) + 1)
+        cut = cut_of(chunk)
         block = chunk[:cut]
         if cut or self._rest.endswith(b"\r"):
             block = bytes(self._rest) + block if self._rest else block

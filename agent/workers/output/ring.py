@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from drumbeat.agent.workers.output.lines import cut_of
+
 KEPT_BYTES_MAX = 256 * 1024
 PIECE_BYTES_MAX = 32 * 1024
 
@@ -79,13 +81,8 @@ def tail_at(data: bytes | bytearray, lines: int) -> int:
 
 
 def whole_lines(chunk: bytes, *, is_last: bool) -> bytes:
-    """Return the whole lines of a chunk; all of it if it has none and more would not fit.
-
-    A lone carriage return ends a line, so that progress bars move.
-    """
+    """Return the whole lines of a chunk; all of it if it has none and more would not fit."""
     if is_last and len(chunk) < PIECE_BYTES_MAX:
         return chunk
-    cut = chunk.rfind(b"\n") + 1
-    # At the very end it may be the first half of a line end.
-    cut = max(cut, chunk.rfind(b"\r", cut, len(chunk) - 1) + 1)
+    cut = cut_of(chunk)
     return chunk[:cut] if cut or len(chunk) < PIECE_BYTES_MAX else chunk

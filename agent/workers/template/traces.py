@@ -108,17 +108,19 @@ def thread_pool() -> str:
 
 def accelerator() -> str:
     """Return which device of torch this process uses already; "" if none."""
-    for name in _ACCELERATORS:
-        module = getattr(sys.modules.get(_FRAMEWORK), name, None)
-        if module is not None and getattr(module, "is_initialized", bool)():
-            return f"initialised {_FRAMEWORK}.{name}"
-    return ""
+    name = _accelerator_that("is_initialized")
+    return f"initialised {_FRAMEWORK}.{name}" if name else ""
 
 
 def lost_accelerator() -> str:
     """Return which device of torch this process, a fork, can't use; "" if none."""
+    name = _accelerator_that("_is_in_bad_fork")
+    return f"asked {_FRAMEWORK}.{name} for its devices" if name else ""
+
+
+def _accelerator_that(question: str) -> str:
     for name in _ACCELERATORS:
         module = getattr(sys.modules.get(_FRAMEWORK), name, None)
-        if module is not None and getattr(module, "_is_in_bad_fork", bool)():
-            return f"asked {_FRAMEWORK}.{name} for its devices"
+        if module is not None and getattr(module, question, bool)():
+            return name
     return ""
