@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psutil
 import pytest
@@ -49,35 +50,66 @@ time.sleep(600)
 
 
 class Scene:
-    """A watchdog of one worker, and the signals it sends."""
+    """A watchdog with the workers of a round, and the signals it sends, by local rank."""
 
-    def __init__(self) -> None:
-        self.signals: list[int] = []
+    def __init__(self, count: int = 1, **policy: Any) -> None:
+        self.signals: list[tuple[int, int]] = []
         self.signalled = asyncio.Event()
         self.mistake: Exception | None = None
         self.directory = PrivateDirectory()
         self.watchdog = Watchdog(
-            WatchdogPolicy(),
+            WatchdogPolicy(**policy),
             self.directory,
             self._send,
             lambda _: None,
             {FILE_TIMER_ENABLE: "1"},
         )
-        self.env = self.watchdog.prepare(KEY.round_id, [KEY.local_rank])[KEY.local_rank]
+        self.env = self.watchdog.prepare(KEY.round_id, range(count))
 
-    def _send(self, _worker: WorkerKey, signum: int) -> None:
-        self.signals.append(signum)
+    def start(self, *pids: int) -> None:
+        """Let the workers run that are these processes, by default the one of the tests."""
+        self.watchdog.started(KEY.round_id, dict(enumerate(pids or (os.getpid(),))))
+
+    async def until_signalled(self) -> list[tuple[int, int]]:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.signalled.wait()
+        return self.signals
+
+    def _send(self, worker: WorkerKey, signum: int) -> None:
+        self.signals.append((worker.local_rank, signum))
         self.signalled.set()
         if self.mistake is not None:
             raise self.mistake
+
+    async def close(self) -> None:
+        await self.watchdog.close()
+        self.directory.close()
 
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     yield made
-    await made.watchdog.close()
-    made.directory.close()
+    await made.close()
+
+
+class Looks:
+    """Takes the place of looks at processes; each lasts until it ``may_end``, one at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times: list[float] = []
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self._is_under_way = False
+        monkeypatch.setattr(stack_taking, "take_evidence", self._take)
+
+    async def _take(self, _pid: int, _source: object, timeout_s: float, **_: object) -> Evidence:
+        assert not self._is_under_way, "two that read at once would have parts of each other's"
+        self._is_under_way = True
+        self.times.append(timeout_s)
+        self.begun.set()
+        await self.may_end.wait()
+        self._is_under_way = False
+        return Evidence(stacks=f"stacks {len(self.times)}")
 
 
 async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
@@ -87,95 +119,62 @@ async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(stack_taking, "take_evidence", fail)
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.start()
     with capture_logs() as logs:
         scene.watchdog.submit(ACQUIRED)
-        async with asyncio.timeout(DEADLINE_S):
-            await scene.signalled.wait()
-    assert scene.signals == [10]
+        assert await scene.until_signalled() == [(0, 10)]
     assert [entry["event"] for entry in logs] == ["stacks not taken", "worker hangs"]
 
 
 async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come one way: two that read at once would have parts of each other's."""
-    under_way = taken = 0
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def take(*_: object, **__: object) -> Evidence:
-        nonlocal under_way, taken
-        under_way += 1
-        assert under_way == 1
-        begun.set()
-        await may_end.wait()
-        under_way, taken = under_way - 1, taken + 1
-        return Evidence(stacks=f"stacks {taken}")
-
-    monkeypatch.setattr(stack_taking, "take_evidence", take)
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    looks = Looks(monkeypatch)
+    scene.start()
     asked = asyncio.create_task(scene.watchdog.stacks_now(KEY.round_id, [KEY.local_rank], 1.0))
     with capture_logs() as logs:
         async with asyncio.timeout(DEADLINE_S):
-            await begun.wait()
+            await looks.begun.wait()
             scene.watchdog.submit(ACQUIRED)
-            may_end.set()
-            (found,) = await asked
-            await scene.signalled.wait()
-    assert (found.stacks, found.problem, taken) == ("stacks 1", "", 2)
-    assert scene.signals == [10]
+            looks.may_end.set()
+            (taken,) = await asked
+        assert await scene.until_signalled() == [(0, 10)]
+    assert (taken.stacks, taken.problem, len(looks.times)) == ("stacks 1", "", 2)
     assert [entry["event"] for entry in logs] == ["worker hangs"]
 
 
 async def test_a_look_that_does_not_end_does_not_keep_other_questions_waiting(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def take(*_: object, **__: object) -> Evidence:
-        begun.set()
-        await may_end.wait()
-        return Evidence(stacks="stacks")
-
-    monkeypatch.setattr(stack_taking, "take_evidence", take)
-    watchdog, ranks = scene.watchdog, [KEY.local_rank]
-    watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    looks, watchdog, ranks = Looks(monkeypatch), scene.watchdog, [KEY.local_rank]
+    scene.start()
     first = asyncio.create_task(watchdog.stacks_now(KEY.round_id, ranks, 1.0))
     async with asyncio.timeout(DEADLINE_S):
-        await begun.wait()
+        await looks.begun.wait()
         (second,) = await watchdog.stacks_now(KEY.round_id, ranks, 10 * MS)
         (look,) = await watchdog.evidence_now(KEY.round_id, ranks, 10 * MS, may_signal=False)
-        may_end.set()
-        (found,) = await first
+        looks.may_end.set()
+        (taken,) = await first
     assert (second.stacks, second.problem) == ("", BUSY)
     assert (look.evidence.stacks, look.evidence.notes) == ("", BUSY)
-    assert found.stacks == "stacks"
+    assert taken.stacks == "stacks 1"
 
 
 async def test_a_look_that_had_to_wait_still_gets_time_of_its_own(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times, begun, may_end = list[float](), asyncio.Event(), asyncio.Event()
-
-    async def take(_pid: int, _source: object, timeout_s: float, **_: object) -> Evidence:
-        times.append(timeout_s)
-        begun.set()
-        await may_end.wait()
-        return Evidence(stacks="stacks")
-
-    monkeypatch.setattr(stack_taking, "take_evidence", take)
+    looks, watchdog, ranks = Looks(monkeypatch), scene.watchdog, [KEY.local_rank]
     monkeypatch.setattr(stack_taking, "LOOK_MIN_S", 60.0)
-    watchdog, ranks = scene.watchdog, [KEY.local_rank]
-    watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.start()
     first = asyncio.create_task(watchdog.stacks_now(KEY.round_id, ranks, 100.0))
     async with asyncio.timeout(DEADLINE_S):
-        await begun.wait()
+        await looks.begun.wait()
         second = asyncio.create_task(
             watchdog.evidence_now(KEY.round_id, ranks, 20.0, may_signal=False)
         )
-        may_end.set()
+        looks.may_end.set()
         await asyncio.gather(first, second)
-    assert times[1] == 60.0
+    assert looks.times[1] == 60.0
 
 
 D_STATE = """
@@ -190,13 +189,8 @@ if code.vfork() == 0:
 
 
 async def test_a_worker_that_does_not_die_of_sigkill_is_named_with_its_state() -> None:
-    def send(_worker: WorkerKey, _signum: int) -> None:
-        """As if the kernel held the worker: it gets nothing."""
-
-    directory = PrivateDirectory()
-    policy = WatchdogPolicy(kill_grace_s=0.01, unkilled_every_s=0.05)
-    watchdog = Watchdog(policy, directory, send, lambda _: None, {})
-    watchdog.prepare(KEY.round_id, [KEY.local_rank])
+    """As if the kernel held the worker: it gets no signal."""
+    scene = Scene(kill_grace_s=0.01, unkilled_every_s=0.05)
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", D_STATE), stdout=asyncio.subprocess.PIPE, start_new_session=True
     )
@@ -204,9 +198,9 @@ async def test_a_worker_that_does_not_die_of_sigkill_is_named_with_its_state() -
         assert worker.stdout is not None
         assert await worker.stdout.readline() == b"up\n"
         await wait_until(lambda: psutil.Process(worker.pid).status() == "disk-sleep", DEADLINE_S)
-        watchdog.started(KEY.round_id, {KEY.local_rank: worker.pid})
+        scene.start(worker.pid)
         with capture_logs() as logs:
-            watchdog.submit(replace(ACQUIRED, signal=None))
+            scene.watchdog.submit(replace(ACQUIRED, signal=None))
 
             def unkilled() -> list[str]:
                 return [e["reason"] for e in logs if e["event"] == "worker can't be killed"]
@@ -217,13 +211,12 @@ async def test_a_worker_that_does_not_die_of_sigkill_is_named_with_its_state() -
     finally:
         os.killpg(worker.pid, signal.SIGKILL)
         await worker.wait()
-        await watchdog.close()
-        directory.close()
+        await scene.close()
 
 
 async def test_a_worker_that_is_stopped_is_said_to_be(scene: Scene) -> None:
     worker = await asyncio.create_subprocess_exec("sleep", "600")
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: worker.pid})
+    scene.start(worker.pid)
     try:
         assert scene.watchdog.standings(KEY.round_id) == []
         worker.send_signal(signal.SIGSTOP)
@@ -253,7 +246,7 @@ async def test_a_mistake_in_a_task_is_told_at_once(scene: Scene) -> None:
 
     asyncio.get_running_loop().set_exception_handler(hear)
     scene.mistake = RuntimeError("a mistake")
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.start()
     scene.watchdog.submit(ACQUIRED)
     async with asyncio.timeout(DEADLINE_S):
         await heard.wait()
@@ -266,10 +259,10 @@ async def test_a_file_timer_of_a_process_below_a_worker_ends_that_process(
 ) -> None:
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT, CHILD.format(signum=signum)),
-        env={**os.environ, **scene.env},
+        env={**os.environ, **scene.env[KEY.local_rank]},
         stdout=asyncio.subprocess.PIPE,
     )
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: worker.pid})
+    scene.start(worker.pid)
     try:
         assert worker.stdout is not None
         async with asyncio.timeout(DEADLINE_S):
@@ -289,30 +282,28 @@ async def test_a_file_timer_that_was_written_before_the_news_of_a_start_counts(
     """Also one of another worker than the first whose board is read."""
     fields = {"pid": os.getpid(), "scope_id": "load", "expiration_time": 1.0, "signal": 10}
     env = scene.watchdog.prepare(KEY.round_id, [0, 1])[1]
-    with open(env["TORCHELASTIC_TIMER_FILE"], "w") as fifo:  # noqa: ASYNC230, PTH123 - at once
+    with open(env[FILE_TIMER_PATH], "w") as fifo:  # noqa: ASYNC230, PTH123 - at once
         fifo.write(json.dumps(fields) + "\n")
-    scene.watchdog.started(KEY.round_id, {0: os.getppid(), 1: os.getpid()})
-    async with asyncio.timeout(DEADLINE_S):
-        await scene.signalled.wait()
-    assert scene.signals == [10]
+    scene.start(os.getppid(), os.getpid())
+    assert await scene.until_signalled() == [(1, 10)]
 
 
 async def test_a_worker_that_was_stopped_meanwhile_is_not_watched(scene: Scene) -> None:
     scene.watchdog.stopping(KEY.round_id)
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.start()
     with pytest.raises(WorkerIsGone):
         scene.watchdog.submit(ACQUIRED)
 
 
 async def test_what_workers_observed_counts_also_once_they_have_gone(scene: Scene) -> None:
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.start()
     for step in range(3):
         scene.watchdog.submit(HeartbeatReceived(worker=KEY, step=step))
     before = scene.watchdog.observations(KEY.round_id)
     assert before[""][0] == 2
     scene.watchdog.gone(KEY.round_id, KEY.local_rank, 0)
     assert scene.watchdog.observations(KEY.round_id) == before
-    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.start()
     with pytest.raises(WorkerIsGone):
         scene.watchdog.submit(ACQUIRED)
     scene.watchdog.prepare(KEY.round_id + 1, [KEY.local_rank])
@@ -321,18 +312,10 @@ async def test_what_workers_observed_counts_also_once_they_have_gone(scene: Scen
 
 async def test_a_worker_that_lies_about_who_it_is_moves_no_timer_of_another() -> None:
     """What comes through the FIFO of a worker is of its own processes, whatever it says."""
-    signals: list[tuple[int, int]] = []
-    signalled, directory = asyncio.Event(), PrivateDirectory()
-
-    def send(worker: WorkerKey, signum: int) -> None:
-        signals.append((worker.local_rank, signum))
-        signalled.set()
-
-    environment = {FILE_TIMER_ENABLE: "1"}
-    watchdog = Watchdog(WatchdogPolicy(), directory, send, lambda _: None, environment)
+    scene = Scene(2)
     workers = [await asyncio.create_subprocess_exec("sleep", "600") for _ in range(2)]
     honest = workers[1]
-    paths = {rank: env[FILE_TIMER_PATH] for rank, env in watchdog.prepare(3, [0, 1]).items()}
+    paths = {rank: env[FILE_TIMER_PATH] for rank, env in scene.env.items()}
     assert paths[0] != paths[1]
 
     def write(rank: int, at: float, signum: int) -> None:
@@ -344,18 +327,15 @@ async def test_a_worker_that_lies_about_who_it_is_moves_no_timer_of_another() ->
         os.close(fd)
 
     try:
-        watchdog.started(3, {rank: worker.pid for rank, worker in enumerate(workers)})
+        scene.start(*(worker.pid for worker in workers))
         with capture_logs() as logs:
             write(1, time.time() + 100 * MS, signal.SIGUSR1)
             write(0, -1.0, 0)  # released, it says
             write(0, 1.0, signal.SIGKILL)  # and expired long ago
-            async with asyncio.timeout(DEADLINE_S):
-                await signalled.wait()
-        assert signals == [(1, signal.SIGUSR1)]
+            assert await scene.until_signalled() == [(1, signal.SIGUSR1)]
         assert "a file timer is not watched" in [entry["event"] for entry in logs]
     finally:
         for worker in workers:
             worker.kill()
             await worker.wait()
-        await watchdog.close()
-        directory.close()
+        await scene.close()
