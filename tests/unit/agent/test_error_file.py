@@ -31,6 +31,16 @@ def faults_of(path: Path, text: str) -> None:
     Path(f"{path}.faulthandler").write_text(text)
 
 
+NOT_JSON = "it is not JSON"
+NO_MESSAGE = "it has no message"
+
+
+def read(path: Path) -> WorkerError:
+    error = read_error_file(path)
+    assert error is not None
+    return error
+
+
 def test_no_file_and_an_empty_one_say_nothing(path: Path) -> None:
     assert read_error_file(path) is None
     path.touch()
@@ -49,60 +59,95 @@ def test_all_of_torchs_fields_are_read(path: Path) -> None:
     )
 
 
+@pytest.mark.torch
+def test_what_torch_itself_writes_is_understood(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = pytest.importorskip("torch.distributed.elastic.multiprocessing.errors")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+
+    @handlers.record  # type: ignore[untyped-decorator]
+    def train() -> None:
+        raise ValueError("the loss is not a number")
+
+    with pytest.raises(ValueError, match="the loss"):
+        train()
+    error = read(path)
+    assert "the loss is not a number" in error.message
+    assert "in train" in error.traceback
+
+
 def test_a_plain_message_is_read_with_its_timestamp(path: Path) -> None:
     path.write_text(json.dumps({"message": "plain", "timestamp": 7}))
-    assert read_error_file(path) == WorkerError(message="plain")
+    assert read(path) == WorkerError(message="plain")
 
 
 @pytest.mark.parametrize(
-    ("text", "note"),
+    ("content", "why"),
     [
-        ("{", "(error file unreadable: it is not JSON)"),
-        ('{"message": {"message": "cut o', "(error file unreadable: it is not JSON)"),
-        ("\udcff", "(error file unreadable: it is not JSON)"),
-        ("[" * 100_000, "(error file unreadable: it is not JSON)"),
-        ("1" * 10_000, "(error file unreadable: it is not JSON)"),
-        ("[]", "(error file unreadable: it is no JSON object)"),
-        ("null", "(error file unreadable: it is no JSON object)"),
-        ("{}", "(error file unreadable: it has no message)"),
-        ('{"message": 1}', "(error file unreadable: it has no message)"),
-        ('{"message": {"message": ["a"]}}', "(error file unreadable: it has no message)"),
-        (
-            "x" * (FILE_BYTES_MAX + 1),
-            f"(error file unreadable: longer than {FILE_BYTES_MAX} bytes)",
-        ),
+        (b"{", NOT_JSON),
+        (b'{"message": {"message": "cut o', NOT_JSON),
+        (b"\x00\xff\xfe binary \x80", NOT_JSON),
+        (b"[" * 500_000, NOT_JSON),
+        (b'{"message":' * 50_000, NOT_JSON),
+        (b"1" * 10_000, NOT_JSON),
+        (b"[]", "it is no JSON object"),
+        (b"null", "it is no JSON object"),
+        (b'"text"', "it is no JSON object"),
+        (b"{}", NO_MESSAGE),
+        (b'{"message": 1}', NO_MESSAGE),
+        (b'{"message": {"message": ["a"]}}', NO_MESSAGE),
+        (b"x" * (FILE_BYTES_MAX + 1), f"longer than {FILE_BYTES_MAX} bytes"),
     ],
 )
-def test_what_is_no_error_becomes_a_note(text: str, note: str, path: Path) -> None:
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert read_error_file(path) == WorkerError(message=note)
+def test_what_is_no_error_becomes_a_note(content: bytes, why: str, path: Path) -> None:
+    path.write_bytes(content)
+    assert read(path) == WorkerError(message=f"(error file unreadable: {why})")
 
 
-def test_a_directory_and_a_pipe_become_notes(path: Path) -> None:
-    os.mkfifo(path)
-    assert read_error_file(path) == WorkerError(
-        message="(error file unreadable: not a regular file)"
-    )
-    error = read_error_file(path.parent)
-    assert error is not None
-    assert error.message.startswith("(error file unreadable: ")
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["fifo", "directory", "loop", "device", "dangling", "terabyte"])
+def test_what_is_no_file_of_a_worker_neither_blocks_nor_breaks(path: Path, kind: str) -> None:
+    match kind:
+        case "fifo":
+            os.mkfifo(path)  # a plain open would wait for a writer for ever
+        case "directory":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path)
+        case "device":
+            path.symlink_to("/dev/zero")  # never ends
+        case "dangling":
+            path.symlink_to(path.with_name("nowhere"))
+        case "terabyte":
+            path.touch()
+            os.truncate(path, 1 << 40)  # sparse: it takes no room
+    if kind == "dangling":
+        assert read_error_file(path) is None
+    else:
+        assert read(path).message.startswith("(error file unreadable: ")
 
 
-@pytest.mark.parametrize("value", [None, True, 1.5, "x", [], "9" * 30, 2**40, -(2**40)])
+@pytest.mark.parametrize("value", [None, True, 1.5, "x", [], {}, "9" * 30, 2**40, -(2**40)])
 def test_numbers_that_are_none_are_left_out(value: object, path: Path) -> None:
-    extra = {"py_callstack": 1, "timestamp": value}
+    extra = {"py_callstack": 7 if isinstance(value, str) else value, "timestamp": value}
     message = {"message": "m", "errorCode": value, "extraInfo": extra}
     path.write_text(json.dumps({"message": message}))
     assert read_error_file(path) == WorkerError(message="m")
 
 
-def test_a_long_text_keeps_its_ends_without_lone_surrogates(path: Path) -> None:
-    path.write_text(json.dumps({"message": "<\ud800" + "x" * 100_000 + ">"}))
-    error = read_error_file(path)
-    assert error is not None
+def test_long_texts_keep_their_ends_without_lone_surrogates(path: Path) -> None:
+    extra = {"py_callstack": "(" + "y" * 300_000 + ")"}
+    message = {"message": "<\ud800" + "x" * 100_000 + ">", "extraInfo": extra}
+    path.write_text(json.dumps({"message": message}))
+    error = read(path)
     assert error.message.startswith("<\\ud800x")
     assert error.message.endswith("x>")
-    assert len(error.message) < MESSAGE_BYTES_MAX + 100
+    assert "left out" in error.message
+    assert (error.traceback[0], error.traceback[-1]) == ("(", ")")
+    room = 100  # for the words in the middle
+    assert len(error.message) <= MESSAGE_BYTES_MAX + room
+    assert len(error.traceback) <= TRACEBACK_BYTES_MAX + room
 
 
 CRASH = "Fatal Python error: Segmentation fault\n\n{threads}\n\nExtension modules: a (total: 1)\n"
