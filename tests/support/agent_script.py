@@ -6,10 +6,11 @@
     lost ATTEMPT stale refused outcome=SILENT leader=c:1 error=RunRefused: why
     assign ROUND alone|with-another spent=PORT attempt=1, fields of an assignment: why
     standby SECONDS | stop | end success|failure|released: why
-    begin N 0,1 | interrupt N | complete N attempt=1: why (an iteration)
+    begin N 0,1 spare=2 first=40 | interrupt N: why | complete N (round=0 terminated=1 attempt=1)
     started ROUND | not-started RANK round=0: why | gone ROUND stuck=PID
     exit RANK CODE stopped round=0: message
-    enter RANK N spec=other | done RANK N | break RANK N | hear RANK N | leave RANK N KIND: message
+    enter RANK N spec=other group=x round=0 | done RANK N | hear RANK N
+    break RANK N KIND traceback=x: message | leave RANK N KIND: message
     died unborn final: how | port N | gpus-free: note | signal N workers | suspend
     advance SECONDS (nobody looks) | late SECONDS (then somebody does)
     wait SECONDS (from deadline to deadline) | due (shows the next deadline)
@@ -30,6 +31,7 @@ from msgspec.structs import replace
 from drumbeat.agent import errors
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.effects import SendBeat
 from drumbeat.agent.core.model import (
     Abort,
     Assignment,
@@ -191,28 +193,43 @@ def _state(command: Command) -> DesiredState:
 
 def _directed(command: Command) -> ev.Event:
     verb, words, fields, why = command
-    iteration = int(words[0])
+    iteration, round_id = int(words[0]), int(fields.get("round", 0))
     if verb == "begin":
-        active = [int(rank) for rank in words[1].split(",")] if words[1:] else []
-        directive = inprocess.a_begin(iteration, active)
+        active, spare = (
+            [int(rank) for rank in ranks.split(",") if rank]
+            for ranks in (words[1] if words[1:] else "", fields.get("spare", ""))
+        )
+        first = int(fields.get("first", 2))
+        directive = inprocess.a_begin(iteration, active, spare, round_id=round_id, rank_first=first)
     elif verb == "interrupt":
-        directive = inprocess.an_interrupt(iteration, why or "rank 0 failed")
+        directive = inprocess.an_interrupt(iteration, why or "rank 0 failed", round_id=round_id)
     else:
-        directive = inprocess.a_complete(iteration)
+        directive = inprocess.a_complete(iteration, round_id=round_id)
+    terminated = tuple(int(rank) for rank in fields.get("terminated", "").split(",") if rank)
+    directive = replace(directive, terminated=terminated)
     return inprocess.directed(directive, attempt=int(fields.get("attempt", 1)))
 
 
 def _step(command: Command) -> ev.Event:
-    verb, words, fields, why = command
-    rank, iteration = int(words[0]), int(words[1])
+    verb, (rank, number, *kinds), fields, why = command
+    local_rank, iteration = int(rank), int(number)
     if verb == "enter":
-        return inprocess.enters(rank, iteration, spec=fields.get("spec", "spec").encode())
+        spec, round_id = fields.get("spec", "spec").encode(), int(fields.get("round", 0))
+        group = fields.get("group", "")
+        return inprocess.enters(local_rank, iteration, spec=spec, group=group, round_id=round_id)
     if verb == "done":
-        return inprocess.completes(rank, iteration)
-    if verb == "leave":
-        kind = InterruptionKind[words[2] if words[2:] else "BASE_EXCEPTION"]
-        return inprocess.leaves(rank, iteration, kind, why or "boom")
-    return inprocess.breaks(rank, iteration, None if verb == "hear" else InterruptionKind.EXCEPTION)
+        return inprocess.completes(local_rank, iteration)
+    if verb == "hear":
+        return inprocess.breaks(local_rank, iteration, None)
+    usual, say = {
+        "leave": ("BASE_EXCEPTION", inprocess.leaves),
+        "break": ("EXCEPTION", inprocess.breaks),
+    }[verb]
+    step = say(local_rank, iteration, InterruptionKind[kinds[0] if kinds else usual], why or "boom")
+    if "traceback" in fields and step.interruption is not None:
+        told = replace(step.interruption, traceback=fields["traceback"])
+        step = replace(step, interruption=told)
+    return step
 
 
 def _exit(command: Command, now: float) -> ev.Event:
@@ -254,13 +271,19 @@ def shown(effect: object) -> str:
     return f"{name}: {values}" if values else name
 
 
+def shown_effects(command: Command, effects: list[Effect], _lines: list[Line]) -> Iterator[str]:
+    """Yield effects as lines, without the beats that are sent in a wait."""
+    is_waiting = command.verb == "wait"
+    return (shown(each) for each in effects if not (is_waiting and isinstance(each, SendBeat)))
+
+
 def _fields(value: object) -> Iterator[str]:
     for each in msgspec.structs.fields(type(value)):  # type: ignore[arg-type]
         given = getattr(value, each.name)
         default = each.default_factory() if each.default_factory is not NODEFAULT else each.default
         if isinstance(value, Beat) and (not given or (each.name, given) == ("master_port", PORT)):
-            if each.name == "master_port" and not given:
-                yield "no port"
+            if (each.name, given) in {("master_port", 0), ("round_id", 0)}:
+                yield "no port" if each.name == "master_port" else "round 0"
         elif isinstance(given, Beat | Assignment | GroupState):
             yield _text(given)
         elif isinstance(value, Beat) and each.name == "failure":
@@ -282,10 +305,11 @@ def _text(value: object) -> str:
         name = type(value).__name__ if isinstance(value, DirectiveKind | Abort) else ""
         text = f"{name}({', '.join(_fields(value))})"
     elif isinstance(value, tuple | frozenset):
-        text = f"[{', '.join(sorted(map(_text, value)))}]"
+        texts = map(_text, value)
+        text = f"[{', '.join(texts if isinstance(value, tuple) else sorted(texts))}]"
     elif isinstance(value, float):
         text = f"{value:g}"
-    return text
+    return text.replace("\n", "\\n")
 
 
 class Stories:

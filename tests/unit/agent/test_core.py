@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,25 +18,10 @@ from drumbeat.agent.core.events import (
 )
 from drumbeat.agent.core.model import Exit, Standby, Stop
 from drumbeat.agent.errors import RunRefused
-from drumbeat.agent.watchdog.hang import Purpose
-from drumbeat.agent.workers.supervisor.messages import WorkerError
-from drumbeat.inprocess import InterruptionKind
-from tests.support.agent_script import Command, Played, Stories, parsed, shown
+from tests.support.agent_script import Stories, shown_effects
 from tests.support.agents import CONFIG, AgentStory, an_assignment, desired, of
-from tests.support.inprocess.values import a_hang, exits
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.agent.telemetry.history import Line
-
-
-def effects_of(command: Command, effects: list[fx.Effect], _lines: list[Line]) -> Iterator[str]:
-    is_waiting = command.verb == "wait"
-    return (shown(each) for each in effects if not (is_waiting and isinstance(each, fx.SendBeat)))
-
-
-STORIES = Stories(Path(__file__).with_name("core.txt"), effects_of)
+STORIES = Stories(Path(__file__).with_name("core.txt"), shown_effects)
 
 
 @pytest.mark.parametrize("title", STORIES.titles())
@@ -73,36 +57,3 @@ def test_every_stop_has_the_one_timeout(name: str) -> None:
         after_s = CONFIG.grace_s + 1
     (stop,) = of(story.feed(STOPS[name], after_s=after_s), fx.StopWorkers)
     assert stop.timeout_s == CONFIG.shutdown_timeout
-
-
-def record_of(played: Played, ending: WorkerExited) -> fx.WriteFailure:
-    effects, _ = played.feed(ending)
-    (written,) = of(effects, fx.WriteFailure)
-    assert isinstance(written, fx.WriteFailure)
-    return written
-
-
-def iterating() -> Played:
-    played = Played()
-    assert not [*played.carry_out(parsed("iterating"))]
-    return played
-
-
-def test_the_record_of_a_worker_that_left_has_all_that_its_end_tells() -> None:
-    played = iterating()
-    [*played.carry_out(parsed("leave 1 0 UNHEALTHY: GPU gone"))]
-    error = WorkerError(message="", traceback="T")
-    more = {"error": error, "stderr_tail": "last", "explanation": "so"}
-    failure = record_of(played, exits(1, 1, ended_at=played.now + 5, **more)).failure
-    assert (failure.exit_code, failure.pid, failure.happened_at) == (1, 71, played.now)
-    assert (failure.message, failure.traceback) == ("GPU gone", "T")
-    assert (failure.stderr_tail, failure.explanation) == ("last", "so")
-    assert not failure.is_stopped_by_agent
-    assert not failure.is_survived
-
-
-def test_a_hang_goes_with_the_interruption() -> None:
-    hang = a_hang("x", purpose=Purpose.HARD_TIMEOUT, noticed_at=60.0)
-    failure = record_of(iterating(), exits(1, -9, hang=hang)).failure
-    assert (failure.interruption, failure.hang) == (InterruptionKind.HARD_TIMEOUT, hang)
-    assert failure.happened_at == 60.0
