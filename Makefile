@@ -88,7 +88,7 @@ soak: $(READY)
 	DRUMBEAT_LOOKS=27 $(BIN)/python -m pytest --timeout=0 tests/e2e/test_looking.py
 	DRUMBEAT_FLIPS=5000 $(BIN)/python -m pytest --timeout=0 \
 		tests/integration/coordinator/test_journal_damage.py
-	DRUMBEAT_DAMAGES=200 $(BIN)/python -m pytest --timeout=0 tests/e2e/test_damaged_journals.py
+	DRUMBEAT_DAMAGES=200 $(BIN)/python -m pytest --timeout=0 -m soak tests/e2e/test_damaged_journals.py
 	DRUMBEAT_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout=0 tests/e2e/test_orphans.py
 
 # The oldest versions pyproject.toml allows: the SDK lives where others pin them.

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from drumbeat.access.token import Role, parse_token
-from tests.support.cluster import LOOPBACK, exit_all
+from drumbeat.access.token import parse_token
+from tests.support.cluster import exit_all
 from tests.support.launches import HEAD
 from tests.support.processes import assert_refused
-from tests.support.status import kind
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.support.cluster import Cluster, Coordinator
+    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 
@@ -45,11 +42,6 @@ def files_with(secret: str, folder: Path) -> set[str]:
     """Names of the files below a folder that have a secret."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {path.name for path in paths if secret.encode() in path.read_bytes()}
-
-
-def audited(coordinator: Coordinator, event: str) -> list[dict[str, Any]]:
-    """The lines of a kind in a coordinator's log."""
-    return [line for line in coordinator.process.log_lines() if line["event"] == event]
 
 
 def test_the_line_in_a_log_joins_a_machine_and_the_log_has_no_secret(
@@ -85,100 +77,6 @@ def test_the_line_in_a_log_joins_a_machine_and_the_log_has_no_secret(
     assert [agent.wait() for agent in agents] == [0, 0, 0]
     assert not any(secret in process.log() for process in (*agents, coordinator.process))
     assert "#code=" not in coordinator.process.stdout
-
-
-def test_the_token_to_join_with_stays_the_same_until_it_is_revoked(cluster: Cluster) -> None:
-    """That ends those that joined with it, and no others."""
-    coordinator = cluster.coordinator("--host", "0.0.0.0")
-    file = coordinator.process.wait_for_line(JOIN_LINE)[2]
-    text = Path(file).read_text().strip()
-    ours, others = (cluster.job(coordinator=coordinator, run_id=name) for name in ("a", "b"))
-    leaving = ours.join("--token-file", cluster.private_file("token", text))
-    staying = others.join()
-    (left,), (stayed,) = ours.server.wait_for(1), others.server.wait_for(1)
-    coordinator.kill()
-    coordinator.restart()
-    assert coordinator.process.wait_for_line(JOIN_LINE)[2] == file
-    assert Path(file).read_text().strip() == text
-    token_id = parse_token(text).token_id
-    revoked = coordinator.operate("token", "revoke", token_id)
-    assert revoked.stdout == f"coordinator: join token {token_id} is revoked"
-    assert_refused(leaving, 2, token_id, "revoked")
-    left.wait_gone()
-    late = ours.join("--token", text)
-    assert_refused(late, 2, token_id, "revoked")
-    assert not stayed.is_gone
-    coordinator.kill()
-    coordinator.restart()
-    coordinator.process.wait_for_line(NO_TOKEN_LINE)
-    assert text not in coordinator.process.stdout
-    exit_all([stayed])
-    assert staying.wait() == 0
-
-
-def test_a_role_allows_what_it_says_and_each_call_and_refusal_is_audited(
-    cluster: Cluster,
-) -> None:
-    coordinator = cluster.coordinator()
-    job = cluster.job(coordinator=coordinator, run_id="exp2")
-    agent = job.join()
-    workers = job.server.wait_for(1)
-    made = coordinator.operate("token", "create", "--role", "join", "--run-id", "exp1")
-    bound, view = parse_token(made.stdout), coordinator.create_token(Role.VIEW)
-    wrong_run = job.join("--token", bound.text())
-    wrong_role = job.join("--token", view.text())
-    reader = {"DRUMBEAT_TOKEN": view.text()}
-    looked = coordinator.operate("token", "list", env=reader)
-    admin = {"DRUMBEAT_TOKEN": coordinator.create_token(Role.ADMIN).text()}
-    reset = coordinator.operate("reset-limits", "--run-id", "exp2", env=admin)
-    listed = coordinator.operate("token", "list", env=admin)
-
-    assert_refused(wrong_run, 2, bound.token_id, "the run exp1 only")
-    assert_refused(wrong_role, 2, view.token_id, "needs the role admin or join")
-    assert_refused(looked, 2, view.token_id, "needs the role admin")
-    assert reset.stdout == "coordinator: run exp2: learned limits forgotten: 0"
-    assert [row.split()[1] for row in listed.stdout.splitlines()[1:]] == ["join", "view", "admin"]
-
-    called = [(line["method"], line["result"]) for line in audited(coordinator, "control call")]
-    assert called == [
-        *[("CreateToken", "OK")] * 3,
-        ("ResetLimits", "OK"),
-        ("ListTokens", "OK"),
-    ]
-    assert audited(coordinator, "control call")[0]["token.id"] == bound.token_id
-    refused = {line["token.id"]: line for line in audited(coordinator, "caller refused")}
-    assert set(refused) == {bound.token_id, view.token_id}
-    assert refused[bound.token_id]["peer"] == LOOPBACK
-    assert not any(token.secret in coordinator.process.log() for token in (bound, view))
-    told = [(kind(event), event.caller) for event in coordinator.run("exp2").history]
-    assert ("access refused", bound.token_id) in told
-    assert ("limits reset", parse_token(admin["DRUMBEAT_TOKEN"]).token_id) in told
-    exit_all(workers)
-    assert agent.wait() == 0
-
-
-def test_an_expired_token_brings_back_who_was_there_and_lets_no_other_in(
-    cluster: Cluster,
-) -> None:
-    """Also to a coordinator that was not there when it expired."""
-    coordinator = cluster.coordinator()
-    job = cluster.job(coordinator=coordinator)
-    first = coordinator.create_token()
-    agent = job.join("--token-file", cluster.private_file("token", first.text()))
-    workers = job.server.wait_for(1)
-    brief = coordinator.create_token(ttl_s=1)
-    cluster.private_file("token", brief.text())
-    late = cluster.job(coordinator=coordinator, run_id="other")
-    coordinator.kill()
-    coordinator.restart()
-    expired = coordinator.wait_for_token(brief, lambda token: not token.time_left.ToNanoseconds())
-    assert not expired.is_revoked
-    agent.wait_for_line("coordinator back")
-    refused = late.join("--token", brief.text())
-    assert_refused(refused, 2, f"its token {brief.token_id} has expired")
-    assert not workers[0].is_gone
-    exit_all(workers)
-    assert agent.wait() == 0
 
 
 def test_the_coordinators_user_needs_no_token_wherever_the_state_is(cluster: Cluster) -> None:

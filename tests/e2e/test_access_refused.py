@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ from tests.support.impostor import Impostor
 from tests.support.processes import assert_refused
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from drumbeat.access.token import Token
     from tests.support.cluster import Cluster, Process
 
@@ -33,34 +30,27 @@ def verb(cluster: Cluster, *options: str) -> Process:
 
 
 def test_tokens_and_plaintext_that_the_coordinator_does_not_take(cluster: Cluster) -> None:
-    first, second = cluster.coordinator(), cluster.coordinator()
-    plain = cluster.coordinator("--insecure")
-    token = first.create_token()
+    coordinator = cluster.coordinator()
+    token = coordinator.create_token()
     guessed = replace(token, secret="0" * 22)
-    here, there, bare = (("--coordinator", each.address) for each in (first, second, plain))
+    at = ("--coordinator", coordinator.address)
     open_file = cluster.private_file("open", token.text())
     Path(open_file).chmod(0o644)
     guess = cluster.private_file("guess", guessed.text())
     waits = ("--join-timeout", "20s")
-    foreign = "is not the coordinator that the token is of"
     cases: list[tuple[Process, tuple[str, ...]]] = [
-        (agent(cluster, *here, *waits, "--token-file", guess), (token.token_id, "not known here")),
-        (agent(cluster, *there, *waits, "--token", token.text()), (foreign,)),
-        (agent(cluster, *here, *waits, "--insecure"), ("speaks TLS", "leave --insecure out")),
-        (agent(cluster, *bare, *waits, "--token", token.text()), ("runs with --insecure",)),
-        (verb(cluster, *here, "--token-file", guess), (token.token_id, "not known here")),
-        (verb(cluster, *there, "--token", token.text()), (foreign,)),
-        (verb(cluster, *here, "--token-file", open_file), ("its mode is 0644", "chmod")),
-        (verb(cluster, *here, "--token", token.text()[:60]), ("cut short",)),
+        (agent(cluster, *at, *waits, "--token-file", guess), (token.token_id, "not known here")),
+        (agent(cluster, *at, *waits, "--insecure"), ("speaks TLS", "leave --insecure out")),
+        (verb(cluster, *at, "--token-file", open_file), ("its mode is 0644", "chmod")),
     ]
     for process, words in cases:
         assert_refused(process, 2, *words)
         assert token.secret not in process.stdout + process.stderr
     (refusal, *_) = [
-        line for line in first.process.log_lines() if line["event"] == "caller refused"
+        line for line in coordinator.process.log_lines() if line["event"] == "caller refused"
     ]
     assert refusal["token.id"] == token.token_id
-    assert "0" * 22 not in first.process.log()
+    assert "0" * 22 not in coordinator.process.log()
 
 
 def given(cluster: Cluster, impostor: Impostor, token: Token, *options: str) -> tuple[str, ...]:
@@ -69,54 +59,28 @@ def given(cluster: Cluster, impostor: Impostor, token: Token, *options: str) -> 
 
 
 def test_who_stands_in_for_the_coordinator_is_told_nothing(cluster: Cluster) -> None:
-    """With a certificate of another authority, which may look like the right one; or a wrong one.
+    """With a certificate of another authority, which looks like the right one; or an old one.
 
-    Where trying again may help, it is tried until the join timeout, and the exit code is 3.
+    Where trying again may help, the exit code is 3.
     """
     ca = CertificateAuthority()
     token, own = ca.token(), ("--tls-ca", ca.write(cluster.directory))
-    brief = ("--join-timeout", "1s")
-    with ExitStack() as stack:
-        other, forged, expired, early, named = (
-            stack.enter_context(Impostor(pair))
-            for pair in (
-                CertificateAuthority().issue(),
-                CertificateAuthority(like=ca).issue(),
-                ca.issue("127.0.0.1", after=-2 * DAY, until=-DAY),
-                ca.issue("127.0.0.1", after=DAY, until=2 * DAY),
-                ca.issue("head.example"),
-            )
-        )
+    with (
+        Impostor(CertificateAuthority(like=ca).issue()) as forged,
+        Impostor(ca.issue("127.0.0.1", after=-2 * DAY, until=-DAY)) as expired,
+    ):
         cases: list[tuple[Impostor, Process, int, tuple[str, ...]]] = [
             (
-                other,
-                agent(cluster, *given(cluster, other, token)),
+                forged,
+                agent(cluster, *given(cluster, forged, token)),
                 2,
                 ("is not the coordinator that the token is of", "check --coordinator"),
             ),
             (
-                forged,
-                verb(cluster, *given(cluster, forged, token)),
-                2,
-                ("is not the coordinator that the token is of",),
-            ),
-            (
                 expired,
-                agent(cluster, *given(cluster, expired, token, *own, *brief)),
+                verb(cluster, *given(cluster, expired, token, *own)),
                 3,
                 ("has expired at", "this machine's clock says", "has to be renewed"),
-            ),
-            (
-                early,
-                verb(cluster, *given(cluster, early, token, *own)),
-                3,
-                ("is valid from", "this machine's clock says"),
-            ),
-            (
-                named,
-                verb(cluster, *given(cluster, named, token, *own)),
-                2,
-                ("is not for 127.0.0.1, but for head.example", "--tls-server-name"),
             ),
         ]
         for impostor, process, code, words in cases:
@@ -136,9 +100,9 @@ def test_ones_own_pki_says_who_is_there(cluster: Cluster) -> None:
     )
     job = cluster.job("--tls-ca", authorities, coordinator=coordinator)
 
-    def shown(name: str, pair_of: CertificateAuthority = ca, **dates: Any) -> tuple[str, ...]:
-        file = name.replace("/", "-").replace(":", "-") + str(len(dates)) + str(pair_of is ca)
-        certificate, key = pair_of.issue(name, **dates).write(folder, file)
+    def shown(name: str, pair_of: CertificateAuthority = ca) -> tuple[str, ...]:
+        file = name.replace("/", "-").replace(":", "-") + str(pair_of is ca)
+        certificate, key = pair_of.issue(name).write(folder, file)
         return "--tls-cert", certificate, "--tls-key", key
 
     at = ("--coordinator", coordinator.address, "--tls-ca", authorities)
@@ -151,22 +115,17 @@ def test_ones_own_pki_says_who_is_there(cluster: Cluster) -> None:
     assert ssl.get_server_certificate(("127.0.0.1", coordinator.port)) != first
 
     stranger = shown("spiffe://train/gpu8", CertificateAuthority())
-    late = shown("spiffe://train/gpu9", after=-2 * DAY, until=-DAY)
     cases = [
-        (verb(cluster, *at, *stranger), 2, ("does not accept the certificate of --tls-cert",)),
-        (verb(cluster, *at, *late), 3, ("it has expired at",)),
-        (verb(cluster, *at), 2, ("only clients with a certificate", "--tls-cert")),
-        (verb(cluster, *at, *shown("spiffe://train/gpu7")), 2, ("needs the role admin",)),
-        (verb(cluster, *at, *shown("cook.example")), 2, ("no rule of --tls-roles",)),
+        (verb(cluster, *at, *stranger), "does not accept the certificate of --tls-cert"),
+        (verb(cluster, *at, *shown("spiffe://train/gpu7")), "needs the role admin"),
         (
             agent(cluster, *at, "--run-id", "other", *shown("spiffe://train/gpu7")),
-            2,
-            ("it is for the run run only",),
+            "it is for the run run only",
         ),
     ]
     listed = verb(cluster, *at, *shown("ops.example"))
-    for process, code, words in cases:
-        assert_refused(process, code, *words)
+    for process, problem in cases:
+        assert_refused(process, 2, problem)
     assert listed.wait() == 0, listed.log()
     assert "CREATED BY" in listed.stdout
     assert not worker.is_gone

@@ -117,24 +117,3 @@ def test_an_agent_without_a_coordinator_says_for_whom_it_waits(cluster: Cluster)
         agent.send(signal.SIGINT)
         assert agent.wait() == 130
     assert "Ctrl-C: leaving the run" in agent.stderr
-
-
-def test_a_failed_run_reads_as_a_story(cluster: Cluster) -> None:
-    finished = subprocess.run(
-        join("--max-restarts", "1", written(cluster.directory, FAILS)),
-        env=cluster.environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    said = [line[20:] for line in finished.stderr.splitlines() if " agent: " in line[19:28]]
-    failed = r"agent: warning: rank 0 failed: exit code 1, ValueError: bo\x07om"
-    assert said[0] == "agent: round 0: 1 worker on 1 agent"
-    assert said[1] == f"{failed}; restarting, 1 of 1"
-    assert said[2].startswith("agent: round 1: 1 worker on 1 agent, ")
-    assert said[3] == f"{failed}; no restart is left of 1"
-    assert len(said) == 4
-    report = finished.stderr[finished.stderr.index("=====") :]
-    assert r"(exit code 1, ValueError: bo\x07om)" in report.splitlines()[2]
-    assert "\x07" not in report

@@ -100,6 +100,7 @@ def known(coordinator: Coordinator) -> Any:
     return listed, shown, told["set_aside"]
 
 
+@pytest.mark.soak
 def test_a_bit_that_is_changed_after_a_kill_is_refused_or_logged(cluster: Cluster) -> None:
     """Or does no harm: a coordinator never knows less than it has confirmed without a word."""
     coordinator = cluster.own_coordinator()

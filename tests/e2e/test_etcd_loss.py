@@ -27,18 +27,6 @@ def heads(cluster: Cluster) -> Iterator[Heads]:
         yield heads
 
 
-def test_each_member_in_turn_may_die(heads: Heads) -> None:
-    training = Training(heads).begin()
-    for member in heads.etcd.members:
-        training.wait_attached()
-        member.kill()
-        training.fail_and_recover()
-        member.restart()
-    training.wait_attached()
-    training.expect_untouched()
-    training.finish()
-
-
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_lost_majority_delays_decisions_and_costs_nothing(heads: Heads, is_killed: bool) -> None:
     training = Training(heads).begin()
@@ -64,17 +52,6 @@ def test_a_lost_majority_delays_decisions_and_costs_nothing(heads: Heads, is_kil
     training.wait_attached()
     training.expect_untouched()
     training.fail_and_recover()
-    training.finish()
-
-
-def test_a_member_without_the_others_is_not_believed(heads: Heads) -> None:
-    """It answers, and knows nothing new: coordinators turn to another one."""
-    training = Training(heads).begin()
-    for member in heads.etcd.members:
-        training.wait_attached()
-        member.cut()
-        training.fail_and_recover()
-        member.restore()
     training.finish()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.cluster import Cluster, Coordinator
 
@@ -73,31 +70,3 @@ def test_a_full_disk_delays_a_restart_and_costs_nothing(cluster: Cluster) -> Non
     exit_all(again)
     assert [agent.wait() for agent in agents] == [0, 0]
     assert job.state().verdict.is_success
-
-
-def test_a_coordinator_told_to_end_while_its_disk_is_full_ends(cluster: Cluster) -> None:
-    job = cluster.job("--nnodes", "1")
-    agent = job.join()
-    (worker,) = job.server.wait_for(1)
-    with no_room(job.coordinator):
-        worker.order("exit 0")
-        job.coordinator.process.wait_for_line("nothing is decided until")
-        assert job.coordinator.terminate() == 0
-    job.coordinator.restart()
-    assert agent.wait() == 0
-
-
-def test_a_start_without_room_says_what_to_do(tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "drumbeat.coordinator", "serve", "--port", "0")
-    script = 'ulimit -f 0; exec "$@"'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", *command, "--state-dir", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "has no room to grow: File too large, for a limit of this process" in done.stderr
-    assert "leave it where it is" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.processes import DEADLINE_S
-from tests.support.terminal import ERASE, Terminal
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
@@ -72,12 +72,3 @@ def test_the_wait_for_others_is_shown_with_the_time_that_is_left(cluster: Cluste
         os.killpg(agent.pid, signal.SIGKILL)
         agent.wait(DEADLINE_S)
     assert b"\x1b[?25" not in terminal.output
-
-
-def test_an_agent_that_is_to_be_quiet_has_none(cluster: Cluster) -> None:
-    script = cluster.directory / "train.py"
-    script.write_text("import time; time.sleep(0.8)")
-    with Terminal() as terminal:
-        agent = terminal.start([*JOIN, "--quiet", str(script)], environment(cluster))
-        assert agent.wait(DEADLINE_S) == 0
-    assert ERASE not in terminal.output

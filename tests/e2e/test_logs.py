@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tests.support.waiting import MS
 
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
@@ -90,50 +86,3 @@ def test_output_is_followed_through_a_coordinator_restart(cluster: Cluster) -> N
     ended = coordinator.operate("logs", "run")
     assert ended.wait() == 2
     assert "run run has ended, and its agents with it" in ended.stderr
-
-
-FLOOD = """
-import pathlib, sys, time
-print("begin", flush=True)
-go, stop = map(pathlib.Path, sys.argv[1:])
-while not go.exists():
-    time.sleep(0.01)
-for number in range(50_000):
-    print(f"line {number} " + "." * 100)
-print("end", flush=True)
-while not stop.exists():
-    time.sleep(0.01)
-"""
-
-
-def test_a_slow_reader_loses_lines_and_the_worker_none(cluster: Cluster) -> None:
-    script, go, stop = (cluster.directory / name for name in ("flood.py", "go", "stop"))
-    script.write_text(FLOOD)
-    coordinator = cluster.coordinator()
-    # Not shown by the agent: what nobody keeps elsewhere is in its ring alone.
-    agent = cluster.agent(
-        *("--local-ranks-filter", "1", str(script), str(go), str(stop)), coordinator=coordinator
-    )
-    agent.wait_for_line("1 worker on 1 agent")
-    argv = ("coordinator", "logs", "run", "--follow")
-    follower = cluster.process("follower", *argv, "--coordinator", coordinator.address)
-    follower.wait_for_line(r"\[rank0\]: begin$")
-
-    os.kill(follower.pid, signal.SIGSTOP)
-    go.touch()
-    other = ("coordinator", "logs", "run", "--follow", "--tail", "1")
-    quick = cluster.process("other", *other, "--coordinator", coordinator.address)
-    quick.wait_for_line(r"\[rank0\]: end$")  # while the first reads nothing
-    status = json.loads(coordinator.operate("status", "run", "-o", "json").stdout)
-    (seen,) = status["agents"]
-    assert seen["is_connected"]
-    assert seen["silence_s"] < 3_000 * MS
-    os.kill(follower.pid, signal.SIGCONT)
-    follower.wait_for_line(r"\[rank0\]: end$")
-    stop.touch()
-    assert agent.wait() == 0
-    assert follower.wait() == 0
-    shown = len(re.findall(r"^\[rank0\]: line \d+ \.{100}$", follower.stdout, re.MULTILINE))
-    lost = re.findall(r"rank 0: (\d+) lines? of its stdout not shown", follower.stderr)
-    assert 0 < shown < 50_000
-    assert shown + sum(map(int, lost)) == 50_000

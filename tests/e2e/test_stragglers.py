@@ -95,15 +95,3 @@ def test_it_is_found_shown_known_after_a_restart_and_over_once_mended(cluster: C
     wait_for_event(coordinator, OVER)
     (cluster.directory / "done").touch()
     assert [agent.wait() for agent in agents] == [0, 0]
-
-
-def test_a_standalone_agent_says_it_itself(cluster: Cluster) -> None:
-    script = cluster.directory / "train.py"
-    script.write_text(TRAIN)
-    rule = ("--straggler-report", "1.8,4", "--log-format", "console", "--log-level", "info")
-    agent = cluster.agent("--standalone", "--nproc-per-node", "4", *rule, str(script))
-    agent.wait_for_line(
-        r"agent: straggler found: rank 3 on \S+ works \d+ ms for a step, the median"
-    )
-    (cluster.directory / "done").touch()
-    assert agent.wait() == 0
