@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from drumbeat.command.console import write_text
-from drumbeat.command.table import short, table
+from drumbeat.command.table import table
 from drumbeat.coordinator.api.documents import Document, document_of
 from drumbeat.coordinator.api.operations import Scope
 from drumbeat.coordinator.command.client import (
@@ -24,6 +24,7 @@ from drumbeat.coordinator.command.client import (
     failure_of,
     known,
 )
+from drumbeat.coordinator.command.columns import Columns, cells, rounded
 from drumbeat.coordinator.command.request import Request
 from drumbeat.format import are, listed, printable
 
@@ -72,22 +73,39 @@ def _token(asked: Request, token: Document) -> Answer:
     return Answer(asked.verb.text.format_map(token), token)
 
 
-def _tokens(_asked: Request, response: Any, _client: Client) -> Answer:
-    heads = ("ID", "ROLE", "RUN", "AGE", "LEFT", "STATE", "CREATED BY")
-    tokens = [document_of(token) for token in response.tokens]
-    rows = [
-        (
-            token["token_id"],
-            token["role"],
-            token["run_id"] or "",
-            _short(token["age_s"]),
-            _short(token["time_left_s"]) if token["state"] == "valid" else "",
-            token["state"],
-            token["created_by"] or "",
-        )
-        for token in tokens
-    ]
-    return Answer(table(heads, rows), {"tokens": tokens})
+_TOKENS: Columns = {
+    "ID": "token_id",
+    "ROLE": "role",
+    "RUN": "run_id",
+    "AGE": rounded("age_s"),
+    "LEFT": lambda token: rounded("time_left_s")(token) if token["state"] == "valid" else "",
+    "STATE": "state",
+    "CREATED BY": "created_by",
+}
+_DRAINS: Columns = {
+    "NAME": "name",
+    "RUN": "run_id",
+    "AGE": rounded("age_s"),
+    "BY": "caller",
+    "REASON": "reason",
+}
+_MEMBERS: Columns = {
+    "ADDRESS": "address",
+    "ROLE": lambda member: "leads" if member["is_leader"] else "follows",
+    "VERSION": "version",
+    "ANSWERS": lambda member: "yes" if member["is_this"] else "",
+}
+
+
+def _list(columns: Columns, key: str) -> Callable[[Request, Any, Client], Answer]:
+    """Return what shows a response as a table of what it has by a key."""
+
+    def show(_asked: Request, response: Any, _client: Client) -> Answer:
+        document = document_of(response)
+        note = f"nothing is decided: {document['reason']}" if document.get("reason") else ""
+        return Answer(table([*columns], cells(columns, document[key])), document, note)
+
+    return show
 
 
 def _authorities(asked: Request, response: Any, _client: Client) -> Answer:
@@ -122,55 +140,21 @@ def _undrain(asked: Request, response: Any, client: Client) -> Answer:
     return answer._replace(note=f"drained {are(len(names))} {listed(names)}" if names else "")
 
 
-def _drains(_asked: Request, response: Any, _client: Client) -> Answer:
-    drains = [document_of(drain) for drain in response.drains]
-    rows = [
-        (
-            drain["name"],
-            drain["run_id"] or "",
-            _short(drain["age_s"]),
-            drain["caller"] or "",
-            drain["reason"] or "",
-        )
-        for drain in drains
-    ]
-    return Answer(table(("NAME", "RUN", "AGE", "BY", "REASON"), rows), {"drains": drains})
-
-
-def _members(_asked: Request, response: Any, _client: Client) -> Answer:
-    document = document_of(response)
-    rows = [
-        (
-            member["address"],
-            "leads" if member["is_leader"] else "follows",
-            member["version"] or "",
-            "yes" if member["is_this"] else "",
-        )
-        for member in document["coordinators"]
-    ]
-    note = f"nothing is decided: {response.reason}" if response.reason else ""
-    return Answer(table(("ADDRESS", "ROLE", "VERSION", "ANSWERS"), rows), document, note)
-
-
 # The verbs whose answer is more than the text of the verb.
 _SHOWN: dict[str, Callable[[Request, Any, Client], Answer]] = {
     "token create": lambda asked, response, _: _token(
         asked, {"token": response.text, **document_of(response.token)}
     ),
     "token revoke": lambda asked, response, _: _token(asked, document_of(response.token)),
-    "token list": _tokens,
+    "token list": _list(_TOKENS, "tokens"),
     "authority show": _authorities,
     "authority rotate": _authorities,
     "authority retire": _authorities,
     "drain": _drain,
     "undrain": _undrain,
-    "drains": _drains,
-    "members": _members,
+    "drains": _list(_DRAINS, "drains"),
+    "members": _list(_MEMBERS, "coordinators"),
 }
-
-
-def _short(seconds: float | None) -> str:
-    return "" if seconds is None else short(round(seconds))
 
 
 def fingerprint(key: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumbeat.command.table import CELL_CHARACTERS_MAX, short
+from drumbeat.coordinator.command.columns import Columns, cells
 from drumbeat.format import count, listed, one_line
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ _PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
 _REASON_CHARACTERS_MAX = 1_000
 # Columns that a narrow terminal cuts, beside the last one: names, and no figures.
 _NARROWED = frozenset({"RUN", "AGENT", "HOST", "BY"})
-_HOST = 2  # its column among those of workers
 _WAITING_SHOWN = 8  # reasons of agents without a place
 _NOTHING = "-"
 # From the last progress to the decision: after a hang, but also after a failure or a loss.
@@ -87,18 +88,7 @@ def show_live(statuses: Iterable[Document]) -> Document:
 
 def runs_screen(documents: Document) -> RenderableType:
     """Show all runs, a line each."""
-    rows = [
-        (
-            _run_name(run),
-            run["phase"],
-            _number(run["round_id"]),
-            f"{run['restarts_used']}/{run['restarts_max']}",
-            str(run["agents_count"]),
-            run["reason"],
-        )
-        for run in documents["runs"]
-    ]
-    return _table(("RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"), rows, styled=1)
+    return _table(_RUNS, documents["runs"], styled="PHASE")
 
 
 def status_screen(status: Document) -> RenderableType:
@@ -119,20 +109,20 @@ def events_screen(
     events: Iterable[Document], *, has_heads: bool = True, now: float | None = None
 ) -> RenderableType:
     """Show decisions, a line each; with ``now``, seconds of the epoch, when they were taken."""
-    rows = [
-        (
-            str(event["sequence"]),
-            _ago(event["age_s"]) if now is None else _clock(now - event["age_s"]),
-            _number(event["round_id"]),
-            event["kind"],
-            event["caller"] or "",
-            event["reason"],
-        )
-        for event in events
-    ]
-    heads = ("EVENT", "AGE" if now is None else "WHEN", "ROUND", "WHAT", "BY", "REASON")
+    if now is None:
+        when: Columns = {"AGE": "age_s"}
+    else:
+        when = {"WHEN": lambda event: _clock(now - event["age_s"])}
+    columns = {
+        "EVENT": "sequence",
+        **when,
+        "ROUND": "round_id",
+        "WHAT": "kind",
+        "BY": "caller",
+        "REASON": "reason",
+    }
     widths = _EVENT_WIDTHS if now is not None else ()
-    return _table(heads, rows, styled=3, has_heads=has_heads, widths=widths)
+    return _table(columns, events, styled="WHAT", has_heads=has_heads, widths=widths)
 
 
 def explanation_screen(explanation: Document) -> RenderableType:
@@ -166,34 +156,22 @@ def goodput_screen(goodput: Document) -> RenderableType:
         short = f" ended after {_ago(whole_s)}: too soon to tell what its time went into"
         return Group(Text.assemble("run ", (_line(goodput["run_id"]), "bold"), short))
     parts: list[RenderableType] = [first, Text(f"{failures}{between}"), Text()]
-    heads = ("PART", "TIME", "SHARE", "HOST TIME", "")
-    rows_of_parts = [_shares(_part(row), row, whole_s) for row in goodput["parts"]]
-    parts.append(_table(heads, rows_of_parts))
+    shares: Columns = {
+        "TIME": "time_s",
+        "SHARE": lambda row: f"{100 * _share(row, whole_s):.1f}%",
+        "HOST TIME": "host_s",
+    }
+    bar: Columns = {"": lambda row: _BAR * round(_BAR_CELLS * _share(row, whole_s))}
+    parts.append(_table({"PART": _part, **shares, **bar}, goodput["parts"]))
     if goodput["causes"]:
-        heads = ("LOST FOR", "TIME", "SHARE", "HOST TIME", "RESTARTS")
-        rows = [
-            (*_shares(row["cause"], row, whole_s)[:-1], str(row["restarts"]))
-            for row in goodput["causes"]
-        ]
-        parts += [Text(), _table(heads, rows)]
+        columns = {"LOST FOR": "cause", **shares, "RESTARTS": "restarts"}
+        parts += [Text(), _table(columns, goodput["causes"])]
     if goodput["hosts"]:
-        heads = ("HOST", "TIME", "SHARE", "HOST TIME", "")
-        rows = [
-            _shares(row["name"] or "others", row, whole_s)
-            for row in goodput["hosts"][:_HOSTS_SHOWN]
-        ]
-        parts += [Text(), _table(heads, rows)]
+        columns = {"HOST": lambda row: row["name"] or "others", **shares, **bar}
+        parts += [Text(), _table(columns, goodput["hosts"][:_HOSTS_SHOWN])]
     if "segments" in goodput:
-        titles = ("AGO", "TIME", "PART", "LOST FOR", "HOST", "ROUND", "ITERATION")
-        lines = [_segment(row) for row in goodput["segments"]]
-        parts += [Text(), _table(titles, lines)]
+        parts += [Text(), _table(_SEGMENTS, goodput["segments"])]
     return Group(*parts)
-
-
-def _segment(row: Document) -> tuple[str, ...]:
-    place = _number(row["round_id"]), _number(row["iteration"])
-    why = row["cause"] or "", _line(row["host"] or "")
-    return _ago(row["age_s"]), _ago(row["time_s"]), _part(row), *why, *place
 
 
 def _part(row: Document) -> str:
@@ -201,10 +179,8 @@ def _part(row: Document) -> str:
     return _PARTS.get(part, part)
 
 
-def _shares(name: str, row: Document, whole_s: float) -> tuple[str, str, str, str, str]:
-    share = row["time_s"] / whole_s if whole_s else 0.0
-    bar = _BAR * round(_BAR_CELLS * share)
-    return name, _ago(row["time_s"]), f"{100 * share:.1f}%", _ago(row["host_s"]), bar
+def _share(row: Document, whole_s: float) -> float:
+    return row["time_s"] / whole_s if whole_s else 0.0
 
 
 def _head(status: Document) -> list[Text]:
@@ -245,27 +221,11 @@ def _stragglers(status: Document) -> str:
 
 
 def _workers(rows: Iterable[tuple[Document, Document]]) -> RenderableType:
-    heads = ("RANK", "AGENT", "HOST", "STATE", "SILENCE", "STEP", "STEP TIME", "BEAT", "PID", "IN")
-    cells = [
-        (
-            _number(worker.get("rank")),
-            agent["name"],
-            agent["host"],
-            _state(agent),
-            _ago(agent["silence_s"]),
-            _number(worker.get("step")),
-            _ago(worker.get("step_time_s")),
-            _ago(worker.get("heartbeat_age_s")),
-            _number(worker.get("pid")),
-            _scope(worker),
-        )
-        for agent, worker in rows
-    ]
-    if sys.stdout.isatty() and all(row[_HOST] == row[_HOST - 1] for row in cells):
-        # Names are those of the hosts, and room is scarce.
-        kept = [row[:_HOST] + row[_HOST + 1 :] for row in (heads, *cells)]
-        return _table(kept[0], kept[1:], styled=_HOST)
-    return _table(heads, cells, styled=_HOST + 1)
+    documents = [{**worker, **agent, "state": _state(agent)} for agent, worker in rows]
+    columns = dict(_WORKERS)
+    if sys.stdout.isatty() and all(row["host"] == row["name"] for row in documents):
+        del columns["HOST"]  # names are those of the hosts, and room is scarce
+    return _table(columns, documents, styled="STATE")
 
 
 def _state(agent: Document) -> str:
@@ -289,27 +249,30 @@ def _waiting(agents: Iterable[Document]) -> list[Text]:
 
 
 def _table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    columns: Columns,
+    documents: Iterable[Document],
     *,
-    styled: int = 0,
+    styled: str = "",
     has_heads: bool = True,
     widths: Sequence[int] = (),
 ) -> RenderableType:
-    """Return aligned columns. No cell is empty, so that scripts can count them."""
+    """Return aligned columns, the first or the ``styled`` one with colours.
+
+    No cell is empty, so that scripts can count them.
+    """
     table = Table(box=None, pad_edge=False, show_header=has_heads, header_style="bold")
-    for number, head in enumerate(heads):
-        is_last = number == len(heads) - 1
+    heads = list(columns)
+    for head, width in zip_longest(heads, widths):
         # The id of a run is what one types next.
-        overflow: Any = "fold" if is_last or head == "RUN" else "ellipsis"
-        width = widths[number] if widths else None
-        is_narrowed = is_last or head in _NARROWED
+        overflow: Any = "fold" if head in ("RUN", heads[-1]) else "ellipsis"
+        is_narrowed = head in _NARROWED or head == heads[-1]
         table.add_column(head, no_wrap=not is_narrowed, overflow=overflow, min_width=width)
-    for row in rows:
-        most = [CELL_CHARACTERS_MAX] * (len(row) - 1) + [_REASON_CHARACTERS_MAX]
-        cells = [Text(_line(cell, room)) for cell, room in zip(row, most, strict=True)]
-        cells[styled].stylize(_STYLES.get(row[styled], ""))
-        table.add_row(*cells)
+    most = [CELL_CHARACTERS_MAX] * (len(heads) - 1) + [_REASON_CHARACTERS_MAX]
+    number = heads.index(styled) if styled else 0
+    for row in cells(columns, documents):
+        texts = [Text(_line(cell, room)) for cell, room in zip(row, most, strict=True)]
+        texts[number].stylize(_STYLES.get(row[number], ""))
+        table.add_row(*texts)
     return table
 
 
@@ -341,3 +304,34 @@ def _number(value: int | None) -> str:
 
 def _ago(seconds: float | None) -> str:
     return "" if seconds is None else short(seconds)
+
+
+_RUNS: Columns = {
+    "RUN": _run_name,
+    "PHASE": "phase",
+    "ROUND": "round_id",
+    "RESTARTS": lambda run: f"{run['restarts_used']}/{run['restarts_max']}",
+    "AGENTS": "agents_count",
+    "REASON": "reason",
+}
+_WORKERS: Columns = {
+    "RANK": "rank",
+    "AGENT": "name",
+    "HOST": "host",
+    "STATE": "state",
+    "SILENCE": "silence_s",
+    "STEP": "step",
+    "STEP TIME": "step_time_s",
+    "BEAT": "heartbeat_age_s",
+    "PID": "pid",
+    "IN": _scope,
+}
+_SEGMENTS: Columns = {
+    "AGO": "age_s",
+    "TIME": "time_s",
+    "PART": _part,
+    "LOST FOR": "cause",
+    "HOST": "host",
+    "ROUND": "round_id",
+    "ITERATION": "iteration",
+}
