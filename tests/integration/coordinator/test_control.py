@@ -182,12 +182,6 @@ async def test_a_token_that_cannot_be_is_refused(
         assert await scene.listed() == []
 
 
-async def test_an_unknown_token_cannot_be_revoked() -> None:
-    async with running() as scene:
-        with pytest.raises(errors.UnknownToken):
-            await scene.control.RevokeToken(pb.RevokeTokenRequest(token_id="nope"))
-
-
 async def test_calls_are_audited_with_who_and_what_and_without_secrets() -> None:
     async with running() as scene:
         with capture_logs() as lines:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from drumbeat.coordinator.api.operations import VERBS
-from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.answers import fingerprint, perform
 from drumbeat.coordinator.command.request import request
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
-from tests.integration.coordinator.test_operators import KEYS, answering
-from tests.support.wire import Client, FakeAgent, coordinator
+from tests.support.operator_commands import KEYS, Operator, answering
+from tests.support.wire import FakeAgent, coordinator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,20 +42,6 @@ ELSEWHERE: dict[str, tuple[Any, Any]] = {
 }
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-async def ask(client: Client, capsys: pytest.CaptureFixture[str], line: str) -> Done:
-    argv = [*line.split(), "--coordinator", f"127.0.0.1:{client.port}", "--insecure", "-o", "json"]
-    capsys.readouterr()  # what the server logs
-    code = await asyncio.to_thread(cli.main, argv)
-    out, err = capsys.readouterr()
-    return Done(code, "\n".join(each for each in out.splitlines() if "[info" not in each), err)
-
-
 async def end(agent: FakeAgent) -> None:
     await agent.desired("stop")
     await agent.say(session_pb2.GROUP_STATE_IDLE, workers_alive=0)
@@ -80,19 +64,18 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
     found: dict[str, Any] = {}
 
     async with coordinator(tmp_path) as client:
+        operator = Operator(client.port, capsys)
         agent = await client.agent().join()
         await agent.run()
 
         async def document(verb: str, arguments: str = "", warning: str = "") -> Any:
-            done = await ask(client, capsys, f"{verb} {arguments}")
-            assert (done.code, bool(done.err), warning in done.err) == (0, bool(warning), True), (
-                verb
-            )
-            lines = [json.loads(line) for line in done.out.splitlines()]
-            assert lines, verb
-            assert verb in STREAMS or len(lines) == 1, verb
-            found[verb] = lines[-1]
-            return lines[-1]
+            done = await operator(f"{verb} {arguments} -o json")
+            assert (done.code, len(done.err)) == (0, bool(warning)), verb
+            assert warning in "".join(done.err)
+            assert done.documents, verb
+            assert verb in STREAMS or len(done.documents) == 1, verb
+            found[verb] = done.documents[-1]
+            return found[verb]
 
         for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
@@ -134,6 +117,7 @@ async def test_an_error_is_a_sentence_and_an_exit_code_and_no_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with coordinator(tmp_path) as client:
+        operator = Operator(client.port, capsys)
         for verb in (
             "stop",
             "restart",
@@ -143,36 +127,16 @@ async def test_an_error_is_a_sentence_and_an_exit_code_and_no_document(
             "watch",
             "reset-limits --run-id",
         ):
-            done = await ask(client, capsys, f"{verb} mt6")
-            assert (done.code, done.out) == (2, ""), verb
-            assert done.err.splitlines() == [
+            done = await operator(f"{verb} mt6 -o json")
+            assert (done.code, done.out) == (2, []), verb
+            assert done.err == [
                 "coordinator: error: there is no run 'mt6'",
                 "coordinator: hint: it has no run at present",
             ]
         for run_id in ("exp1", "mt5", *(f"r{number}" for number in range(5))):
             await client.agent(run_id=run_id).join()
-        done = await ask(client, capsys, "stop mt6")
-        assert done.err.splitlines()[1] == (
-            "coordinator: hint: there are mt5, exp1, r0, r1, r2 and 2 more"
-        )
-        port = client.port
-    done = Done(cli.main(["drains", "--coordinator", f"127.0.0.1:{port}", "--insecure"]), "", "")
+        done = await operator("stop mt6 -o json")
+        assert done.err[1] == ("coordinator: hint: there are mt5, exp1, r0, r1, r2 and 2 more")
+    done = await operator("drains")
     assert done.code == 3
-    assert "cannot be reached" in capsys.readouterr().err
-
-
-async def test_a_drain_that_no_agent_matches_names_those_with_like_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with coordinator(tmp_path) as client:
-        await client.agent(host="gpu17").join()
-        done = await ask(client, capsys, "drain gpu-17")
-        assert (done.code, json.loads(done.out)["is_new"]) == (0, True)
-        assert done.err == (
-            "coordinator: warning: no agent or host is called gpu-17 now; there is gpu17; "
-            "`coordinator undrain gpu-17` takes the drain back\n"
-        )
-        assert (await ask(client, capsys, "drain gpu17")).err == ""
-        done = await ask(client, capsys, "undrain gpu7")
-        assert (done.code, json.loads(done.out)["is_new"]) == (0, False)
-        assert done.err == "coordinator: drained are gpu-17 and gpu17\n"
+    assert "cannot be reached" in done.err[0]

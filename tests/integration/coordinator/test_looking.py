@@ -4,44 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.looking import screens
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2, session_pb2
 from drumbeat.v1.failure_pb2 import HostMemory, WorkerMemory
+from tests.support.operator_commands import Operator
 from tests.support.wire import Client, FakeAgent, coordinator, spec
 
 DOCS = Path(__file__).parents[3] / "docs"
 RUNNING = session_pb2.GROUP_STATE_RUNNING
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
-async def look(client: Client, capsys: pytest.CaptureFixture[str], line: str) -> Done:
-    """Run a command as an operator would."""
-    argv = [*line.split(), "--coordinator", f"127.0.0.1:{client.port}", "--insecure"]
-    capsys.readouterr()  # what the server logs
-    code = await asyncio.to_thread(cli.main, argv)
-    out, err = capsys.readouterr()
-    shown = [line for line in out.splitlines() if "[info" not in line]
-    return Done(code, "\n".join(shown), err)
 
 
 async def two_hosts(client: Client) -> list[FakeAgent]:
@@ -89,9 +68,9 @@ async def test_a_run_is_shown_with_its_workers_and_who_is_behind(
 ) -> None:
     async with coordinator(tmp_path) as client:
         await two_hosts(client)
-        code, out, err = await look(client, capsys, "status run")
-        assert (code, err) == (0, "")
-        lines = out.splitlines()
+        code, lines, err = await Operator(client.port, capsys)("status run")
+        assert (code, err) == (0, [])
+        out = "\n".join(lines)
         assert lines[0].startswith("run run is running: ")
         assert lines[1].startswith("round 0; restarts 0 of 3 used; 2 agents; world size 4")
         assert lines[2] == "behind: rank 2 on bob\\x1b[2J at step 3"
@@ -113,8 +92,8 @@ async def test_the_documents_are_those_of_the_docs(
 ) -> None:
     async with coordinator(tmp_path) as client:
         await two_hosts(client)
-        status = (await look(client, capsys, "status run -o json")).document
-        runs = (await look(client, capsys, "status --output json")).document
+        status = (await Operator(client.port, capsys)("status run -o json")).documents[0]
+        runs = (await Operator(client.port, capsys)("status --output json")).documents[0]
     assert [run["run_id"] for run in runs["runs"]] == ["run"]
     assert set(runs["runs"][0]) < set(status)
     assert {key: status[key] for key in ("run_id", "phase", "round_id", "restarts_used")} == {
@@ -149,9 +128,9 @@ async def test_agents_without_a_place_are_shown_with_the_reason(
         await hosts["alice"].join()
         await hosts["alice"].run()
         await hosts["bob"].join()
-        await look(client, capsys, "drain carol --reason memory")
+        await Operator(client.port, capsys)("drain carol --reason memory")
         await hosts["carol"].join()
-        document = (await look(client, capsys, "status run -o json")).document
+        document = (await Operator(client.port, capsys)("status run -o json")).documents[0]
         seated, standby, drained = document["agents"]
         assert (seated["name"], seated["waiting_reason"]) == ("alice", None)
         assert (standby["name"], standby["group_rank"], standby["is_drained"]) == (
@@ -169,7 +148,7 @@ async def test_agents_without_a_place_are_shown_with_the_reason(
             "drained by the operator: memory; `coordinator undrain carol` lets it in"
         )
         assert document["agents_count"] == 2
-        out = (await look(client, capsys, "status run")).out
+        out = (await Operator(client.port, capsys)("status run")).text
         rows = [line.split() for line in out.splitlines()]
         assert [row[3] for row in rows if row[:1] == ["-"]] == ["standby", "drained"]
         assert "waiting: carol: drained by the operator: memory" in out
@@ -196,15 +175,15 @@ async def test_all_runs_are_shown_a_line_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with coordinator(tmp_path) as client:
-        empty = await look(client, capsys, "status")
-        assert empty.out.split() == ["RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"]
+        empty = await Operator(client.port, capsys)("status")
+        assert empty.text.split() == ["RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"]
         await client.agent(run_id="one").join()
         await client.agent(run_id="two").join()
-        _, one, two = (await look(client, capsys, "status")).out.splitlines()
+        _, one, two = (await Operator(client.port, capsys)("status")).out
         assert (one.split()[0], two.split()[0]) == ("one", "two")
-        unknown = await look(client, capsys, "status three")
-        assert (unknown.code, unknown.out) == (2, "")
-        assert "there is no run 'three'" in unknown.err
+        unknown = await Operator(client.port, capsys)("status three")
+        assert (unknown.code, unknown.out) == (2, [])
+        assert "there is no run 'three'" in unknown.err[0]
 
 
 async def test_of_many_workers_the_most_telling_are_shown(
@@ -218,7 +197,7 @@ async def test_of_many_workers_the_most_telling_are_shown(
         )
         await agent.say(RUNNING)
         assert await client.report(agent.failure(1)) == [True]
-        out = (await look(client, capsys, "status run")).out
+        out = (await Operator(client.port, capsys)("status run")).text
         assert "36 more are not shown; -o json has all" in out
         ranks = [line.split()[0] for line in out.splitlines() if line[:1].isdigit()]
         assert ranks[:64] == [str(rank) for rank in range(36, 100)]
@@ -235,16 +214,16 @@ async def test_events_are_shown_with_when_and_why(
 ) -> None:
     async with coordinator(tmp_path) as client:
         await (await client.agent().join()).run()
-        heads, first, second = (await look(client, capsys, "events run")).out.splitlines()
+        heads, first, second = (await Operator(client.port, capsys)("events run")).out
         assert heads.split() == ["EVENT", "WHEN", "ROUND", "WHAT", "BY", "REASON"]
         assert [line.split()[3] for line in (first, second)] == ["agent_admitted", "round_started"]
         assert first.index("agent_admitted") == second.index("round_started") == heads.index("WHAT")
-        lines = (await look(client, capsys, "events run -o json --since 1h")).out.splitlines()
-        assert [json.loads(line)["sequence"] for line in lines] == [1, 2]
-        bad = await look(client, capsys, "events run --since tomorrow")
-        assert (bad.code, "'tomorrow' is not a duration" in bad.err) == (2, True)
-        nothing = await look(client, capsys, "events")
-        assert (nothing.code, "Missing argument 'RUN'" in nothing.err) == (2, True)
+        told = await Operator(client.port, capsys)("events run -o json --since 1h")
+        assert [event["sequence"] for event in told.documents] == [1, 2]
+        bad = await Operator(client.port, capsys)("events run --since tomorrow")
+        assert (bad.code, "'tomorrow' is not a duration" in bad.err[0]) == (2, True)
+        nothing = await Operator(client.port, capsys)("events")
+        assert (nothing.code, "Missing argument 'RUN'" in nothing.err[0]) == (2, True)
 
 
 async def test_why_says_it_in_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,12 +233,13 @@ async def test_why_says_it_in_sentences(tmp_path: Path, capsys: pytest.CaptureFi
         assert await client.report(agent.failure(1, message="Oops: \x1b[2J")) == [True]
         await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0, failures_written=1)
         await agent.desired("exit")
-        code, out, _ = await look(client, capsys, "why run")
-        assert (code, out.splitlines()[0][:14]) == (0, "Run run failed")
-        heads = [line for line in out.splitlines() if line.endswith(":") and line[0] != " "]
+        code, lines, _ = await Operator(client.port, capsys)("why run")
+        assert (code, lines[0][:14]) == (0, "Run run failed")
+        heads = [line for line in lines if line.endswith(":") and line[0] != " "]
         assert heads == ["Root cause:", "Done:", "Cost:", "To try:"]
-        assert "  Rank 0 on alice exited with 1.\n  It said: Oops: \\x1b[2J\n" in out
-        document = (await look(client, capsys, "why run -o json")).document
+        said = ["  Rank 0 on alice exited with 1.", "  It said: Oops: \\x1b[2J"]
+        assert lines[lines.index(said[0]) :][:2] == said
+        document = (await Operator(client.port, capsys)("why run -o json")).documents[0]
         assert document["root_cause"][0] == "Rank 0 on alice exited with 1."
 
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from drumbeat.v1 import control_pb2, failure_pb2, session_pb2
-from tests.integration.coordinator.test_operators import Operator
+from tests.support.operator_commands import Operator
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, coordinator
 
@@ -99,6 +99,8 @@ async def test_a_drain_of_an_unknown_name_warns_and_names_those_that_are_close_o
             await agent.join()
         done = await operator(f"drain {name}")
         assert (done.code, done.err) == (0, [f"{warning}{there}; {undo}"])
+        assert (await operator("undrain gpu")).err == [f"coordinator: drained is {name}"]
+        assert (await operator("drain lone")).err == []
         for agent in agents:
             agent.call.cancel()
 
@@ -130,17 +132,3 @@ async def _is_forgotten(client: Client, request: control_pb2.ForgetRunRequest) -
         if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return False
         raise
-
-
-async def test_what_cannot_be_is_refused_with_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with coordinator(tmp_path) as client:
-        operator = Operator(client.port, capsys)
-        for verb in ("stop", "restart", "forget"):
-            done = await operator(f"{verb} nope")
-            assert (done.code, done.out) == (2, [])
-            assert "there is no run 'nope'" in done.err[0]
-        done = await operator(f"stop nope --reason {'x' * 300}")
-        assert done.code == 2
-        assert "--reason" in done.err[0]
