@@ -1,4 +1,4 @@
-"""Pure. The account of a run's time: its parts, who was the cause of losses, the share trained."""
+"""Pure. Goodput: how much of a run's time was spent on what, and what losses were due to."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from drumbeat.coordinator.observe.stretches import (
 )
 from drumbeat.durations import SECOND, format_duration, nanoseconds
 
-# Hosts that lost time is told of one by one; that of more is told together, under no name.
+# Hosts that losses are listed for; those of further hosts are summed under an empty name.
 HOSTS_MAX = 256
-# Segments that are kept; of more the oldest are dropped, their time stays in the parts.
+# Latest segments that are kept. The time of older ones stays in the parts.
 SEGMENTS_MAX = 1_000
-# Of a shorter run no line tells the parts: they would be the delays of messages.
+# Shorter runs have no line: their parts would be delays of messages.
 TOLD_MIN_S = 1.0
 
 
 class Time(Struct, frozen=True, kw_only=True):
-    """Nanoseconds of a run, and those of its hosts together."""
+    """Nanoseconds of a run, and the sum over its hosts."""
 
     run: int = 0
     hosts: int = 0
 
     def plus(self, run: int, hosts: int) -> Time:
-        """Return more of it, spent by so many hosts."""
+        """Add time that a number of hosts spent."""
         return Time(run=self.run + run, hosts=self.hosts + run * hosts)
 
 
 class Segment(Struct, frozen=True, array_like=True):
-    """A time that was all one part, from the end of the segment before. In nanoseconds."""
+    """A time of one part, in nanoseconds. It begins at the end of the previous segment."""
 
     time: int
     part: Part
-    cause: Cause | None  # of lost time
+    cause: Cause | None  # ``None``: the time was not lost
     host: str
     round_id: int | None  # the current or last then
     iteration: int | None  # the latest of that round then; ``None``: it had none
@@ -62,21 +62,21 @@ _WORDS = {
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """The account of a run: the fold of its decisions and of ``ProgressNoted``.
+    """The account of a run's time: a fold of decisions and of ``ProgressNoted``.
 
-    All that is before ``until`` is in ``parts``; from there the open stretch goes on.
+    Time before ``until`` is in ``parts``; the open stretch begins there.
     """
 
     began: int | None = None
     until: int = 0
-    seen: int = 0  # the latest instant of which the journal tells
+    seen: int = 0  # the latest instant in the journal
     stretch: Stretch | None = None
     number: int = 0  # counts stretches
     hosts: int = 0  # of the open stretch
-    marks: Marks | None = None  # of it; None: nothing was noted of it
-    found: Found | None = None  # what ends it
+    marks: Marks | None = None  # of the open stretch; None: none were journaled
+    found: Found | None = None  # why it ends
     reached: int | None = None  # the highest step before it
-    cause: Cause = Cause.START  # of the time that is lost from here on
+    cause: Cause = Cause.START  # of losses from here on
     host: str = ""
     round_id: int | None = None  # of the open stretch
     iteration: int | None = None
@@ -89,7 +89,7 @@ class Ledger:
     segments: list[Segment] = field(default_factory=list)
 
     def note(self, noted: ProgressNoted) -> None:
-        """Take in what was seen of the open stretch."""
+        """Take in observations of the open stretch."""
         self.seen = max(self.seen, nanoseconds(noted.at_s))
         self.marks, self.found = noted.marks, noted.found
 
@@ -103,7 +103,7 @@ class Ledger:
         known_since_s: float = 0.0,
         place: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """Take in a decision, after which the run is in this stretch; ``None``: it has ended.
+        """Take in a decision, which leads to this stretch; ``None``: the run has ended.
 
         ``cause`` is that of a decision that ends a round or interrupts it, ``known_since_s`` is
         when the run began as far as that is known, ``place`` is the round and iteration.
@@ -122,11 +122,11 @@ class Ledger:
         self.round_id, self.iteration = place
 
     def as_of(self, now_s: float, marks: Marks | None) -> Ledger:
-        """Return the account as it is now, with what was seen of the open stretch."""
+        """Return the account as of now, with the latest marks of the open stretch."""
         return self.up_to(max(nanoseconds(now_s), self.seen), marks)
 
     def up_to(self, end: int, marks: Marks | None = None) -> Ledger:
-        """Return the account as ``as_of`` does, up to an instant of the open stretch."""
+        """Return the account up to an instant of the open stretch."""
         parts, causes, hosts_lost = dict(self.parts), dict(self.causes), dict(self.hosts_lost)
         segments = list(self.segments)
         known = replace(self, parts=parts, causes=causes, hosts_lost=hosts_lost, segments=segments)
@@ -137,22 +137,22 @@ class Ledger:
 
     @property
     def whole(self) -> int:
-        """All of the time that is accounted for."""
+        """The time accounted for."""
         return 0 if self.began is None else self.until - self.began
 
     @property
     def effective(self) -> int:
-        """The time in which the run trained what it had not trained before."""
+        """The time in which new steps were trained."""
         return sum(self.parts.get(part, NONE).run for part in EFFECTIVE)
 
     @property
     def ratio(self) -> float | None:
-        """ETTR, the effective training time ratio; ``None`` if nothing is known of any time."""
+        """The effective training time ratio (ETTR); ``None`` if all time is unknown."""
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
         return self.effective / known if known else None
 
     def line(self) -> str:
-        """Say in a line what the time went into; empty if nothing is known, or it was short."""
+        """Return a summary in one line; empty if all is unknown, or the run was short."""
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
         if (ratio := self.ratio) is None or known < TOLD_MIN_S * SECOND:
             return ""
@@ -176,7 +176,7 @@ class Ledger:
         assert self.until <= self.seen or self.began is None, "time that was not seen"
 
     def _begin(self, at: int, known_since: int) -> None:
-        """Begin with what an earlier version has journaled, of which nothing is known."""
+        """Begin the account; time before the first record is unknown."""
         self.began = self.until = min(at, known_since)
         self.seen, self.stretch = at, Stretch.FORMING
         if at > self.until:
@@ -184,7 +184,7 @@ class Ledger:
             self.until = at
 
     def _turn(self, stretch: Stretch | None, cause: Cause | None) -> None:
-        """Enter another stretch, for what was found or else for ``cause``."""
+        """Enter another stretch, for the cause that was found or else for ``cause``."""
         ending = self.found or (Found(cause=cause) if cause is not None else None)
         if ending is not None and stretch is not None:
             is_end = self.stretch in (Stretch.ROUND, Stretch.HUNG) and stretch is not Stretch.HUNG
@@ -198,7 +198,7 @@ class Ledger:
         self.number += 1
 
     def _close(self, at: int) -> None:
-        """Account for the open stretch so far; what it is then goes on from there."""
+        """Account for the open stretch up to an instant."""
         assert self.stretch is not None, "nothing is open"
         ending, reached = self.found, self.reached
         since = ending.since if ending is not None else None
@@ -225,7 +225,7 @@ class Ledger:
             self.hosts_lost[host] = self.hosts_lost.get(host, NONE).plus(time, hosts)
 
     def _append(self, segment: Segment) -> None:
-        """Go on with the latest segment if this one is like it."""
+        """Add a segment, or extend the latest one if they are alike."""
         last = self.segments[-1] if self.segments else None
         if last is not None and structs.replace(last, time=segment.time) == segment:
             self.segments[-1] = structs.replace(last, time=last.time + segment.time)

@@ -1,4 +1,4 @@
-"""Shell. What is observed of a run, as messages: its time, step times, stragglers."""
+"""Shell. Goodput, step times and stragglers of a run, as messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2
 
-RANKS_MAX = 64  # that one call asks for
-RANKS_CHOSEN = 8  # if it names none
+RANKS_MAX = 64  # in one request
+RANKS_CHOSEN = 8  # for a request that names none
 
 _STRAGGLER = MessageMapping(Straggler, query_pb2.Straggler)
 _KINDS = {part: query_pb2.PartKind.Value(f"PART_KIND_{part}") for part in Part}
@@ -33,7 +33,7 @@ _CAUSES: dict[Cause | None, query_pb2.LossCause.ValueType] = {
 def goodput_message(
     state: RunState, run: AnyRun | None, *, now: float, with_segments: bool = False
 ) -> query_pb2.GetGoodputResponse:
-    """Write the account of a run as it is at ``now``, with what the core has seen since."""
+    """Return the account of a run's time as of ``now``."""
     ledger = account(state.observed, None if run is None else run.members.observer, now=now)
     response = query_pb2.GetGoodputResponse(
         whole=_duration(ledger.whole),
@@ -68,7 +68,7 @@ def goodput_message(
 def _add_segments(response: query_pb2.GetGoodputResponse, ledger: Ledger, now: int) -> None:
     age = now - ledger.until + sum(segment.time for segment in ledger.segments)
     for segment in ledger.segments:
-        # As it is, because there are many.
+        # Field by field, because there can be a thousand.
         message = response.segments.add(
             kind=_KINDS[segment.part],
             cause=_CAUSES[segment.cause],
@@ -92,7 +92,7 @@ def _duration(time: int) -> Duration:
 
 
 def stragglers_of(state: RunState, run: AnyRun | None) -> tuple[list[query_pb2.Straggler], int]:
-    """Return those that are journaled, as they are at present, and how many there are in all."""
+    """Return the journaled stragglers with their latest times, and the number of all stragglers."""
     latest: Mapping[int, Straggler] = run.members.observer.slow if run is not None else {}
     journaled = sorted(state.observed.slow.items())[:NAMED_MAX]
     shown = [_STRAGGLER.write(latest.get(rank, straggler)) for rank, straggler in journaled]
@@ -102,7 +102,7 @@ def stragglers_of(state: RunState, run: AnyRun | None) -> tuple[list[query_pb2.S
 def step_times_message(
     request: query_pb2.GetStepTimesRequest, state: RunState, run: AnyRun | None, *, now: float
 ) -> query_pb2.GetStepTimesResponse:
-    """Write what is asked for. Linear in ranks only if none is named.
+    """Return the step times of some ranks. Linear in all ranks only if the request names none.
 
     Raises ``InvalidRequest``, and ``UnknownRun`` if no round runs.
     """

@@ -1,4 +1,4 @@
-"""Pure. What is observed of a run and journaled beside its decisions, in one fold."""
+"""Pure. The durable part of what is observed of a run: a fold of journal records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, Stra
 from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
 from drumbeat.durations import SECOND, nanoseconds
 
-# Workers that have run for so long in a run that never named a step are believed to tell no
-# heartbeat at all: they progress since they run.
+# After this time without a heartbeat or step, workers count as progressing since they started:
+# their program uses no heartbeats.
 SILENT_MAX = 600 * SECOND
 # The observations that the history of a run names.
 DECISIONS = frozenset({FOUND, OVER})
@@ -22,9 +22,9 @@ Observation = ProgressNoted | StragglerRecord
 
 
 class RoundTimes(Struct, frozen=True, kw_only=True):
-    """Of the current or last round, and of what led to it, in nanoseconds; ``None``: unknown.
+    """When the current or last round began and ended, in nanoseconds; ``None``: unknown.
 
-    They are in the journal, for another coordinator may trace what this one began.
+    They are journaled, for another coordinator may trace a round that this one began.
     """
 
     began: int | None = None
@@ -72,7 +72,7 @@ class Observations:
     slow: dict[int, Straggler] = field(default_factory=dict)  # of the round, by rank
 
     def take(self, record: Observation) -> tuple[str, str] | None:
-        """Fold a record in; return its decision and reason if the history names it."""
+        """Fold a record in; return decision and reason if it belongs into the history."""
         if isinstance(record, ProgressNoted):
             self.times = self.times.noted(record, self.ledger.reached)
             self.ledger.note(record)
@@ -84,11 +84,11 @@ class Observations:
         return record.decision, str(known)
 
     def enter_round(self, at_s: float, before: int | None) -> None:
-        """Take in that a round begins, after the round ``before``."""
+        """Begin a round; ``before`` is the id of the previous one."""
         self.times, self.slow = self.times.next(at_s, before), {}
 
     def leave_round(self, at_s: float) -> None:
-        """Take in that the round ends, if one runs."""
+        """End the round, if one runs."""
         self.times, self.slow = self.times.left(at_s, self.ledger), {}
 
     def forget(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Pure. What a run's agents say of their workers, as long as this coordinator lives."""
+"""Pure. What agents report about the workers of a run, kept in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drumbeat.coordinator.observe.stretches import Marks
 
 
 class Observer:
-    """Sees each beat, in constant time for each worker. Decides nothing."""
+    """Takes in each beat, in constant time for each worker. No decision depends on it."""
 
     def __init__(self) -> None:
         self.meter = Meter()
@@ -22,14 +22,14 @@ class Observer:
         self._stragglers: Stragglers | None = None  # of it, if they are looked for
 
     def enter_round(self, current: Round, spec: RunSpec, observed: Observations) -> None:
-        """Look at the steps of a round. Linear in agents."""
+        """Begin a round. Linear in agents."""
         self.step_times, self._stragglers = StepTimes(current), None
         if factor := spec.straggler_factor:
             steps, known = spec.straggler_steps, observed.slow
             self._stragglers = Stragglers(current, factor=factor, steps=steps, known=known)
 
     def leave_round(self) -> None:
-        """Forget the steps of the round."""
+        """Forget the step times of the round."""
         self.step_times = self._stragglers = None
 
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
@@ -43,27 +43,27 @@ class Observer:
         self.meter.heard(incarnation, beat, sent_at=sent_at, now=now)
 
     def forget(self, incarnation: str) -> None:
-        """Forget the steps of a member's workers."""
+        """Forget the ranks of a member."""
         if self._stragglers is not None:
             self._stragglers.lost(incarnation)
 
     def is_due(self, now: float) -> bool:
-        """Return whether there may be something to journal, though nothing else may be."""
+        """Return whether there may be something to journal."""
         slow = self._stragglers
         return self.meter.is_due(now) or (slow is not None and slow.is_due(now))
 
     def news(self, observed: Observations, *, now: float) -> Sequence[StragglerRecord]:
-        """Return the decisions to journal."""
+        """Return what to journal about stragglers."""
         slow = self._stragglers
         return slow.news(observed.slow, now=now) if slow is not None and slow.is_due(now) else ()
 
     @property
     def slow(self) -> Mapping[int, Straggler]:
-        """All stragglers of the round now, by rank; of these the journal names a few."""
+        """All present stragglers by rank; the journal names some of them."""
         return {} if self._stragglers is None else self._stragglers.found
 
     def marks(self, ledger: Ledger) -> Marks | None:
-        """Return what was seen of the open stretch of an account; ``None``: of another one."""
+        """Return the marks of the account's open stretch; ``None``: it has another."""
         return self.meter.marks() if self.meter.number == ledger.number else None
 
     def check_invariants(self) -> None:
@@ -74,6 +74,6 @@ class Observer:
 
 
 def account(observed: Observations, observer: Observer | None, *, now: float) -> Ledger:
-    """Return the account of a run as it is now, with what was seen since the last record."""
+    """Return the account of a run as of ``now``, with what was seen since the last record."""
     ledger = observed.ledger
     return ledger.as_of(now, None if observer is None else observer.marks(ledger))

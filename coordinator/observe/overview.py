@@ -1,4 +1,4 @@
-"""Pure. A run at a glance: in one pass over its agents, the workers that tell most of it."""
+"""Pure. A run at a glance: in one pass over its agents, the workers to look at first."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from drumbeat.coordinator.core.model import HostMemory, WorkerMemory
 from drumbeat.coordinator.observe.behind import BEHIND_KEPT_MAX, Laggard, named
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 
-# Workers shown of a run: more than one sees at a glance anyway.
+# Workers shown of a run.
 ROWS_MAX = 64
-# Ranks named whose memory grows.
+# Ranks with growing memory that are named.
 GROWING_MAX = 16
 
 
 class Glimpse(NamedTuple):
-    """One agent as it is passed. ``workers`` are those of its seat that say where they stand."""
+    """One agent of the run, with the workers that report progress."""
 
     incarnation: str
     name: str
-    is_present: bool  # connected, and heard of late
+    is_present: bool  # connected, and heard from recently
     has_failed: bool
     heard_at: float | None
     rank_first: int | None  # None: it stands by
@@ -34,34 +34,33 @@ class Glimpse(NamedTuple):
 
 
 class Growing(NamedTuple):
-    """A worker whose memory grows. The first in order is soonest at the limit."""
+    """A worker whose memory grows. The first in order reaches the limit first."""
 
-    left_minutes: float  # at this pace, until the limit; infinite if that is not known
+    left_minutes: float  # until the limit at this rate; infinite if there is no limit
     rank: int
     incarnation: str
     worker: WorkerMemory
     host: HostMemory
 
 
-# What tells most comes first: who is away, has failed, is behind, was silent for longest; then
-# the first in the list.
+# Order of rows: absent, failed, at a low step, silent for long, then by place in the list.
 _Key = tuple[bool, bool, float, float, int]
 
 
 @dataclass(slots=True)
 class Overview:
-    """Chooses from all workers, and standbys, in the order in which they are listed."""
+    """Chooses rows from all workers and standbys, which are added in listed order."""
 
     rows_max: int = ROWS_MAX
     rows_count: int = 0
     _behind: list[Laggard] = field(default_factory=list)
     _behind_count: int = 0
     _chosen: list[tuple[_Key, str, int]] = field(default_factory=list)
-    _last: _Key | None = None  # what comes behind it is not shown
+    _last: _Key | None = None  # the last row that is shown for now
     _growing: list[Growing] = field(default_factory=list)
 
     def take(self, agent: Glimpse) -> None:
-        """Pass one agent."""
+        """Add one agent."""
         rows, least = 1, math.inf
         if agent.rank_first is not None:
             rows = agent.local_world_size
@@ -88,7 +87,7 @@ class Overview:
         return sorted(sorted(self._growing)[:GROWING_MAX], key=lambda worker: worker.rank)
 
     def chosen(self) -> dict[str, list[int]]:
-        """Return the local ranks to show by agent, as they are listed; of a standby it is 0."""
+        """Return the local ranks to show by agent, in listed order; 0 for a standby."""
         self._drop_surplus(self.rows_max)
         ranks: dict[str, list[int]] = {}
         for _, incarnation, local_rank in sorted(self._chosen, key=lambda row: row[0][-1]):

@@ -1,4 +1,4 @@
-"""Shell. Overviews of runs, made while the others have their turns, and shared by readers."""
+"""Shell. Overviews of runs as messages, shared by readers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from drumbeat.coordinator.wire.run_status import AnyRun, glimpses, overview_mess
 from drumbeat.mapping import duration
 from drumbeat.v1.query_pb2 import GetOverviewResponse
 
-# Workers passed between two turns of the others: some 3 ms.
+# Workers visited between two turns of other tasks: about 3 ms.
 ROWS_PER_TURN = 2_000
-# What it takes to give one reader what is there: receiving, encoding, encrypting.
+# Time to serve one reader: receiving, encoding, encrypting.
 ANSWER_S = 0.001
 
 _OVERVIEW = View[GetOverviewResponse](giving_s=lambda _: ANSWER_S)
@@ -23,7 +23,7 @@ _OVERVIEW = View[GetOverviewResponse](giving_s=lambda _: ANSWER_S)
 async def overview_of(
     readings: Readings, state: RunState, run: AnyRun | None, *, is_repeated: bool
 ) -> GetOverviewResponse:
-    """Return an overview that was written after this call, or lately for a repeated one."""
+    """Return an overview made after this call; if the call is repeated, a fresh one."""
     latest = await readings.get(
         _OVERVIEW,
         lambda _: make_overview(state, run, readings),
@@ -40,7 +40,7 @@ async def overview_of(
 def make_overview(
     state: RunState, run: AnyRun | None, readings: Readings, rows_per_turn: int = ROWS_PER_TURN
 ) -> Generator[None, None, GetOverviewResponse]:
-    """Make one in several turns."""
+    """Make an overview in several turns."""
     overview, due = Overview(), rows_per_turn
     for agent in glimpses(state, run):
         overview.take(agent)

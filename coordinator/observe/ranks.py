@@ -1,4 +1,4 @@
-"""Shell. The ranks of a run as columns, made while the others have their turns, and shared.
+"""Shell. The ranks of a run as columns of JSON, shared by readers.
 
 A column is the base64 of a little-endian array, with a value for each host of the round in order
 of group ranks, or for each rank: bytes, 16 bits (``MOST``, ``UNKNOWN``), or floats of 32. Silences
@@ -26,11 +26,11 @@ from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
 from drumbeat.durations import SECOND
 
-# Ranks passed between two turns of the others: some 2 ms.
+# Ranks visited between two turns of other tasks: about 2 ms.
 ROWS_PER_TURN = 2_000
-# What it takes to give one reader a byte of it: writing and encrypting.
+# Time to send one reader a byte: writing and encrypting.
 SECONDS_PER_BYTE = 2e-9
-# Of different scopes, without the empty one; ranks in others share one more.
+# Different scopes beside the empty one; ranks in any other share one more.
 SCOPES_MAX = 254
 OTHER_SCOPES = "(others)"
 BEHIND_MAX = 1_000  # ranks that are named as behind, the first
@@ -40,7 +40,7 @@ _NO_STEP = -(2**63)
 
 
 class HostState(StrEnum):
-    """What is known of a host of the round; in the columns, its place in this list."""
+    """State of a host of the round. The columns have its index in this list."""
 
     UNKNOWN = "unknown"  # not heard since the coordinator started
     WAITING = "waiting"  # holds no workers of this round
@@ -62,12 +62,12 @@ class Grid:
     """The ranks of one run as JSON."""
 
     current: Round | None
-    hosts: bytes  # what is the same for a whole round
+    hosts: bytes  # names and sizes, the same for a whole round
     columns: bytes
 
     @property
     def whole(self) -> bytes:
-        """Return both."""
+        """Both in one document."""
         return self.hosts[:-1] + b"," + self.columns[1:]
 
 
@@ -77,9 +77,9 @@ _RANKS = View[Grid](giving_s=lambda grid: SECONDS_PER_BYTE * len(grid.columns))
 async def ranks_of(
     readings: Readings, state: RunState, run: AnyRun | None, *, is_repeated: bool, readers: int = 0
 ) -> Grid:
-    """Return a grid that was made after this call, or lately for a repeated one.
+    """Return a grid made after this call; if the call is repeated, a fresh one.
 
-    ``readers`` are given each grid that there is; the more, the fewer there are.
+    ``readers``: how many readers are sent each new grid; the more, the fewer grids are made.
     """
     return await readings.get(
         _RANKS,
@@ -98,7 +98,7 @@ def make_grid(
     now: float,
     rows_per_turn: int = ROWS_PER_TURN,
 ) -> Generator[None, None, Grid]:
-    """Make one in several turns: some 1.2 us for each rank, and 4 for each host."""
+    """Make a grid in several turns: about 1.2 µs for each rank and 4 µs for each host."""
     current = None if state.phase is Phase.ENDED else state.round
     columns = _Columns(now)
     yield from _passed(state, run, current, columns, rows_per_turn)
@@ -111,7 +111,7 @@ def make_grid(
 
 @dataclass(slots=True)
 class _Columns:
-    """Takes hosts in, in order of group ranks."""
+    """Collects hosts in order of group ranks."""
 
     now: float
     host_state: bytearray = field(default_factory=bytearray)
@@ -131,7 +131,7 @@ class _Columns:
         workers: Mapping[int, tuple[WorkerProgress, float]],
         workers_count: int,
     ) -> None:
-        """Take one host in, with what was told of its workers by local rank, and when."""
+        """Add a host, with where its workers stand by local rank, and since when that is known."""
         now, step_time_s = self.now, math.nan
         age = UNKNOWN if heard_at is None else _tenths(now - heard_at)
         add_step, add_silence = self.steps.append, self.silence.append
@@ -155,12 +155,12 @@ class _Columns:
         self.host_step_time_s.append(step_time_s)
 
     def take_behind(self, behind: Iterable[Laggard]) -> None:
-        """Name ranks of a host that are behind, with by how many steps."""
+        """Add the ranks of a host that are behind, with the number of steps."""
         ranks = sorted((laggard.standing.rank, laggard.lag.steps) for laggard in behind)
         self.behind += ranks[: BEHIND_MAX - len(self.behind)]
 
     def take_lags(self, furthest: int, begin: int, end: int) -> None:
-        """Write how many steps below that one these ranks were, as it was told last."""
+        """Add how many steps these ranks are below the furthest one."""
         steps = self.steps[begin:end]
         self.lag.extend(
             [UNKNOWN if step == _NO_STEP else min(furthest - step, MOST) for step in steps]
@@ -184,7 +184,7 @@ def _passed(
     columns: _Columns,
     rows_per_turn: int,
 ) -> Iterator[None]:
-    """Fill the columns with a round; yield whenever the others are to have their turn."""
+    """Fill the columns with a round; yield so that other tasks can run."""
     rows, due, peers = 0, rows_per_turn, behind_peers(state, run)
     for incarnation, seat in current.seats.items() if current is not None else ():
         presence = run.members.presences.get(incarnation) if run is not None else None
@@ -228,7 +228,7 @@ def _host_state(
 
 
 def _hosts(current: Round | None) -> bytes:
-    """Write what is the same for a whole round."""
+    """Encode what is the same for a whole round."""
     agents = [] if current is None else [seat.agent for seat in current.seats.values()]
     document = {
         "states": list(HostState),
@@ -242,7 +242,7 @@ def _hosts(current: Round | None) -> bytes:
 def _changing(
     state: RunState, run: AnyRun | None, current: Round | None, columns: _Columns
 ) -> bytes:
-    """Write what a pass found."""
+    """Encode what changes."""
     is_over, seats = state.phase is Phase.ENDED, {} if current is None else current.seats
     document = {
         "round_id": state.round_id if is_over or current is None else current.round_id,
@@ -263,7 +263,7 @@ def _changing(
 
 
 def _pace_s(marks: Marks) -> float | None:
-    """Return what a step of the round took on average, all in all; None: not known yet."""
+    """Return the average time of a step of the round; ``None``: not known yet."""
     first, latest, began = marks.step_first, marks.step, marks.began
     if first is None or latest is None or began is None or marks.progress is None:
         return None
@@ -275,7 +275,7 @@ def _tenths(seconds: float) -> int:
 
 
 def _bytes(column: array[Any]) -> bytes:
-    """Return a column as it is read on any machine."""
+    """Return a column in little-endian order."""
     if sys.byteorder == "big":
         column.byteswap()
     return column.tobytes()

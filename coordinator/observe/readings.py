@@ -1,7 +1,6 @@
-"""Shell. Readings: made once for all readers, and in a bounded share of the event loop's time.
+"""Shell. A cache of readings: each is made once for all readers, in a share of the event loop.
 
-A reading is what is shown of something that changes all the time: an overview of a run, its
-ranks, metrics.
+A reading shows something that changes all the time: an overview of a run, its ranks, metrics.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from typing import Any, Generic, TypeVar
 from drumbeat.coordinator.core.run.state import RunState
 
 Reading = TypeVar("Reading")
-# Makes a reading, given the one before; yields whenever other tasks are to have a turn.
+# Makes a reading from the previous one; yields so that other tasks can run.
 Make = Callable[[Reading | None], Generator[None, None, Reading]]
 
-# Share of the event loop's time that one reading may take, and how long it is fresh at least.
+# Share of the event loop that one view of a run may use, and the shortest time a reading is fresh.
 SHARE, FRESH_LEAST_S = 0.01, 1.0
 # The share just after an event of the run.
 SHARE_AT_EVENTS = 0.05
-# How often a reading is made from the beginning because a round began on the way.
+# How often a reading is started again because a round began meanwhile.
 PASSES_MAX = 3
-# A reading that no one has asked for in so long is forgotten.
+# Readings that nobody has asked for in this time are dropped.
 KEPT_S = 60.0
 
 
 def fresh_s(took_s: float, share: float, least_s: float = FRESH_LEAST_S) -> float:
-    """Return how long to wait for the next reading, so that readings take that share."""
+    """Return how long a reading has to serve so that making readings takes that share."""
     return max(least_s, took_s / share)
 
 
 @dataclass(frozen=True, eq=False)
 class View(Generic[Reading]):
-    """What is read, of a run or of all. ``giving_s``: the time it takes to serve one reader."""
+    """A kind of reading. ``giving_s``: the time it takes to serve one reader."""
 
     share: float = SHARE
     least_s: float = FRESH_LEAST_S
@@ -73,14 +72,14 @@ class Readings:
         is_repeated: bool = True,
         readers: int = 0,
     ) -> Reading:
-        """Return a reading that was made after this call, or is fresh if the call is repeated.
+        """Return a reading made after this call; if the call is repeated, one that is still fresh.
 
-        ``readers``: how many this one caller hands it to.
+        ``readers``: how many readers this caller passes it on to.
         """
         kept = self._of(view, state)
         asked_at = kept.asked_at = self.now()
         async with kept.lock:
-            # Of a run that has ended a reader asks once more, and never again.
+            # After the end of a run readers ask once more: give them nothing older.
             is_told = _version(state)[1] == kept.version[1]
             is_fresh = is_told and asked_at < self.fresh_until(view, state)
             if kept.latest is None or not (is_fresh if is_repeated else kept.made_at >= asked_at):
@@ -99,7 +98,7 @@ class Readings:
     async def _renew(self, kept: _Kept, make: Make[Any], state: RunState | None) -> None:
         took_s = 0.0
         for _ in range(PASSES_MAX):
-            # From before the pass: what changes on the way may be missing.
+            # The version before the pass, for later changes may be missing from it.
             version, current = _version(state), None if state is None else state.round
             latest, pass_s = await _in_turns(make(kept.latest))
             took_s += pass_s
@@ -110,7 +109,7 @@ class Readings:
         kept.made_at = self.now()
 
     def _of(self, view: View[Any], state: RunState | None) -> _Kept:
-        """Return what is kept of a view; if that is new, forget what no one asked for lately."""
+        """Return the entry of a view; when a new one is added, drop those not asked for."""
         oldest, key = self.now() - KEPT_S, (view, "" if state is None else state.key)
         if (kept := self._kept.get(key)) is None:
             asked = {k: v for k, v in self._kept.items() if v.asked_at >= oldest}
@@ -124,7 +123,7 @@ def _version(state: RunState | None) -> tuple[int, bool]:
 
 
 async def _in_turns(work: Generator[None, None, Reading]) -> tuple[Reading, float]:
-    """Work, and let other tasks run in between; return what was made, and the time it took."""
+    """Work in turns with other tasks; return the result and the CPU time it took."""
     took_s = 0.0
     while True:
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""Pure. What a run does at a time: stretches between decisions, cut into parts by what was seen.
+"""Pure. A run's time as stretches between decisions, which observations cut into parts.
 
 Instants are whole nanoseconds of the coordinator's clock, so that parts add up exactly.
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# Times within one stretch that the coordinator was away; of more the oldest count as training.
+# Absences of the coordinator within a stretch; beyond that the oldest count as training.
 AWAY_MAX = 64
 
 
@@ -28,12 +28,12 @@ class Part(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-# The coordinator was away, but training was not.
+# While the coordinator is away, training goes on.
 EFFECTIVE = frozenset({Part.TRAINING, Part.AWAY})
 
 
 class Cause(StrEnum):
-    """What time was lost for. The values are those of the protocol."""
+    """Why time was lost. The values are those of the protocol."""
 
     START = "START"
     WORKER_FAILED = "WORKER_FAILED"
@@ -50,7 +50,7 @@ FAILURES = frozenset({Cause.WORKER_FAILED, Cause.HANG, Cause.AGENT_LOST, Cause.I
 
 
 class Stretch(StrEnum):
-    """What the journal's decisions alone tell of a time."""
+    """The state of a run between two journaled decisions."""
 
     FORMING = "FORMING"  # before the first round
     GATHERING = "GATHERING"
@@ -60,28 +60,28 @@ class Stretch(StrEnum):
     ENDING = "ENDING"
 
 
-# What is cut into parts by what was seen of it.
+# Stretches that observations cut into parts; the others are one part each.
 MEASURED = frozenset({Stretch.GATHERING, Stretch.ROUND})
 
 
 class Marks(Struct, frozen=True, kw_only=True):
-    """What was seen of the present stretch: instants, and the steps that workers named."""
+    """Observations of the open stretch: instants in nanoseconds, and steps of workers."""
 
-    is_stopping: bool = False  # workers of the round before were alive when it began
-    stopped: int | None = None  # until then
-    running: int | None = None  # the workers of all hosts run
-    heard: int | None = None  # the latest host to do so told its first heartbeat
-    began: int | None = None  # all ranks have told one
+    is_stopping: bool = False  # workers of the previous round were alive when it began
+    stopped: int | None = None  # when they were gone
+    running: int | None = None  # when the workers of all hosts ran
+    heard: int | None = None  # the latest first heartbeat of a host
+    began: int | None = None  # when all ranks had sent a heartbeat
     progress: int | None = None  # the latest heartbeat
     step_first: int | None = None
     step: int | None = None  # the highest
-    caught_up: int | None = None  # a step came that no earlier stretch had reached
-    away: tuple[tuple[int, int], ...] = ()  # the coordinator was
+    caught_up: int | None = None  # the first step that no earlier stretch had reached
+    away: tuple[tuple[int, int], ...] = ()  # absences of the coordinator
 
     def began_after(self, reached: int | None) -> int | None:
-        """Return since when all ranks of a round progressed; ``reached``: the highest step before.
+        """Return when all ranks of a round progressed; ``reached``: the highest step before it.
 
-        Of workers that name no steps it is known that they run, or have told a heartbeat.
+        For workers without steps it is when they ran, or sent a first heartbeat.
         """
         if self.began is not None or reached is not None or self.step_first is not None:
             return self.began
@@ -89,7 +89,7 @@ class Marks(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What ends a stretch. ``since``: from then on nothing can have been trained."""
+    """Why a stretch ends. ``since``: nothing was trained from then on."""
 
     cause: Cause
     host: str = ""
@@ -97,7 +97,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class ProgressNoted(Struct, frozen=True, kw_only=True):
-    """What was seen of the present stretch, all of it; ``found``: what ends it now."""
+    """All observations of the open stretch; ``found``: why it ends now."""
 
     marks: Marks
     at_s: float = 0.0
@@ -116,7 +116,7 @@ def cut(
     reached: int | None = None,
     since: int | None = None,
 ) -> Iterator[Piece]:
-    """Yield the pieces of a stretch in order, from its start to its end, whatever marks say.
+    """Cut a stretch into pieces without gap or overlap, whatever its marks say.
 
     ``reached`` is the highest step of all stretches before, ``since`` that of ``Found``.
     """
@@ -171,7 +171,7 @@ def _cut_round(
 
 
 def _between(borders: Sequence[tuple[Part, int | None]], start: int, end: int) -> Iterator[Piece]:
-    """Yield what ends at each border, none of it empty."""
+    """Yield the part before each border, unless it is empty."""
     for part, border in borders:
         last = end if border is None else min(max(border, start), end)
         if last > start:

@@ -1,4 +1,4 @@
-"""Shell. Who calls over HTTP: by a token, by the cookie of a code, by a certificate."""
+"""Shell. Authentication over HTTP: by token, by session cookie, or by client certificate."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, open
 
 CSRF = "X-Drumbeat-CSRF"
 _PURPOSE = b"page 1"
-_OPEN = "open"  # the one session there is where nothing is authenticated
+_OPEN = "open"  # the session of all browsers if nothing is authenticated
 
 
 class Coordinator(Protocol):
-    """What is served here: the server of gRPC's calls, which knows callers and terms."""
+    """The coordinator's server as far as the page needs it."""
 
     authenticator: Authenticator
     audit: Audit
@@ -40,34 +40,34 @@ class Coordinator(Protocol):
 
     @property
     def term(self) -> Term | None:
-        """The term in which this coordinator leads; None: it does not."""
+        """The current term of this coordinator; ``None`` if it does not lead."""
         ...
 
     def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
-        """Return what is known of a token, and the time by which it may have expired."""
+        """Return a token if it is known, and the time to compare its expiry with."""
         ...
 
     async def term_for(self, context: object) -> Term:
-        """Return the term, be it that one has to begin. Raises ``NotLeader``."""
+        """Return the current term; wait for one that is beginning. Raises ``NotLeader``."""
         ...
 
 
 class Known(NamedTuple):
-    """A caller that is let in."""
+    """An authenticated caller."""
 
     caller: Caller
-    session: str | None  # what its page is bound to; None: it brings a token with each call
-    token_id: str = ""  # the token that lets it in; empty: a certificate does, or nothing is asked
-    within_s: float | None = None  # when it is not let in any more
+    session: str | None  # its browser session; None: it sends a token with each call
+    token_id: str = ""  # the token behind its access; empty with a certificate or without access
+    within_s: float | None = None  # until its access expires
 
     @property
     def is_browser(self) -> bool:
-        """Whether another site may have made it call."""
+        """Whether a browser adds the credentials, so that other sites could cause calls."""
         return self.session is not None
 
 
 class Access:
-    """Lets callers in. ``identity``: what the server shows; None: everyone is let in."""
+    """Authenticates callers. Without an ``identity`` everyone is admitted."""
 
     def __init__(self, identity: ServerIdentity | None, limits: Limits) -> None:
         self._identity, self._limits = identity, limits
@@ -77,12 +77,12 @@ class Access:
         self._own_names = {"localhost", socket.gethostname().lower()}
 
     def set_address(self, host: str, port: int) -> None:
-        """Take the advertised name, and name the cookie: browsers share cookies among ports."""
+        """Set the advertised name, and a cookie name for this port: browsers ignore ports."""
         self._own_names.add(host.lower())
         self.cookie = f"__Host-drumbeat-{port}" if self._identity else f"drumbeat-{port}"
 
     def known(self, request: web.BaseRequest, coordinator: Coordinator) -> Known:
-        """Return who calls. Raises ``Unauthenticated``."""
+        """Return the caller. Raises ``Unauthenticated``."""
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given or self._identity is None:
             metadata = [(AUTHORIZATION, value) for value in given]
@@ -99,11 +99,11 @@ class Access:
         raise Unauthenticated("it brings neither a token nor a cookie")
 
     def csrf(self, known: Known) -> str | None:
-        """Return what state-changing requests of a page have to show."""
+        """Return the CSRF token of a session."""
         return None if known.session is None else csrf_of(known.session, self._secret())
 
     def check_change(self, request: web.BaseRequest, known: Known) -> None:
-        """Raise ``Forbidden`` if another site may have made this caller ask for a change."""
+        """Raise ``Forbidden`` if another site may have caused this request for a change."""
         if not known.is_browser:
             return
         self.check_origin(request, known.caller.name)
@@ -112,9 +112,9 @@ class Access:
             raise Forbidden(known.caller.name, f"{CSRF} is not the csrf of /api/me")
 
     def check_host(self, request: web.BaseRequest) -> None:
-        """Raise ``Forbidden`` if there is no authentication and a request is for a foreign name.
+        """Raise ``Forbidden`` for a request to a foreign host name, if nothing is authenticated.
 
-        A foreign site may let its own name resolve to this address; an address cannot be forged so.
+        A foreign site can let its own name resolve to this address (DNS rebinding).
         """
         shown = request.headers.get(hdrs.HOST, "")
         if self._identity is not None or not shown:
@@ -128,7 +128,7 @@ class Access:
             raise Forbidden("the page", f"the host of the request is unknown: {allowed}")
 
     def check_origin(self, request: web.BaseRequest, name: str = "") -> None:
-        """Raise ``Forbidden`` unless a page of this very address sent a request."""
+        """Raise ``Forbidden`` unless a page of this origin sent the request."""
         origin, host = request.headers.get(hdrs.ORIGIN, ""), request.headers.get(hdrs.HOST, "")
         try:
             sent_by, scheme = urlsplit(origin), "https" if self._identity else "http"
@@ -142,7 +142,7 @@ class Access:
             raise Forbidden(name or "the page", "a page of another address sent this request")
 
     def code(self, name: str, role: Role, run_id: str, token_id: str) -> str:
-        """Return a code that lets a browser in once, as a caller, while the token is valid."""
+        """Return a code that opens one session for a caller, while its token is valid."""
         assert self._identity is not None, "else nothing is asked for"
         until = time.time() + self._limits.page_code_life_s
         made = Pass(
@@ -157,7 +157,7 @@ class Access:
         return signed(made, self._secret())
 
     def enter(self, code: str, coordinator: Coordinator) -> tuple[str, Known]:
-        """Return the cookie for a code, which is used by that, and who has it.
+        """Exchange a code for a session cookie; return the cookie and its caller.
 
         Raises ``Unauthenticated``.
         """
@@ -180,7 +180,7 @@ class Access:
         return Known(caller, session.pass_id, session.token_id, within_s)
 
     def _check(self, shown: Pass, coordinator: Coordinator) -> None:
-        """Raise ``Unauthenticated`` if the token that a pass was made for lets no one in now."""
+        """Raise ``Unauthenticated`` if the token of a pass is unknown, revoked or expired."""
         kept, now = coordinator.kept_token(shown.token_id)
         if kept is None:
             raise Unauthenticated(f"its token {shown.token_id} is not known here")
@@ -190,7 +190,7 @@ class Access:
             raise Unauthenticated(f"its token {shown.token_id} has expired")
 
     def _time_left(self, token_id: str, coordinator: Coordinator) -> float | None:
-        if coordinator.term is None:  # when it expires is for the leader to say
+        if coordinator.term is None:  # only the leader ends calls when a token expires
             return None
         kept, now = coordinator.kept_token(token_id)
         if kept is None or kept.expires_at is None:
@@ -202,7 +202,7 @@ class Access:
 
 
 def link(scheme: str, host: str, port: int, run_id: str = "", code: str = "") -> str:
-    """Return where a browser finds the page; a code is in the part that no server is told."""
+    """Return a link to the page. A code is in the fragment, which browsers do not send."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     path = f"/runs/{quote(run_id, safe='')}" if run_id else "/"
     return f"{scheme}://{where}{path}{f'#code={code}' if code else ''}"
@@ -217,7 +217,7 @@ def _is_address(name: str) -> bool:
 
 
 def _cookie(request: web.BaseRequest, name: str) -> str | None:
-    """Return the cookie of that name; of several none: who set the others is not known."""
+    """Return the cookie of that name; none if there are several: others may be forged."""
     try:
         values = [
             cookies[name].value
@@ -230,7 +230,7 @@ def _cookie(request: web.BaseRequest, name: str) -> str | None:
 
 
 def _names(request: web.BaseRequest) -> Mapping[str, list[bytes]]:
-    """Return the names in a client's certificate, as gRPC says them."""
+    """Return the names in a client's certificate in the form that gRPC has them."""
     shown = request.get_extra_info("peercert") or {}
     of_kind: dict[str, list[bytes]] = {"peer_dns": [], "peer_uri": [], "x509_common_name": []}
     for kind, value in shown.get("subjectAltName", ()):

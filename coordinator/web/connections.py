@@ -1,4 +1,4 @@
-"""Shell. Connections of HTTP: how many there are, and how long each may take for what is next."""
+"""Shell. HTTP connections: how many may be open, and how long each may take for its next step."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from drumbeat.coordinator.web.pace import Pace
 log = structlog.get_logger()
 
 BACKLOG = 512
-# What is tried again that soon for want of file descriptors.
+# Pause before accepting again, e.g. when the process has no file descriptor left.
 ACCEPT_RETRY_S = 0.5
 TLS_SHUTDOWN_S = 1.0
-# For what is left of a request that was answered before it was read.
+# To read the rest of a request that was answered before all of it arrived.
 LINGER_S = 1.0
-# aiohttp's own words of a request that it cannot read are for its authors.
+# aiohttp logs each request that it cannot parse, with a traceback; strangers must not fill the log.
 _SILENT = logging.getLogger("drumbeat.http")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-# Of each answer; the second for all that is no file.
+# Headers of every answer; `DATA` are those of answers that are not files.
 SECURITY = {
     "Server": "drumbeat",
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -49,10 +49,10 @@ DATA = {**SECURITY, "Cache-Control": "no-store"}
 
 
 class Connection(web.RequestHandler):
-    """One connection. What it is to do next has a time, in which it is done or the end comes."""
+    """One connection. It is closed when its next step takes too long."""
 
     caller: str | None = None
-    """Who sent its latest request, once that is known."""
+    """The caller of its latest request; `None` until one is known."""
 
     def __init__(self, listener: Listener, manager: web.Server, limits: Limits) -> None:
         super().__init__(
@@ -70,25 +70,25 @@ class Connection(web.RequestHandler):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Wait for the first request."""
         super().connection_made(transport)
         self.expect(self._limits.http_request_timeout_s)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End."""
+        """Forget the connection."""
         self.expect(None)
         super().connection_lost(exc)
         self._listener.left(self)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what earlier releases of the library stumble over ends the connection alone."""
+        """Parse what arrived. Some input makes earlier releases of aiohttp raise."""
         try:
             super().data_received(data)
         except ValueError:
             self.abort()
 
     def expect(self, within_s: float | None) -> None:
-        """End the connection after that time, unless something else is expected by then."""
+        """Close the connection after that time, unless this is called again by then."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -96,7 +96,7 @@ class Connection(web.RequestHandler):
             self._timer = asyncio.get_running_loop().call_later(within_s, self.abort)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close it at once."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -107,7 +107,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,  # noqa: ARG002
         message: str | None = None,  # noqa: ARG002
     ) -> web.StreamResponse:
-        """Answer what is no request of HTTP, or too large for one."""
+        """Answer what is not an HTTP request, or exceeds a limit."""
         response = web.json_response(_NO_REQUEST, status=status, headers=DATA)
         response.force_close()
         return response
@@ -124,21 +124,21 @@ def connection_of(request: web.BaseRequest) -> Connection:
 
 
 class Listener:
-    """Takes the port, and the connections to it; one more than there may be ends another one.
+    """Listens on the port and accepts connections. At the limit a new one closes an old one.
 
-    In place of aiohttp's sites, which bound neither handshakes nor connections: ADR 37.
+    It stands in for aiohttp's sites, which limit neither handshakes nor connections (ADR 37).
     """
 
     def __init__(self, config: CoordinatorConfig, app: web.Application) -> None:
         self._config, self._limits = config, config.limits
         self._runner = web.AppRunner(app, handler_cancellation=True)
         self._socket: socket.socket | None = None
-        # Those that were accepted, the oldest first, each by itself: until TLS stands, a task.
+        # Accepted connections, oldest first; during the TLS handshake there is only a task.
         self._open: dict[Connection | asyncio.Task[None], None] = {}
         self._accepting: asyncio.Task[None] | None = None
 
     def bind(self) -> int:
-        """Take the port, and return it. Raises ``PortInUse``."""
+        """Bind the port and return it. Raises ``PortInUse``."""
         host, port = self._config.host, self._config.http_port
         assert port is not None, "a page is wanted"
         try:
@@ -159,11 +159,11 @@ class Listener:
         return int(self._socket.getsockname()[1])
 
     def start(self, context: ssl.SSLContext | None) -> None:
-        """Let connections in; they are encrypted, unless there is no context."""
+        """Accept connections, with TLS if there is a context."""
         self._accepting = asyncio.create_task(self._accept(context), name="http")
 
     async def stop(self, within_s: float) -> None:
-        """Let none in any more, and end those that there are once they have their answers."""
+        """Accept no more, and close the open connections once they have their answers."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait({self._accepting})
@@ -177,7 +177,7 @@ class Listener:
         await self._runner.cleanup()
 
     def left(self, connection: Connection) -> None:
-        """Take in that a connection is over."""
+        """Note that a connection is closed."""
         self._open.pop(connection, None)
 
     async def _accept(self, context: ssl.SSLContext | None) -> None:
@@ -188,7 +188,7 @@ class Listener:
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._socket)
-            except OSError:  # no descriptors, or who connected is gone
+            except OSError:  # no file descriptors, or the client is gone
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
             if not self._has_room():
@@ -223,7 +223,7 @@ class Listener:
         try:
             loop = asyncio.get_running_loop()
             await loop.connect_accepted_socket(lambda: connection, accepted, ssl=context, **more)
-        except OSError:  # of TLS too: a stranger, or one that does not trust this certificate
+        except OSError:  # also of TLS: the client does not trust this certificate, say
             accepted.close()
             return
         except BaseException:

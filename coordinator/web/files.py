@@ -1,4 +1,4 @@
-"""Shell. The files of the page, as they are served to all who reach the port."""
+"""Shell. The static files of the page. They need no authentication."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 FOLDER = Path(__file__).resolve().parents[1] / "page"
 INDEX = "index.html"
-# A module that browsers load from another type is refused.
+# Browsers refuse a module that is served as another type.
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 _TEXTS = ("text/", "image/svg")
 
@@ -25,7 +25,7 @@ class File(Struct, frozen=True):
 
 
 class Files:
-    """All files there are, read once: nothing that a caller says becomes a path."""
+    """All files, read once: no text of a caller becomes a path of the file system."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -35,7 +35,7 @@ class Files:
         self._files = {name: _file(name, content) for name, content in contents.items()}
 
     def by_path(self) -> Iterator[tuple[str, File]]:
-        """Yield the paths at which there is a file: those of the page's views have the same."""
+        """Yield each path with its file. All views of the page have the same one."""
         for name, file in self._files.items():
             yield f"/{name}", file
             if name == INDEX:
@@ -43,9 +43,9 @@ class Files:
 
 
 def _preloading(index: str, names: Iterable[str]) -> str:
-    """Name the modules in the page: they import others, one would be asked for after the other.
+    """Preload all modules, so that browsers do not discover them one import after the other.
 
-    Behind the styles, for without those nothing is painted.
+    The links follow the styles, without which nothing is painted.
     """
     # What the page has as a plain script would come twice.
     modules = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)

@@ -1,20 +1,20 @@
-"""Pure. How fast strangers are served: as fast as they like for a moment, then at one rate."""
+"""Pure. A rate limit that allows a burst."""
 
 from __future__ import annotations
 
 
 class Pace:
-    """A rate for all of them together, and how many may come at once before it counts."""
+    """Admits ``per_s`` a second, after a burst of ``at_once``."""
 
     def __init__(self, per_s: float, at_once: int) -> None:
         self._interval_s, self._burst_s = 1.0 / per_s, at_once / per_s
         self._due = float("-inf")
 
     def take(self, *, now: float) -> float:
-        """Let one more come; return after how many seconds it is its turn."""
+        """Take the next turn; return in how many seconds it comes."""
         self._due = max(self._due, now) + self._interval_s
         return max(0.0, self._due - self._burst_s - now)
 
     def give_back(self) -> None:
-        """Let the next one have the turn of one that has gone before it."""
+        """Give a turn back that nobody waits for any more."""
         self._due -= self._interval_s

@@ -1,4 +1,4 @@
-"""Shell. The page of a coordinator: its port, its links, all that is served there."""
+"""Shell. The page of a coordinator: its port, its links, and what is served there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from drumbeat.v1 import control_pb2 as pb
 
 
 class Page:
-    """Serves it. ``identity`` is what it shows; None: nothing is encrypted, no caller is asked."""
+    """Serves the page. Without an ``identity`` there is neither TLS nor authentication."""
 
     def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
         self._config, self._identity = config, identity
@@ -42,18 +42,18 @@ class Page:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return self._port
 
     def bind(self) -> int:
-        """Take the port, and return it. Raises ``PortInUse``. Blocks as the name service does."""
+        """Bind the port and return it. Raises ``PortInUse``. Blocks for name resolution."""
         self._port = self._listener.bind()
         self._host = advertised(self._config, self._port).host
         self._access.set_address(self._host, self._port)
         return self._port
 
     def start(self, coordinator: Coordinator) -> None:
-        """Let callers in, whom the server knows."""
+        """Serve callers."""
         self._site.coordinator = coordinator
         context: ssl.SSLContext | None = None
         if self._identity is not None:
@@ -62,31 +62,31 @@ class Page:
         self._listener.start(context)
 
     async def stop(self, error: CoordinatorError, within_s: float) -> None:
-        """End what is under way with an error, and let no caller in any more."""
+        """End running calls with an error, and stop listening."""
         self._site.end(error)
         self._scrapes.stop()
         await self._listener.stop(within_s)
 
     def follow(self, driver: Driver) -> None:
-        """Be told of what a term journals, from its beginning."""
+        """Measure a new term."""
         self._scrapes.follow(driver)
 
     def revoke(self, token_id: str) -> None:
-        """End what a token opened."""
+        """End the calls and sessions of a token."""
         self._site.revoke(token_id)
 
     def link_without_code(self) -> str:
-        """Return where the page is."""
+        """Return the address of the page."""
         scheme = "http" if self._identity is None else "https"
         return link(scheme, self._host, self._port)
 
     async def local_link(self) -> str:
-        """Return a link for the user that the coordinator runs as, while this one leads."""
+        """Return an admin link for the coordinator's own user. Raises ``NotLeader``."""
         set_caller(caller := Caller(LOCAL_ID, Role.ADMIN))
         return await self._link(caller, Role.ADMIN, "")
 
     async def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
-        """Return a link that lets a browser in as a caller, and for how long.
+        """Return a link with which a browser gets the access of a caller, and its lifetime.
 
         Raises ``Forbidden``.
         """
@@ -110,9 +110,9 @@ class Page:
         return link("https", self._host, self._port, run_id, code)
 
     async def _page_token(self, term: Term, role: Role) -> str:
-        """Make a token whose secret no one has, so that revoking it ends what a link opens.
+        """Create a token that nobody can use, so that revoking it ends the sessions of a link.
 
-        Such tokens hold for all runs; the link is what bounds a reader to one.
+        Such tokens are for all runs; the session is what limits a reader to one run.
         """
         limits = self._config.limits
         asked = pb.CreateTokenRequest(

@@ -1,4 +1,4 @@
-"""Pure. Codes and cookies: signed values that say for whom they are, and until when.
+"""Pure. Codes and session cookies: signed values with a caller and an expiry.
 
 They outlive a process and hold on every coordinator that has the key, so ``now`` is the time of
 day here, in seconds since 1970.
@@ -17,20 +17,20 @@ from msgspec import Struct
 from drumbeat.access.token import Role
 from drumbeat.coordinator.errors import LimitReached, Unauthenticated
 
-# Of codes that were used; one that is older than its life is forgotten.
+# Used codes that are remembered, each until it expires.
 USED_MAX = 10_000
 TEXT_CHARACTERS_MAX = 2_048
 
 
 class Kind(StrEnum):
-    """What a pass is good for."""
+    """What a pass is for."""
 
-    CODE = "code"  # a session, once
+    CODE = "code"  # opens one session
     SESSION = "session"  # calls
 
 
 class Pass(Struct, frozen=True, kw_only=True):
-    """Who may call: as whom, and while which token is valid."""
+    """The access of a caller, as long as its token is valid."""
 
     kind: Kind
     pass_id: str
@@ -38,11 +38,11 @@ class Pass(Struct, frozen=True, kw_only=True):
     role: Role
     until: float
     token_id: str
-    run_id: str = ""  # the only run it is for; empty: any
+    run_id: str = ""  # the only run it may see; empty: all
 
 
 def signed(issued: Pass, secret: bytes) -> str:
-    """Return a pass as text, which only who has the secret can make."""
+    """Return a pass as text, signed with the secret."""
     body = base64.urlsafe_b64encode(msgspec.json.encode(issued)).rstrip(b"=")
     return f"{body.decode()}.{_mac(body, secret)}"
 
@@ -66,7 +66,7 @@ def opened(text: str, kind: Kind, secret: bytes, *, now: float) -> Pass:
 
 
 def csrf_of(session: str, secret: bytes) -> str:
-    """Return what the page shows beside the cookie of a session; other sites cannot know it."""
+    """Return the CSRF token of a session, which other sites cannot know."""
     return _mac(b"csrf " + session.encode(), secret)
 
 

@@ -1,4 +1,4 @@
-"""Shell. All that is served over HTTP: which caller may have what, and where it comes from."""
+"""Shell. The HTTP application: routes, access checks, and how errors are answered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from drumbeat.format import one_line
 log = structlog.get_logger()
 
 Handle = Callable[[Call], Awaitable[object]]
-# For a reader to take why its stream ends.
+# For sending the reason when a stream ends.
 LAST_WORD_S = 0.5
 
 
@@ -62,13 +62,13 @@ class Route(NamedTuple):
 
 
 class Site:
-    """Answers every request, as an application of aiohttp."""
+    """Routes each request, checks who may make it, and answers it."""
 
     def __init__(
         self, access: Access, limits: Limits, routes: Iterable[Route], files: Files
     ) -> None:
         self._access, self._limits = access, limits
-        self.coordinator: Coordinator  # once it serves
+        self.coordinator: Coordinator  # set before it serves
         self._calls = Calls()
         self._strangers = Pace(limits.http_strangers_per_s, limits.http_at_once_max)
         self._shares = Shares("http_connections", limits)
@@ -83,17 +83,17 @@ class Site:
                 router.add_route(method, route.path, partial(self._serve, route))
 
     def end(self, error: CoordinatorError) -> None:
-        """End all calls, and those that come, with an error."""
+        """End all running and later calls with an error."""
         self._calls.end(error)
 
     def revoke(self, token_id: str) -> None:
-        """End what a token, or a cookie that it led to, has under way."""
+        """End the running calls of a token and of the sessions opened with it."""
         for calls in self._of_tokens.get(token_id, ()):
             calls.end(Unauthenticated(f"its token {token_id} was revoked"))
 
     @web.middleware
     async def _answered_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer strangers in turn, and end a connection that takes no answer."""
+        """Rate-limit unknown callers, and close a connection that does not read its answer."""
         connection = connection_of(request)
         connection.expect(self._limits.http_answer_timeout_s)
         try:
@@ -110,11 +110,11 @@ class Site:
     async def _answered_in_words(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
-        """Answer with the document of an error what fails."""
+        """Answer errors with an error document."""
         try:
             self._access.check_host(request)
             return await handler(request)
-        except ConnectionError:  # who asked is gone
+        except ConnectionError:  # the client is gone
             raise
         except Exception as error:  # noqa: BLE001 - it is logged where it is not expected
             return error_answer(self._told(request, error))
@@ -142,7 +142,7 @@ class Site:
         return answer(made) if call.stream is None else call.stream
 
     async def _made(self, route: Route, call: Call) -> object:
-        """Return what a route makes for a caller that may have it."""
+        """Return what the handler of a route makes, if the caller may call it."""
         call.known = known = self._access.known(call.request, self.coordinator)
         call.connection.caller = known.caller.name
         call.run_id = call.request.match_info.get("run_id", "")
@@ -159,13 +159,13 @@ class Site:
             return await _within(known.within_s, route.handle(call))
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
-        """Let a browser in that brings a code."""
+        """Exchange the code of a link for a session cookie."""
         call = Call(request, self._limits)
         self._access.check_origin(request)
         code = (await call.body()).get("code")
         if not isinstance(code, str):
             raise InvalidRequest("code", "nothing", "the code of a link")
-        await self.coordinator.term_for(call)  # another coordinator has no use for it
+        await self.coordinator.term_for(call)  # only the leader accepts codes
         text, known = self._access.enter(code, self.coordinator)
         about = {"role": str(known.caller.role), "token.id": known.token_id}
         log.info("page opened", caller=known.caller.name, **about)
@@ -183,7 +183,7 @@ class Site:
 
     @contextmanager
     def _held(self, known: Known) -> Iterator[ExitStack]:
-        """Count a call among those of its token, which may end together."""
+        """Count a call for its caller, and register it so that `end` and `revoke` can end it."""
         calls, of_token = Calls(), self._of_tokens.setdefault(known.token_id, [])
         of_token.append(calls)
         try:
@@ -197,7 +197,7 @@ class Site:
                 self._of_tokens.pop(known.token_id, None)
 
     def _told(self, request: web.Request, error: Exception) -> CoordinatorError:
-        """Return what a caller is told of an error; log or audit it if that is due."""
+        """Return the error to answer; log it if it is unexpected, audit it if access is refused."""
         match error:
             case CoordinatorError(status="UNAUTHENTICATED" | "PERMISSION_DENIED"):
                 self._tell_refused(request, error)
@@ -224,13 +224,13 @@ class Site:
 
 
 class _NoPath(CoordinatorError):
-    """Nothing is served at a path."""
+    """There is no such path."""
 
     status, text = "NOT_FOUND", "nothing is served at {0}"
 
 
 async def _within(within_s: float | None, made: Awaitable[object]) -> object:
-    """Return what is made, unless its caller is not let in any more meanwhile."""
+    """Await a handler until the access of its caller expires."""
     try:
         async with asyncio.timeout(within_s) as limit:
             return await made
@@ -244,7 +244,7 @@ async def _end_stream(call: Call, error: CoordinatorError) -> None:
     try:
         async with asyncio.timeout(LAST_WORD_S):
             await call.send(event("ended", error_document(error)))
-    except TimeoutError:  # it takes nothing
+    except TimeoutError:  # the client reads nothing
         call.connection.abort()
 
 

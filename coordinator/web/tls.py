@@ -1,4 +1,4 @@
-"""Shell. TLS with the certificate that gRPC shows, whenever it is replaced."""
+"""Shell. TLS with the certificate that gRPC shows, also after it was replaced."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from asyncio import sslproto
 
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 
-# What asyncio takes for each connection before anything is known of it, in place of 256 KiB: with
-# that, a thousand strangers took 320 MB.
+# Read buffer of each connection, in place of asyncio's 256 KiB, with which a thousand strangers
+# took 320 MB.
 BUFFER_BYTES = 32 * 1024
 sslproto.SSLProtocol.max_size = BUFFER_BYTES
 
 
 class Handshakes:
-    """Makes the contexts of handshakes. ``context`` is what a server is opened with."""
+    """Keeps the TLS context up to date. ``context`` is the one to listen with."""
 
     def __init__(self, identity: ServerIdentity) -> None:
         self._identity = identity
@@ -24,7 +24,7 @@ class Handshakes:
         self.context.sni_callback = self._replace
 
     def _replace(self, handshake: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> int | None:
-        """Have a handshake show what is shown now; asked at each, with a name in it or without."""
+        """Use the current certificate in a handshake; called for each, also without SNI."""
         try:
             shown = self._identity.configuration()
             if shown is not self._shown:

@@ -1,4 +1,4 @@
-"""Shell. What ``/metrics`` answers: needs prometheus_client, of the extra ``page``."""
+"""Shell. The text of ``/metrics``. It needs prometheus_client, of the extra ``page``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from drumbeat.coordinator.observe.metrics.runs import RunMetrics
 from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.shell.driver import Driver
 
-# Runs looked at between two turns of the others: less than 1 ms.
+# Runs visited between two turns of other tasks: less than 1 ms.
 RUNS_PER_TURN = 8
-# What scrapes may take of the event loop's time together; one answer serves all until then.
+# Share of the event loop for all scrapes, and the shortest time that one answer serves them.
 SHARE, FRESH_LEAST_S = 0.05, 0.5
 
 
 class Standing(NamedTuple):
-    """What a coordinator knows of itself, whether it leads or not."""
+    """What a coordinator knows of itself, also while it does not lead."""
 
     term: int = 0
     members: int = 1
@@ -44,8 +44,8 @@ _VIEWS = {is_open: View[Rendered](SHARE, FRESH_LEAST_S) for is_open in (False, T
 class Exposition:
     """Metrics of one coordinator, from its start to its end.
 
-    ``driver`` returns that of the term in which it leads, ``None`` if it does not; ``version`` is
-    its release.
+    ``driver`` returns the driver of the present term, ``None`` while it does not lead; ``version``
+    is its release.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Exposition:
         self._readings = Readings(clock)
 
     def start(self) -> None:
-        """Begin to look at the event loop."""
+        """Start measuring the event loop."""
         self._lag.start()
 
     def stop(self) -> None:
-        """End what ``start`` began."""
+        """Stop measuring the event loop."""
         self._lag.stop()
 
     def follow(self, driver: Driver) -> None:
-        """Count what a term journals. What recovered in an earlier one went on elsewhere."""
+        """Measure what a new term journals."""
         self._recoveries = Recoveries()
         driver.on_written = self._written
 
     def _written(self, effects: Sequence[fx.Effect], took_s: float) -> None:
-        """Take in what a driver has made durable, in one write that took so long."""
+        """Take in what one write to the journal made durable."""
         self._library.observe(declared.JOURNAL_WRITES, took_s)
         for effect in effects:
             if isinstance(effect, fx.Persist):
@@ -91,18 +91,18 @@ class Exposition:
                 self._recoveries.forget(effect.run_id)
 
     async def render(self, *, is_open: bool = False) -> Rendered:
-        """Return all metrics as text, or as OpenMetrics, made after this call or lately."""
+        """Return all metrics as text or OpenMetrics; scrapes within a short time share one."""
         return await self._readings.get(_VIEWS[is_open], lambda _: self._make(is_open=is_open))
 
     def _make(self, *, is_open: bool) -> Generator[None, None, Rendered]:
         parts = []
         for piece in self._pieces(is_open=is_open):
             parts.append(piece)
-            yield  # the others have their turn
+            yield
         return Rendered("".join(parts).encode(), OPENMETRICS if is_open else TEXT)
 
     def _pieces(self, *, is_open: bool) -> Iterator[str]:
-        """Yield the text piece by piece, each some milliseconds of work; some are empty."""
+        """Yield the text in pieces of a few milliseconds of work; some are empty."""
         driver, standing = self._driver(), self._standing()
         for metric, value in self._of_coordinator(driver, standing):
             labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)

@@ -1,4 +1,4 @@
-"""Pure. How long it took to know of failures and to go on after them, from what is journaled."""
+"""Pure. Durations of failure detection and of recovery, from journal records."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from drumbeat.durations import SECOND, nanoseconds
 
 
 class _Reforming(NamedTuple):
-    """A run that has ended a round at an instant, in nanoseconds, and goes on with another."""
+    """A run between two rounds, since an instant in nanoseconds."""
 
     since: int
     is_seated: bool = False  # the next round has begun
-    is_running: bool = False  # that was told
+    is_running: bool = False  # its workers run, which was measured
 
 
 class Recoveries:
-    """Follows the records of all runs. What a coordinator began to recover before is not told."""
+    """Follows the records of all runs. What began under another leader is not measured."""
 
     def __init__(self) -> None:
         self._reforming: dict[str, _Reforming] = {}
@@ -40,7 +40,7 @@ class Recoveries:
         self._interrupted.pop(key, None)
 
     def saw(self, key: str, record: Record) -> Iterator[Sample]:
-        """Take in what became durable of a run, and yield what took how long."""
+        """Take in a journaled record, and yield the durations that it completes."""
         match record:
             case ProgressNoted():
                 yield from self._noted(key, record)

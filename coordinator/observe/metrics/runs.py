@@ -1,4 +1,4 @@
-"""Pure. What metrics say of runs, from one look at them to the next."""
+"""Pure. Metrics of runs: values, and counters that never decrease."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.stretches import MEASURED, Stretch
 from drumbeat.durations import SECOND, nanoseconds
 
-# What stands for the id of all runs that have no label of their own; no run has this one.
+# The run_id label of all runs without a label of their own. No run can have this id.
 OTHERS = "(others)"
 
-# Of workers that tell no heartbeats: how much later than it happened a failure may be known.
+# For workers without heartbeats: how late a failure may be detected.
 _UNHEARD = 15 * SECOND
 
 _Counted = dict[tuple[str, tuple[str, ...]], float]
 
 
 def settled_until(ledger: Ledger, now_s: float) -> int:
-    """Return until when the account of a run cannot turn out to be another one.
+    """Return up to which instant the account of a run is final.
 
-    What follows the last progress may yet be found to be a hang, and what is not journaled is
-    forgotten by a coordinator that restarts: a counter that had it would go back.
+    Time after the last progress may turn out to be a hang, and a restarted coordinator forgets
+    what was not journaled. Counters that include such time would decrease.
     """
     marks, now = ledger.marks, max(nanoseconds(now_s), ledger.seen)
     if ledger.stretch not in MEASURED:
@@ -44,7 +44,7 @@ def settled_until(ledger: Ledger, now_s: float) -> int:
 def values(
     state: RunState, run: IsolatedRun | None, *, now: float, epoch_s: float
 ) -> Iterator[Sample]:
-    """Yield what is told of a run at ``now``; ``now + epoch_s`` is since 1970."""
+    """Yield the values of a run at ``now``; ``now + epoch_s`` is in seconds since 1970."""
     ledger = state.observed.ledger
     marks = None if run is None else run.members.observer.marks(ledger)
     for phase in Phase:
@@ -87,7 +87,7 @@ def values(
 
 
 def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
-    """Yield what the time went into, as far as that is settled."""
+    """Yield the final part of the account."""
     settled = ledger.up_to(settled_until(ledger, now))
     parts = {part.lower(): time for part, time in settled.parts.items()}
     for part in declared.PARTS:
@@ -100,9 +100,9 @@ def _times(ledger: Ledger, now: float) -> Iterator[Sample]:
 
 
 def named(states: Iterable[RunState], most: int) -> list[RunState]:
-    """Choose the runs that have a label of their own: of each id the latest, alive before ended.
+    """Choose the runs that get a label of their own: the latest of each id, live runs first.
 
-    One that is alive keeps it whatever begins later; of those that have ended the latest do.
+    A live run keeps its label whatever begins later; of ended runs the latest get one.
     """
     latest = {state.run_id: state for state in states}  # in order of creation
     alive = [state for state in latest.values() if state.phase is not Phase.ENDED]
@@ -112,7 +112,7 @@ def named(states: Iterable[RunState], most: int) -> list[RunState]:
 
 
 class RunMetrics:
-    """Keeps what counters were, so that none goes back.
+    """Keeps previous values of counters, so that none decreases.
 
     Runs without a label of their own share one. Its counters hold what these runs spent while
     they shared it, and go on when one leaves or is forgotten.
@@ -123,7 +123,7 @@ class RunMetrics:
         self._others: _Counted = {}
 
     def look(self, states: Iterable[RunState], *, named_max: int) -> Look:
-        """Begin to look at all runs that there are."""
+        """Begin a pass over all runs."""
         every = list(states)
         chosen = {state.key for state in named(every, named_max)}
         for key in self._counted.keys() - {state.key for state in every}:
@@ -132,7 +132,7 @@ class RunMetrics:
 
 
 class Look:
-    """One look at runs, one after the other."""
+    """One pass over the runs."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Look:
         counted: dict[str, _Counted],
         others: _Counted,
     ) -> None:
-        # Others that have ended spend nothing any more.
+        # Unnamed runs that have ended change no more.
         self.states = [
             state
             for state in states
@@ -153,7 +153,7 @@ class Look:
         self._sums: _Counted = {}
 
     def take(self, state: RunState, run: IsolatedRun | None, *, now: float, epoch_s: float) -> None:
-        """Look at one run."""
+        """Add one run."""
         before, is_named = self._counted.get(state.key, {}), state.key in self._named
         counted: _Counted = {}
         for metric, labels, latest in values(state, run, now=now, epoch_s=epoch_s):
@@ -173,7 +173,7 @@ class Look:
             del self._counted[state.key]
 
     def rows(self, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
-        """Return what there is of a metric of runs."""
+        """Return the rows of a metric."""
         if metric is declared.RUNS:
             return [((phase,), float(self._phases[phase])) for phase in declared.PHASES]
         rows = self._rows.get(metric.name, [])

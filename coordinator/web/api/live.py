@@ -1,6 +1,6 @@
-"""Shell. Live streams: what all readers see is made once, and each has the latest of it.
+"""Shell. Live streams (server-sent events): each event is made once for all readers.
 
-A reader that is slower than what happens misses what lies between; no one waits for it.
+A slow reader gets only the latest event of each kind; nothing waits for it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from drumbeat.v1 import query_pb2 as pb
 
 log = structlog.get_logger()
 
-# What all streams of one kind may take of the event loop's time together.
+# Share of the event loop that all streams of one kind may use.
 SHARE = 0.02
 _EVENTS = "events"
 
 
 class LaterRun(CoordinatorError):
-    """A stream of the latest run of an id is not of the latest any more."""
+    """A later run of the same id has begun."""
 
     status, text = "ABORTED", "a later run {0!a} has begun"
 
 
 class Reader:
-    """One reader: of each kind the latest that it has not taken. ``after``: its latest event."""
+    """One reader, with the latest of each kind that it has not taken. ``after``: its last event."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -56,17 +56,17 @@ class Reader:
         self._error: CoordinatorError | None = None
 
     def put(self, kind: str, made: bytes) -> None:
-        """Let it have something, in place of what it has not taken of that kind."""
+        """Offer something, in place of an older one of the same kind."""
         self._slots[kind] = made
         self._due.set()
 
     def end(self, error: CoordinatorError) -> None:
-        """Have ``take`` raise an error."""
+        """Let ``take`` raise an error."""
         self._error = self._error or error
         self._due.set()
 
     async def take(self, feed: Feed) -> bytes:
-        """Return all that is there once there is something, or that there is nothing."""
+        """Return what there is, as soon as there is something; after a while a sign of life."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SILENCE_MAX_S):
                 await self._due.wait()
@@ -86,10 +86,10 @@ class Reader:
 
 
 class Feed(ABC):
-    """What some readers see together. It is made as long as there is one."""
+    """What several readers see. It is made while there is a reader."""
 
     events_count = 0
-    """The latest event that readers may have."""
+    """How many events readers can have."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -99,7 +99,7 @@ class Feed(ABC):
 
     @contextmanager
     def open(self, after: int = 0) -> Iterator[Reader]:
-        """Let a reader see it while the context is open."""
+        """Add a reader while the context is open."""
         reader = Reader(after)
         for kind, made in self._latest.items():
             reader.put(kind, made)
@@ -116,22 +116,22 @@ class Feed(ABC):
 
     @property
     def is_unread(self) -> bool:
-        """Whether it has no reader."""
+        """Whether nobody reads it."""
         return not self._readers
 
     def events(self, after: int) -> tuple[bytes, int]:
-        """Return what was decided after an event, and the latest of that."""
+        """Return the events after one, encoded, and the number of the last."""
         return b"", after
 
     def put(self, kind: str, made: bytes) -> None:
-        """Let all readers have something, and those that come."""
+        """Give something to all readers, also to later ones."""
         self._latest[kind] = made
         for reader in self._readers:
             reader.put(kind, made)
 
     @abstractmethod
     async def make(self) -> None:
-        """Make what there is to see, until cancelled."""
+        """Produce what readers see, until cancelled."""
 
     async def _made(self) -> None:
         try:
@@ -148,14 +148,14 @@ class Feed(ABC):
 
 
 class RunsFeed(Feed):
-    """All runs, or those of one id."""
+    """The list of all runs, or of those of one id."""
 
     def __init__(self, term: Term, only_run: str) -> None:
         super().__init__(term)
         self._only_run = only_run
 
     async def make(self) -> None:
-        """Make the list again and again."""
+        """Produce the list again and again."""
         while True:
             began = time.thread_time()
             document = await runs_document(self._term, self._only_run)
@@ -164,7 +164,7 @@ class RunsFeed(Feed):
 
 
 class RunFeed(Feed):
-    """One run of one generation."""
+    """One run."""
 
     def __init__(self, term: Term, state: RunState, *, is_latest: bool) -> None:
         super().__init__(term)
@@ -174,13 +174,13 @@ class RunFeed(Feed):
         self._encoded: dict[int, tuple[bytes, int]] = {}
 
     def events(self, after: int) -> tuple[bytes, int]:
-        """Return what was decided after an event, and the latest of that; encoded once for all."""
+        """Return the events after one, encoded once for all readers, and the number of the last."""
         if after not in self._encoded:
             self._encoded[after] = self._events(after)
         return self._encoded[after]
 
     async def make(self) -> None:
-        """Make it when something is decided, and as time passes while the run goes on."""
+        """Produce events when something is decided, and state at intervals while the run lives."""
         driver, due, clock = self._term.driver, 0.0, asyncio.get_running_loop().time
         runs, is_first = driver.journal.runs, True
         with runs.watches.open(self._key, most=driver.limits.watches_max) as watch:
@@ -199,7 +199,7 @@ class RunFeed(Feed):
                         await watch.news()
 
     async def _look(self, state: RunState) -> float:
-        """Make what is seen of the run now; return for how long it will do."""
+        """Produce the state of the run; return in how many seconds to do so again."""
         asked = pb.GetOverviewRequest(
             run_id=self._run_id, generation=self._generation, is_repeated=True
         )
@@ -242,7 +242,7 @@ class RunFeed(Feed):
 
 
 class Live:
-    """The handlers of live streams."""
+    """Handlers of live streams."""
 
     def __init__(self, limits: Limits) -> None:
         self._term: Term | None = None
@@ -250,20 +250,20 @@ class Live:
         self._streams = Shares("page_streams", limits)
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
+        """Return the routes."""
         return [
             Route("/api/live", self.runs),
             Route(f"/api/runs/{RUN_PATH}/live", self.run),
         ]
 
     async def runs(self, call: Call) -> None:
-        """Show all runs, for as long as the reader likes."""
+        """Stream the list of runs."""
         only_run = call.known.caller.run_id
         feed = self._feed(call.term, (only_run, 0, False), lambda: RunsFeed(call.term, only_run))
         await self._stream(call, feed, 0)
 
     async def run(self, call: Call) -> None:
-        """Show one run, for as long as the reader likes."""
+        """Stream one run."""
         (state, _), is_latest = call.found_run(), not call.generation
         key = (call.run_id, state.generation, is_latest)
         feed = self._feed(call.term, key, lambda: RunFeed(call.term, state, is_latest=is_latest))
@@ -289,7 +289,7 @@ class Live:
 
 
 def _resumed(call: Call, state: RunState) -> int:
-    """Return the event that a reader had last, 0 if that was of another run, or there was none."""
+    """Return the last event that a reader has of this run; 0: none."""
     generation, _, number = call.request.headers.get("Last-Event-ID", "").partition(".")
     if generation != str(state.generation) or not (number.isascii() and number.isdecimal()):
         return 0

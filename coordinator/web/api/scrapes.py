@@ -1,4 +1,4 @@
-"""Shell. ``/metrics``: who may scrape, and in which form the answer is sent."""
+"""Shell. ``/metrics``: who may scrape, and in which format."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from drumbeat.coordinator.web.calls import Call
 from drumbeat.coordinator.web.connections import DATA
 from drumbeat.coordinator.web.site import Route
 
-# More than that is compressed by a thread.
+# Larger answers are compressed in a thread.
 COMPRESSED_HERE_BYTES_MAX = 16 * 1024
 
 
 class Scrapes:
-    """Answers scrapes, whether this coordinator leads or not."""
+    """Answers scrapes, also while another coordinator leads."""
 
     def __init__(self, limits: Limits, identity: ServerIdentity | None) -> None:
         self._coordinator: Coordinator
@@ -37,17 +37,17 @@ class Scrapes:
         self.follow = self._exposition.follow
 
     def routes(self) -> Sequence[Route]:
-        """Return what is served."""
-        # Whoever may list all runs may have it.
+        """Return the routes."""
+        # Whoever may list all runs may scrape.
         return [Route("/metrics", self._scraped, needs_term=False)]
 
     def start(self, coordinator: Coordinator) -> None:
-        """Begin to measure, for the server that knows terms."""
+        """Start measuring."""
         self._coordinator = coordinator
         self._exposition.start()
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._exposition.stop()
 
     async def _scraped(self, call: Call) -> web.StreamResponse:
