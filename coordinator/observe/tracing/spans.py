@@ -14,7 +14,7 @@ from drumbeat.coordinator.core.inprocess.records import (
     IterationInterrupted,
     IterationPhase,
 )
-from drumbeat.coordinator.core.model import VerdictCause
+from drumbeat.coordinator.core.model import Round, VerdictCause
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     Record,
@@ -104,11 +104,7 @@ def _restarted(
         start=start,
         end=max(end, start),
         attributes={
-            **_run(state),
-            "drumbeat.round.id": current.round_id,
-            "drumbeat.round.reason": bounded(current.reason),
-            "drumbeat.round.agents": current.group_world_size,
-            "drumbeat.round.world_size": current.world_size,
+            **_of_round(state, current),
             **_lost_for(state),
             "drumbeat.restart.count": current.restart_count,
         },
@@ -130,25 +126,16 @@ def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) 
     error = bounded(_error(state, record))
     yield from _last_iteration(state, root, end, error)
     if ending is not None and ending.since is not None and ending.since < end:
-        yield Span(
-            place=root.child("detecting"),
-            parent=root,
-            name="detecting",
-            start=max(ending.since, times.began),
-            end=end,
-            attributes=_in_round(state, current.round_id),
-            error=error,
-        )
+        attributes = _in_round(state, current.round_id)
+        between = max(ending.since, times.began), end
+        yield _child(root, "detecting", between, attributes, error=error)
     yield Span(
         place=root,
         name="round",
         start=times.began,
         end=max(end, times.began),
         attributes={
-            **_in_round(state, current.round_id),
-            "drumbeat.round.reason": bounded(current.reason),
-            "drumbeat.round.agents": current.group_world_size,
-            "drumbeat.round.world_size": current.world_size,
+            **_of_round(state, current),
             "drumbeat.restart.count": current.restart_count,
             "drumbeat.round.end": bounded(_reason(record)),
             **({"error.type": _cause(state, record)} if error else {}),
@@ -177,14 +164,7 @@ def _run_over(state: RunState, record: RunEnded) -> Iterator[Span]:
             links=(_to_run(state),),
         )  # fmt: skip
     elif state.observed.times.ended is not None:
-        yield Span(
-            place=root.child("stopping"),
-            parent=root,
-            name="stopping",
-            start=min(state.observed.times.ended, end),
-            end=end,
-            attributes=_run(state),
-        )
+        yield _child(root, "stopping", (min(state.observed.times.ended, end), end), _run(state))
     error = "" if verdict.cause in _FINE_VERDICTS else bounded(verdict.reason)
     attributes = {
         **_run(state),
@@ -240,15 +220,8 @@ def _last_iteration(state: RunState, root: Place, end: int, error: str) -> Itera
     }
     if iterations.reason:
         attributes["drumbeat.iteration.reason"] = bounded(iterations.reason)
-    yield Span(
-        place=root.child(name, number),
-        parent=root,
-        name=name,
-        start=min(nanoseconds(iterations.since_s), end),
-        end=end,
-        attributes=attributes,
-        error=error,
-    )
+    between = min(nanoseconds(iterations.since_s), end), end
+    yield _child(root, name, between, attributes, number, error=error)
 
 
 def _parts(state: RunState, root: Place, start: int, end: int) -> Iterator[Span]:
@@ -262,15 +235,30 @@ def _parts(state: RunState, root: Place, start: int, end: int) -> Iterator[Span]
 
 
 def _part(state: RunState, root: Place, part: Part, first: int, last: int, round_id: int) -> Span:
-    name = _PARTS[part]
+    # Workers of before may still be stopped as the next round starts, so it may be there twice.
+    number = int(state.phase is Phase.RUNNING)
+    return _child(root, _PARTS[part], (first, last), _in_round(state, round_id), number)
+
+
+def _child(
+    root: Place,
+    name: str,
+    between: tuple[int, int],
+    attributes: Attributes,
+    number: int = 0,
+    *,
+    error: str = "",
+) -> Span:
+    """Return a span within another one."""
+    start, end = between
     return Span(
-        # Workers of before may still be stopped as the next round starts, so it may be there twice.
-        place=root.child(name, int(state.phase is Phase.RUNNING)),
+        place=root.child(name, number),
         parent=root,
         name=name,
-        start=first,
-        end=last,
-        attributes=_in_round(state, round_id),
+        start=start,
+        end=end,
+        attributes=attributes,
+        error=error,
     )
 
 
@@ -286,6 +274,15 @@ def _run(state: RunState) -> Attributes:
 
 def _in_round(state: RunState, round_id: int) -> Attributes:
     return {**_run(state), "drumbeat.round.id": round_id}
+
+
+def _of_round(state: RunState, current: Round) -> Attributes:
+    return {
+        **_in_round(state, current.round_id),
+        "drumbeat.round.reason": bounded(current.reason),
+        "drumbeat.round.agents": current.group_world_size,
+        "drumbeat.round.world_size": current.world_size,
+    }
 
 
 def _to_run(state: RunState) -> Link:
