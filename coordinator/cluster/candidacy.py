@@ -1,11 +1,12 @@
-"""Pure. One coordinator's candidacy: when it campaigns, leads, and does so no more.
+"""Pure. The candidacy of one coordinator: when it campaigns, leads and stops leading.
 
-Leadership is a key in etcd that is bound to a lease. Etcd alone decides who has it, and refuses
-what others write; this machine decides what a coordinator may believe of itself. It knows its
-lease until the time that etcd granted is over, counted from when it last asked for that with
-success, and believes nothing beyond. Answers may be lost, late and double: the leader is what the
-greatest revision said, and a leadership that was given up is not taken up again. Whatever ends
-one, but a hand-over, ends the lease with it: what was still under way then comes too late.
+Leadership is a key in etcd that is bound to a lease. Only etcd decides which coordinator leads, and
+it refuses the writes of all others. This core decides what a coordinator may believe: its lease
+lasts as long as etcd granted, counted from its last successful request, and no longer.
+
+Answers may be lost, late or doubled. The leader is the one of the greatest revision, and a
+leadership that was given up is never resumed. When a leadership ends other than by a hand-over, its
+lease is revoked, so that requests which are still under way have no effect.
 """
 
 from __future__ import annotations
@@ -19,51 +20,51 @@ from drumbeat.coordinator.cluster import model
 from drumbeat.coordinator.cluster.model import Ask, Call, Leader, Member
 from drumbeat.coordinator.journal.etcd.model import Lease
 
-# After a call that failed the next of its kind waits this long, twice as long after each that
-# follows; the most is short against any lease.
+# Delay before a call is repeated after its first failure; it doubles with each further one, up to
+# a maximum that is short compared to any lease.
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 0.5
-# A lease is kept alive so many times in its duration.
+# How often a lease is kept alive in its duration.
 KEEPS_PER_LEASE = 3
 
 
 class Standing(Enum):
-    """What a candidacy waits for."""
+    """The state of a candidacy."""
 
     OUTSIDE = "outside"
-    """A lease: without one it is no member."""
+    """It has no lease, so it is no member."""
     FOLLOWING = "following"
-    """That no other one leads."""
+    """It campaigns as soon as no coordinator leads."""
     LEADING = "leading"
-    """That leadership is lost, or is to be given away."""
+    """It leads until it loses leadership or gives it away."""
     RESIGNING = "resigning"
-    """The answer to giving it away. It writes nothing, and has not stopped leading."""
+    """It has asked etcd to end its leadership. It writes nothing, and has not stopped leading."""
     HANDING_OVER = "handing over"
-    """That another one leads; then, or when none does in time, it has stopped leading."""
+    """It stops leading once another coordinator leads, or when none does in time."""
 
 
 class Candidacy:
-    """The candidacy of one process. Durations are seconds, ``now`` is its monotonic clock."""
+    """The candidacy of one process. ``now`` is its monotonic clock."""
 
     def __init__(self, member: Member, *, ttl_s: float) -> None:
         self.member = member
         self.standing = Standing.OUTSIDE
-        self.term = 0  # that it leads, or leaves; 0: none
+        self.term = 0  # in which it leads or resigns; 0: none
         self.members: tuple[Member, ...] = ()
         self._asked_ttl_s = ttl_s
         self._lease: Lease | None = None
-        self._lease_until = -math.inf  # it lives until then for sure
-        self._enrolled_at: int | None = None  # the revision since when it is a member
-        self._leader: Leader | None = None  # as etcd said last, this one or another
+        self._lease_until = -math.inf  # it has not ended before
+        self._enrolled_at: int | None = None  # the revision of its latest enrolment
+        self._leader: Leader | None = None  # at ``revision``: this coordinator or another
         self._leaders_seen = 0  # by this process
-        self.revision = 0  # when it said so
-        self._is_stale = False  # etcd has not said anything for as long as a lease
-        self._given_up = 0  # the latest term that this one led, and will not again
+        self.revision = 0
+        self._is_stale = False  # etcd has not answered for as long as a lease lasts
+        self._given_up = 0  # the latest term that this coordinator led and gave up
         self._leave_by = math.inf  # end of a hand-over
-        self._under_way: dict[Call, int] = {}  # with the leases that they are about
+        self._under_way: dict[Call, int] = {}  # with their leases
         self._not_before: dict[Call, float] = {}
         self._retry_s: dict[Call, float] = {}
-        self._trouble: dict[Call, str] = {}  # why a call failed, until one of its kind does not
+        self._trouble: dict[Call, str] = {}  # why the latest call of a kind failed
         self._why_not = "it has just begun to ask"
         self._wish = ""  # why it is to step down
         self._announced: tuple[Leader | None, str] = (None, self._why_not)
@@ -76,18 +77,18 @@ class Candidacy:
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads and can be asked, as far as is known."""
+        """The leader that callers can be sent to, as far as is known."""
         leader = self._leader
         if leader is None or not leader.address or self._is_stale:
             return None
         if leader.member.member_id == self.member.member_id:
             return leader if self.standing is Standing.LEADING else None
-        # One of an earlier process here answers no more: a client that asks there asks this one.
+        # An earlier process at this address has ended: callers would only reach this process.
         return None if leader.address == self.member.address else leader
 
     @property
     def reason(self) -> str:
-        """Why none leads, as far as is known; empty: one does."""
+        """Why no coordinator leads, as far as is known; empty: one does."""
         if self.leader is not None:
             return ""
         if self._trouble:
@@ -102,17 +103,17 @@ class Candidacy:
 
     @property
     def is_successor(self) -> bool:
-        """Whether the one that leads follows another leadership that this process saw."""
+        """Whether this process saw another leadership before the current one."""
         return self._leaders_seen > 1
 
     def is_leading(self, *, now: float) -> bool:
-        """Return whether this one leads, as far as it can know."""
+        """Return whether this coordinator leads, as far as it can know."""
         return self.standing is Standing.LEADING and now < self._lease_until
 
     def handle(self, event: model.Event, *, now: float) -> list[model.Effect]:
-        """Take one event in."""
+        """Handle one event, and return what follows."""
         if self._lease is not None and now >= self._lease_until:
-            self._is_stale = True  # unless this event says otherwise
+            self._is_stale = True  # unless this event is news of the leader
         self._take(event, now)
         self._check_lease(now)
         self._review(now)
@@ -143,7 +144,7 @@ class Candidacy:
             assert self._leader is not None, "it knows itself"
             assert self._leader.term == self.term, "it leads what etcd says"
 
-    # What happens.
+    # Events.
 
     def _take(self, event: model.Event, now: float) -> None:
         match event:
@@ -173,7 +174,7 @@ class Candidacy:
 
     def _on_granted(self, event: model.LeaseGranted) -> None:
         self._answered(Call.GRANT, 0)
-        if self._lease is not None:  # it is told again
+        if self._lease is not None:  # a doubled answer
             return
         self._lease = event.lease
         self.standing = Standing.FOLLOWING
@@ -185,14 +186,14 @@ class Candidacy:
             self._enrolled_at = event.revision
         self._answered(event.call, event.lease_id)
         self._see(event.leader, event.revision)
-        if event.call is Call.CAMPAIGN and self._leader is None:  # that one is gone already
+        if event.call is Call.CAMPAIGN and self._leader is None:  # that leader is gone already
             self._not_before[Call.CAMPAIGN] = now + RETRY_FIRST_S
 
     def _on_seen(self, event: model.ClusterSeen) -> None:
         self.members = event.members
         is_missing = self.member not in event.members
         if self._enrolled_at is not None and event.revision >= self._enrolled_at and is_missing:
-            # An earlier enrolment arrived later, and was undone with its lease.
+            # An enrolment with an earlier lease arrived later, and ended with that lease.
             self._enrolled_at = None
         self._see(event.leader, event.revision)
 
@@ -212,15 +213,15 @@ class Candidacy:
 
     def _on_failed(self, event: model.CallFailed, now: float) -> None:
         if self._under_way.get(event.call) != event.lease_id:
-            return  # of a lease that was given up
+            return  # the call was for a lease that was given up
         del self._under_way[event.call]
         delay_s = self._retry_s.get(event.call, RETRY_FIRST_S)
         self._retry_s[event.call] = min(2 * delay_s, RETRY_MAX_S)
         self._not_before[event.call] = now + delay_s
-        if event.call is not Call.REVOKE:  # that is not needed for anything
+        if event.call is not Call.REVOKE:  # nothing depends on it
             self._trouble.setdefault(event.call, event.reason)
         if event.call in (Call.ENROL, Call.CAMPAIGN, Call.RESIGN):
-            self._not_before[Call.KEEP_ALIVE] = now  # perhaps because the lease has ended
+            self._not_before[Call.KEEP_ALIVE] = now  # the lease may have ended
 
     def _answered(self, call: Call, lease_id: int) -> None:
         if self._under_way.get(call) == lease_id:
@@ -230,7 +231,7 @@ class Candidacy:
             self._trouble.pop(call, None)
 
     def _see(self, leader: Leader | None, revision: int) -> None:
-        """Take in who led at a revision, unless more is known."""
+        """Take in which coordinator led at a revision, unless a later one is known."""
         if revision < self.revision:
             return
         if leader is not None:
@@ -254,7 +255,7 @@ class Candidacy:
             self.standing, self._wish = Standing.RESIGNING, event.reason
             self._leave_by = now + self.ttl_s
 
-    # What follows.
+    # Consequences.
 
     def _check_lease(self, now: float) -> None:
         if self._lease is not None and now >= self._lease_until:
@@ -265,7 +266,7 @@ class Candidacy:
             self._end_lease(f"{lasted}: {why}", is_revoked=True, leader=other)
 
     def _review(self, now: float) -> None:
-        """Do what follows from who leads."""
+        """Act on which coordinator leads."""
         leader = self._leader
         is_ours = leader is not None and self._is_ours(leader)
         match self.standing:
@@ -293,19 +294,19 @@ class Candidacy:
         self._effects.append(model.Lead(leader.term, "it won the campaign"))
 
     def _lost(self, leader: Leader | None, now: float) -> None:
-        """Take in that etcd says that this one does not lead any more."""
+        """Act on etcd's word that this coordinator does not lead any more."""
         if self.standing is Standing.RESIGNING:
             self._given_up, self.term = self.term, 0
             self.standing = Standing.HANDING_OVER
             self._hand_over(leader, now)
-        elif leader is None or self._has_lease(leader):  # by a campaign that arrived once more
+        elif leader is None or self._has_lease(leader):  # a doubled campaign began another term
             self._stop(None, "its leadership had ended in etcd")
         else:
             self._stop(self.leader, f"{leader.address} leads, in term {leader.term}")
 
     def _hand_over(self, leader: Leader | None, now: float) -> None:
         if leader is not None and self._is_ours(leader):
-            # An earlier campaign, which seemed to be lost, has arrived: that is given back too.
+            # A campaign that seemed to be lost has arrived: resign from its term, too.
             self.standing, self.term = Standing.RESIGNING, leader.term
         elif self.leader is not None:
             self._leave(self.leader, f"{self.leader.address} took it")
@@ -319,12 +320,12 @@ class Candidacy:
         self._effects.append(model.StopLeading(leader, reason))
 
     def _stop(self, leader: Leader | None, reason: str) -> None:
-        """Lead no more, by no will of its own."""
+        """Stop leading because leadership was lost."""
         self._end_lease(reason, is_revoked=True, leader=leader)
 
     def _end_lease(self, reason: str, *, is_revoked: bool, leader: Leader | None = None) -> None:
-        """Begin anew: end the lease, and what this one leads by it."""
-        assert self._lease is not None, "it had one"
+        """End the lease and the leadership that is bound to it, and begin again."""
+        assert self._lease is not None, "there is a lease"
         if self.standing is not Standing.FOLLOWING:
             self._effects.append(model.StopLeading(leader, reason))
         if is_revoked and Call.REVOKE not in self._under_way:
@@ -339,7 +340,7 @@ class Candidacy:
             self._retry_s.pop(call, None)
             self._trouble.pop(call, None)
 
-    # What is asked of etcd.
+    # Requests to etcd.
 
     def _ask(self, now: float) -> None:
         for request in list(self._wanted()):
@@ -370,7 +371,7 @@ class Candidacy:
             yield Ask(Call.REVOKE, left_behind)
 
     def _left_behind(self) -> int | None:
-        """Return the lease by which this process still seems to lead, though it gave that up."""
+        """Return the lease of a leadership of this process that etcd has and it gave up."""
         leader = self._leader
         if leader is None or leader.member != self.member:
             return None

@@ -143,7 +143,7 @@ class Election:
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads and can be asked, as far as is known; itself as long as it knows that."""
+        """The leader that callers can be sent to; this coordinator while it knows that it leads."""
         leader = self._core.leader
         if leader is not None and leader.member == self.member and not self.is_leading:
             return None
@@ -156,26 +156,26 @@ class Election:
 
     @property
     def is_successor(self) -> bool:
-        """Whether the one that leads follows another leadership that this process saw."""
+        """Whether this process saw another leadership before the current one."""
         return self._core.is_successor
 
     @property
     def reason(self) -> str:
-        """Why none leads, as far as is known; empty: one does."""
+        """Why no coordinator leads, as far as is known; empty: one does."""
         return self._core.reason
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The coordinators that are there, this one among them, ordered by address."""
+        """All coordinators of the cluster, ordered by address."""
         return self._core.members
 
     @property
     def ttl_s(self) -> float:
-        """How long after its death a leader is replaced: as etcd granted it."""
+        """How long after its death a leader is replaced, as etcd granted it."""
         return self._core.ttl_s
 
     async def run(self) -> None:
-        """Take part until cancelled. Etcd that does not answer, or refuses, is asked again."""
+        """Take part until cancelled. Requests that fail are repeated."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -192,7 +192,7 @@ class Election:
             self._settle(CannotStepDown("this coordinator stops"))
 
     async def _wake(self) -> None:
-        """Tell the core of its deadlines."""
+        """Wake the core at its deadlines."""
         while True:
             self._take(model.DeadlineReached())
             self._due.clear()
@@ -203,14 +203,14 @@ class Election:
                 self._due.clear()
 
     async def close(self) -> None:
-        """Be no member any more, and lead no more, at once. Call it when ``run`` has ended."""
+        """Leave the cluster, and stop leading, at once. Call it when ``run`` has ended."""
         if self._lease_id:
             with suppress(TimeoutError, CommandFailed):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._etcd.revoke(self._lease_id)
 
     async def wait_for_leader(self, after_term: int, timeout_s: float) -> Leader | None:
-        """Return who leads in a later term than that, once one does; ``None``: none in time."""
+        """Return the leader of a term after that, once there is one; ``None``: not in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -226,11 +226,11 @@ class Election:
             await self._cluster_seen.wait()
 
     async def step_down(self, reason: str) -> Leader:
-        """Have another coordinator lead; return which, once it does, at most ``ttl_s`` later.
+        """Have another coordinator lead, and return it, after at most ``ttl_s``.
 
         No write of the journal may be under way, and none may begin, until this returns or raises.
-        ``on_stop`` is called before. Raises ``NotLeader`` if this one does not lead, and
-        ``CannotStepDown`` if it leads on, or tries to again because no other one did.
+        ``on_stop`` is called before. Raises ``NotLeader`` if this coordinator does not lead, and
+        ``CannotStepDown`` if it leads on, or campaigns again because no other one took over.
         """
         if self._tasks is None or not (self.is_leading or self._leaving):
             leader = self.leader
@@ -244,15 +244,15 @@ class Election:
             self._leaving.discard(future)
 
     def refused(self, term: int) -> None:
-        """Take in that a write of that term was refused: ``LostLeadership`` was raised."""
+        """Handle that etcd refused a write of a term: ``LostLeadership`` was raised."""
         self._take(model.WriteRefused(term))
 
     # The core.
 
     def _take(self, event: model.Event) -> None:
-        """Hand an event over and carry out what follows, in order, also where that leads here."""
+        """Hand an event to the core and carry out its effects; effects may call this again."""
         self._events.append(event)
-        if self._is_handling or self._tasks is None:  # what comes after its end changes nothing
+        if self._is_handling or self._tasks is None:  # after the end nothing is handled
             return
         self._is_handling = True
         try:
@@ -335,7 +335,7 @@ class Election:
         return model.CallFailed(request.call, request.lease_id, reason)
 
     async def _watch(self) -> None:
-        """Follow the leader and the members; read anew whenever the watch breaks."""
+        """Follow the leader and the members."""
         where = transactions.range_of(self._keys)
         async with aclosing(following(self._etcd, *where)) as readings:
             async for pairs, revision in readings:

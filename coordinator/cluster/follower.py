@@ -1,4 +1,4 @@
-"""Shell. What a coordinator answers while it does not lead: who does, once one does."""
+"""Shell. What a coordinator answers while it does not lead: which coordinator does."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ HOLD_BEYOND_S = 1.0
 
 
 class Follower:
-    """Holds calls while no leader is known, and tells callers where it is.
+    """Holds calls while no leader is known, then refuses them with the leader's address.
 
-    ``has_term`` says whether this coordinator serves calls itself by now. A call that is held
-    counts among those of its caller, as any other.
+    ``has_term``: whether this coordinator serves calls itself by now. A held call counts towards
+    the limits of its caller like any other.
     """
 
     def __init__(
@@ -39,41 +39,41 @@ class Follower:
     ) -> None:
         self._etcd, self._keys, self._election = etcd, keys, election
         self._has_term = has_term
-        self._settled = asyncio.Event()  # set unless this one leads and its term has yet to begin
+        self._settled = asyncio.Event()  # not set while a term of this coordinator begins
         self._settled.set()
         self._held = Calls()
-        self._tokens: TokenTable | None = None  # None: they are not known yet
+        self._tokens: TokenTable | None = None  # None: not read yet
 
     def begins(self) -> None:
-        """Let calls wait for the term that this coordinator is about to serve."""
+        """Hold calls for the term that this coordinator is about to serve."""
         self._settled.clear()
 
     def settled(self) -> None:
-        """Let those calls go on: the term has begun, or will not."""
+        """Release those calls: the term has begun, or will not."""
         self._settled.set()
 
     def end(self, error: CoordinatorError) -> None:
-        """Let no call wait any more."""
+        """End all held calls, and those that come, with an error."""
         self._held.end(error)
 
     def verify(self, token: Token) -> Caller:
-        """Return who calls with a token, as far as is known here. Raises ``Unauthenticated``."""
+        """Return the caller that has a token. Raises ``Unauthenticated`` or ``NotLeader``."""
         if self._tokens is None:
             raise self._refusal("its tokens are not known yet")
-        # When it expires is for the leader to say: this one does not know its clock.
+        # Only the leader knows the coordinator's clock, so only it refuses expired tokens.
         return self._tokens.verify(token, now=float("-inf"))
 
     def kept_token(self, token_id: str) -> KeptToken | None:
-        """Return what is known here of a token. Raises ``NotLeader`` if none is known yet."""
+        """Return a token. Raises ``NotLeader`` if the tokens are not known yet."""
         if self._tokens is None:
             raise self._refusal("its tokens are not known yet")
         return self._tokens.tokens.get(token_id)
 
     async def wait_for_term(self, context: Context) -> None:
-        """Return if this coordinator serves calls by now; else raise ``NotLeader``.
+        """Return once this coordinator serves calls. Raises ``NotLeader``.
 
-        That takes no longer than a leader that died is replaced, and waits for nothing if a
-        leader is known that the caller has not lost.
+        Raises at once if another leader is known that the caller has not lost, and after the time
+        in which a dead leader is replaced at the latest.
         """
         lost = _lost_term(context)
         within_s = self._election.ttl_s + HOLD_BEYOND_S
@@ -91,7 +91,7 @@ class Follower:
         raise self._refusal()
 
     async def follow_tokens(self, revoked: Callable[[str], object]) -> None:
-        """Keep up with the tokens of the journal; ``revoked`` is told of each that is revoked."""
+        """Follow the tokens of the journal; call ``revoked`` with the id of each revoked one."""
         async with aclosing(following(self._etcd, *self._keys.tokens, is_quiet=True)) as readings:
             async for pairs, _ in readings:
                 before, table = self._tokens, TokenTable()
@@ -112,7 +112,7 @@ class Follower:
 
 
 def _token(keys: Keys, pair: KeyValue) -> KeptToken | None:
-    """Return a token, or nothing if it lets no caller in because it cannot be read."""
+    """Return a token; ``None`` if it cannot be read, so that it lets no caller in."""
     try:
         sealed = layout.unseal(pair.value).check(keys.name(pair.key))
         token: KeptToken | None = layout.opened(sealed, KeptToken)
@@ -123,7 +123,7 @@ def _token(keys: Keys, pair: KeyValue) -> KeptToken | None:
 
 
 def _lost_term(context: Any) -> int:
-    """Return the term that a caller has lost, 0 if it says none that can be read."""
+    """Return the term whose coordinator a caller has lost; 0: none, or none that can be read."""
     value = dict(context.invocation_metadata() or ()).get(LOST_TERM_KEY, "")
     is_number = isinstance(value, str) and value.isascii() and value.isdecimal()
     return int(value[:20]) if is_number else 0

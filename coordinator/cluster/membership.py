@@ -1,4 +1,4 @@
-"""Shell. One coordinator's part in a cluster: a term whenever it leads, and following between."""
+"""Shell. A coordinator as a member of a cluster: it serves a term whenever it leads."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from drumbeat.coordinator.shell.server import Server, crash_if_failed
 
 log = structlog.get_logger()
 
-# Agents whose connections broke come back within less, if they can, and are given up after 0.5 s.
+# How long all agents may be disconnected. Those that can come back do so sooner, and agents are
+# declared lost after 0.5 s.
 DESERTED_S = 0.25
 
 
 class Membership(Cluster):
-    """A cluster of several on one etcd."""
+    """One of several coordinators on one etcd."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Membership(Cluster):
         self._beginning: asyncio.Task[None] | None = None
         self._first_work: asyncio.Task[None] | None = None
         self._tasks = set[asyncio.Task[Any]]()
-        self._deserted: asyncio.TimerHandle | None = None  # until agents are believed to be away
+        self._deserted: asyncio.TimerHandle | None = None  # runs while all agents are away
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -74,13 +75,13 @@ class Membership(Cluster):
 
     @property
     def reason(self) -> str:
-        """Why none leads, or is about to decide; empty: one does."""
+        """Why no member leads, or the leader decides nothing yet; empty: one does."""
         if self._beginning is not None and self._election.is_leading:
             return "the one that leads reads the journal"
         return self._election.reason
 
     def share(self, authority: SharedAuthority) -> None:
-        """Keep up with the authority of the cluster; call it before ``start``."""
+        """Follow the certificate authority of the cluster; call it before ``start``."""
 
         def replaced(keys: list[str]) -> None:
             self._start(asyncio.to_thread(self._server.authorities_changed, keys), "authority")
@@ -90,7 +91,7 @@ class Membership(Cluster):
         self._authority = authority
 
     def start(self) -> None:
-        """Take part from now on."""
+        """Join the cluster."""
         if self._authority is not None:
             self._start(self._authority.follow(), "authority")
         self._start(self.follower.follow_tokens(self._server.revoked), "tokens")
@@ -106,7 +107,7 @@ class Membership(Cluster):
             leader = self.leader
             is_other = leader is not None and leader.member != self.member
             raise NotLeader(leader.address if leader and is_other else "", self.reason)
-        if len(self.members) < 2:  # without a pause for what is decided
+        if len(self.members) < 2:  # no need to pause decisions
             raise CannotStepDown("there is no other one that could")
         try:
             async with term.driver.paused(self._election.ttl_s):
@@ -115,7 +116,7 @@ class Membership(Cluster):
             raise CannotStepDown(term.driver.outage or "the journal does not answer") from None
 
     def _look_for_agents(self) -> None:
-        """Have another one lead if no agent can reach this one; they would all be given up here."""
+        """Have another member lead if no agent reaches this one, which would give them all up."""
         if self._server.term is not None and self._server.term.driver.registry.is_deserted:
             if self._deserted is None:
                 loop = asyncio.get_running_loop()
@@ -140,7 +141,7 @@ class Membership(Cluster):
             log.warning("leadership", message="all agents are lost", reason=str(error))
 
     async def leave(self) -> None:
-        """Take part no more, and let others lead at once. Call it when nothing is served."""
+        """Leave the cluster, so that others can lead at once. Call it when nothing is served."""
         self._forget_desertion()
         tasks = [*self._tasks]
         for task in tasks:
@@ -166,7 +167,7 @@ class Membership(Cluster):
         self.follower.settled()
 
     async def _begin(self, number: int) -> None:
-        """Go on from the journal, as soon as etcd answers."""
+        """Serve a term that goes on from the journal, as soon as etcd answers."""
 
         async def restored() -> Term:
             journal = EtcdJournal(self._etcd, self._keys, term=number)
@@ -187,7 +188,7 @@ class Membership(Cluster):
         await self._server.tell_health()
 
     def _ended(self, number: int, owner: asyncio.Task[None]) -> None:
-        """Take in that a term ended by itself."""
+        """Handle the end of a term that was not asked for."""
         if not owner.cancelled() and isinstance(owner.exception(), LostLeadership):
             self._election.refused(number)
         else:
@@ -202,11 +203,11 @@ class Membership(Cluster):
 
 
 async def _end(term: Term) -> None:
-    """Wait for the end of a term, and free its runs before another one reads them again."""
+    """Wait for the end of a term, and free its memory before another term reads the runs again."""
     await term.ended()
     await term.services.calls.ended()
     del term
-    gc.collect()  # they refer to each other
+    gc.collect()  # its objects refer to each other
 
 
 def _log_outage(error: JournalOutage) -> None:

@@ -28,14 +28,14 @@ from drumbeat.coordinator.journal.keys import Keys
 
 log = structlog.get_logger()
 
-# How long the replacement waits for etcd, be it slow.
+# How long a replacement waits for etcd.
 REPLACE_TIMEOUT_S = 10.0
 
 
 class SharedAuthority(OwnAuthority):
-    """The authority in etcd. Made with ``open``; kept up with those of others by ``follow``.
+    """The authority in etcd. ``open`` makes one, ``follow`` takes over replacements of others.
 
-    ``rotate`` and ``retire`` must not be called on the loop that opened it: they wait for it.
+    ``rotate`` and ``retire`` wait for the loop that opened it, so they must not be called on it.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class SharedAuthority(OwnAuthority):
         super().__init__(kept[0], clock)
         self._etcd, self._where, self._kept = etcd, keys, kept
         self._loop = asyncio.get_running_loop()
-        # The term in which this coordinator leads, 0 if it does not: who does may replace it.
+        # Returns the term in which this coordinator leads, else 0: only the leader may replace it.
         self.term: Callable[[], int] = lambda: 0
-        # Called on the loop with the keys that are served from now on, be it twice.
+        # Called on the loop with the keys that are served from now on; repeatedly, too.
         self.on_replaced: Callable[[list[str]], object] = lambda _keys: None
 
     @classmethod
@@ -57,10 +57,10 @@ class SharedAuthority(OwnAuthority):
         directory: Path,
         clock: Callable[[], datetime] = time_of_day,
     ) -> SharedAuthority:
-        """Read the authority. The first coordinator brings its own, or makes one.
+        """Read the authority. Raises ``CommandFailed``.
 
-        Its own is that of its state directory, from when it kept its journal there. Raises
-        ``CommandFailed``.
+        The first coordinator brings the one of its state directory, from when it kept its journal
+        there, or makes one.
         """
         reading = await etcd.read(keys.authority, "")
         pair = next(iter(reading.pairs), None)
@@ -80,7 +80,7 @@ class SharedAuthority(OwnAuthority):
             raise errors.AuthorityUnusable(text, _HINT) from error
 
     async def follow(self) -> None:
-        """Serve what is in etcd, until cancelled; what cannot be used changes nothing."""
+        """Serve the authority in etcd until cancelled; one that cannot be used changes nothing."""
         async with aclosing(
             following(self._etcd, self._where.authority, "", is_quiet=True)
         ) as seen:

@@ -22,7 +22,7 @@ from drumbeat.coordinator.shell.transport.methods import AGENT, CONTROL, QUERY, 
 
 
 class Term:
-    """A driver that is restored, and what can be asked of it."""
+    """A restored driver, and the services that it answers."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class Term:
             driver.announce(identity.keys)
 
     def run(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
-        """Begin to decide; ``on_end`` is told if that ends by itself."""
+        """Begin to decide; ``on_end`` is called with the task when it ends."""
         self._owner = asyncio.create_task(self.driver.run(), name="driver")
         self._owner.add_done_callback(on_end)
 
     def stop(self, error: CoordinatorError) -> None:
-        """Decide and tell nothing any more, and end all calls with an error.
+        """Stop deciding, and end all calls with an error.
 
-        What is being written may be durable all the same; no one is told of it.
+        A write that is under way may still become durable; nobody is told of it.
         """
         self.driver.stop(error)
         self.services.calls.end(error)
@@ -55,10 +55,10 @@ class Term:
             self._owner.cancel()
 
     async def ended(self) -> None:
-        """Wait until nothing is decided any more, and the journal is given back."""
+        """Wait until the driver has ended and closed its journal."""
         assert self._owner is not None, "it ran"
         self._owner.cancel()
-        await asyncio.wait({self._owner})  # what it raised was told by ``run``
+        await asyncio.wait({self._owner})  # ``on_end`` has handled its error
 
     def _served(self) -> dict[ServiceDescriptor, object]:
         sessions = Sessions(self.driver)
@@ -83,7 +83,7 @@ def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 
 
 class _Requests:
-    """What a caller says. An object and not a generator: one that is left is no task's to close."""
+    """The messages of a caller. No generator: nobody would close one that is abandoned."""
 
     def __init__(self, context: Context) -> None:
         self._read = context.read

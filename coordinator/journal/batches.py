@@ -1,4 +1,4 @@
-"""Pure. Changes as transactions within the limits of etcd, of which the last makes all visible."""
+"""Pure. Plans changes as transactions that fit etcd's limits; the last one makes all visible."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from drumbeat.coordinator.journal.etcd.model import Delete, Put
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Home
 
-# Of one transaction. etcd takes 128 and 1.5 MiB, unless it was told otherwise; the head and the
-# conditions come beside these.
+# Limits of one transaction, without its head and conditions. etcd's defaults are 128 operations and
+# 1.5 MiB.
 OPERATIONS_MAX = 100
 BYTES_MAX = layout.PART_BYTES_MAX + 128 * 1024
-# Tokens, drains and ends of runs in one batch: they belong to its last transaction. A usual batch
-# has a few; more of them are several batches, for no two of them have to come about together.
-POINTS_MAX = 80
+# Tokens, drains and ends of runs in one batch. They are visible at once, so they all belong to its
+# last transaction. More of them become several batches: no two of them have to appear together.
+IMMEDIATE_MAX = 80
 
 Operation = Put | Delete
 
@@ -43,24 +43,24 @@ Change = Kept | Compact
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """What comes into being together."""
+    """Changes that become visible together."""
 
     number: int
     changes: tuple[Change, ...]
-    transactions: tuple[tuple[Operation, ...], ...]  # what each does, beside writing the head
-    homes: dict[str, Home]  # of all runs afterwards, by ``RunState.key``
+    transactions: tuple[tuple[Operation, ...], ...]  # their operations beside the head's
+    homes: dict[str, Home]  # of all runs after the batch, by ``RunState.key``
 
 
 def split(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
-    """Divide changes so that each group fits one batch, nearly always into a single one."""
+    """Divide changes into groups that fit a batch each; there is nearly always one group."""
     group: list[Change] = []
-    points = 0
+    immediate = 0
     for change in changes:
         if not isinstance(change, Persist):
-            points += 1
-        if points > POINTS_MAX:
+            immediate += 1
+        if immediate > IMMEDIATE_MAX:
             yield tuple(group)
-            group, points = [], 1
+            group, immediate = [], 1
         group.append(change)
     yield tuple(group)
 
@@ -68,7 +68,7 @@ def split(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
 def plan(
     changes: Sequence[Change], *, number: int, keys: Keys, homes: Mapping[str, Home], release: str
 ) -> Batch:
-    """Return what to write for a group of changes."""
+    """Return the batch of a group of changes."""
     planned = _Plan(keys, number, homes, release)
     for position, change in enumerate(changes):
         planned.take(change, position)
@@ -76,19 +76,19 @@ def plan(
     return Batch(
         number=number,
         changes=tuple(changes),
-        transactions=tuple(_packed(values, planned.points())),
+        transactions=tuple(_packed(values, planned.immediate())),
         homes=planned.homes,
     )
 
 
 class _Plan:
-    """What one batch brings, as it is gathered."""
+    """A batch that is being planned."""
 
     def __init__(self, keys: Keys, number: int, homes: Mapping[str, Home], release: str) -> None:
         self.homes = dict(homes)
         self._keys, self._number, self._release = keys, number, release
         self._entries: dict[str, list[bytes]] = {}  # by ``RunState.key``
-        self._points: dict[str, Operation] = {}  # by key
+        self._immediate: dict[str, Operation] = {}  # by key
 
     def take(self, change: Change, position: int) -> None:
         keys = self._keys
@@ -116,7 +116,7 @@ class _Plan:
                 self._put(keys.forgets, change)
 
     def values(self) -> Iterator[Put]:
-        """Return what the batch brings runs. It is not there for readers yet."""
+        """Yield the records of runs. Readers pass them over until the head names the batch."""
         for key, entries in self._entries.items():
             home, after = self.homes[key]
             name = layout.value_name(self._keys, home, self._number)
@@ -126,32 +126,32 @@ class _Plan:
             for part_key, part in layout.parts_of(self._keys, home, self._number, value):
                 yield Put(part_key, part)
 
-    def points(self) -> list[Operation]:
-        """Return what is there at once, and so comes last."""
-        return list(self._points.values())
+    def immediate(self) -> list[Operation]:
+        """Return the operations that are visible at once, and so come last."""
+        return list(self._immediate.values())
 
     def _make_home(self, key: str, position: int) -> None:
         name = layout.new_home(key, batch=self._number, position=position)
         self.homes[key] = Home(name)
 
     def _put(self, key: str, value: object | None) -> None:
-        """Have a key keep a value; None: be there no more."""
+        """Set a key to a value; ``None`` deletes it."""
         if value is None:
-            self._points[key] = Delete(key)
+            self._immediate[key] = Delete(key)
             return
         body = msgspec.json.encode(value)
-        self._points[key] = Put(
+        self._immediate[key] = Put(
             key, layout.seal(self._keys.name(key), body, release=self._release)[0]
         )
 
     def _delete(self, key: str, end: str) -> None:
-        self._points[key] = Delete(key, end)
+        self._immediate[key] = Delete(key, end)
 
 
 def _packed(
-    values: Iterable[Operation], points: list[Operation]
+    values: Iterable[Operation], immediate: list[Operation]
 ) -> Iterator[tuple[Operation, ...]]:
-    """Put as many into each transaction as it takes, and all points into the last one."""
+    """Fill one transaction after the other, and put ``immediate`` into the last one."""
     packed: list[Operation] = []
     size = 0
     for operation in values:
@@ -161,11 +161,11 @@ def _packed(
             packed, size = [], 0
         packed.append(operation)
         size += cost
-    size += sum(map(_size, points))
-    if packed and (size > BYTES_MAX or len(packed) + len(points) > OPERATIONS_MAX):
+    size += sum(map(_size, immediate))
+    if packed and (size > BYTES_MAX or len(packed) + len(immediate) > OPERATIONS_MAX):
         yield tuple(packed)
         packed = []
-    yield (*packed, *points)
+    yield (*packed, *immediate)
 
 
 def _size(operation: Operation) -> int:

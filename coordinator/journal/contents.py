@@ -1,4 +1,4 @@
-"""Pure. Keys and values as what a journal holds, and what of it cannot be read."""
+"""Pure. Reads the keys and values of a journal, and names what cannot be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 
 class Problem(NamedTuple):
-    """A key that cannot be read, why, and what is lost by that."""
+    """A key that cannot be read, the reason, and what is lost."""
 
     key: str
     reason: str
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 class KeptRun(Struct):
-    """What there is of one run: what came since its snapshot, if it has one."""
+    """The entries of one run: its latest snapshot, if there is one, and later records."""
 
     key: str  # ``RunState.key``
     home: Home
@@ -49,7 +49,7 @@ class Contents(Struct):
     tokens: TokenTable = msgspec.field(default_factory=TokenTable)
     drains: dict[tuple[str, str], KeptDrain] = msgspec.field(default_factory=dict)
     forgets: KeepForgets = msgspec.field(default_factory=KeepForgets)
-    # Keys of a batch that never came about.
+    # Keys of a batch whose last transaction was never written.
     unfinished: list[str] = msgspec.field(default_factory=list)
     problems: list[Problem] = msgspec.field(default_factory=list)  # those of runs among them
     size_bytes: int = 0
@@ -96,7 +96,7 @@ class _Reader:
         return contents
 
     def _read_tokens(self, pairs: list[KeyValue]) -> None:
-        """Take tokens in, in order of their creation."""
+        """Read tokens, in order of their creation."""
         tokens = []
         for pair in pairs:
             lost = "this token is not accepted, or its revocation is lost"
@@ -107,7 +107,7 @@ class _Reader:
             self.contents.tokens.put(token.token_id, token)
 
     def _read_drains(self, pairs: list[KeyValue]) -> None:
-        """Take drains in, in the order of their last changes."""
+        """Read drains, in the order of their last changes."""
         drains = []
         for pair in pairs:
             placed = self._opened(pair, layout.PlacedDrain, "this drain: ask for it again")
@@ -117,7 +117,7 @@ class _Reader:
             self.contents.drains[drain.key] = drain
 
     def _read_runs(self, pairs: list[KeyValue]) -> None:
-        """Take runs in: their keys are in the order of homes, batches and parts."""
+        """Read runs, whose keys are sorted by home, batch and part."""
         contents = self.contents
         batch_max = math.inf if contents.head is None else contents.head.batch
         values: dict[tuple[str, int], list[tuple[Item, KeyValue]]] = {}
@@ -142,7 +142,7 @@ class _Reader:
             run.problem = run.problem or self._spoiled.get(run.home.name, "")
 
     def _read_value(self, run: KeptRun, parts: list[tuple[Item, KeyValue]]) -> None:
-        """Add to a run what a batch brought it, or note why that cannot be read."""
+        """Add the entries of one batch to a run, or note why they cannot be read."""
         first, pair = parts[0]
         try:
             sealed = layout.unseal(_joined(parts))
@@ -156,7 +156,7 @@ class _Reader:
             self._spoil(pair, run.problem)
 
     def _spoil(self, pair: KeyValue, problem: str) -> None:
-        """Note that a value was written for a run which lacks it, if it says so."""
+        """Note the run that lacks a value, if the value names it."""
         try:
             home = layout.home_of(self._keys, layout.unseal(pair.value).name)
         except Unreadable:
@@ -164,7 +164,7 @@ class _Reader:
         self._spoiled.setdefault(home, problem)
 
     def _opened(self, pair: KeyValue, kind: type[Value], lost: str) -> Value | None:
-        """Return what a sealed value holds, or None once it is noted why it cannot be read."""
+        """Return the content of a sealed value; ``None`` if it cannot be read, which is noted."""
         name = self._keys.name(pair.key)
 
         def decode(value: bytes) -> Value:
@@ -185,7 +185,7 @@ class _Reader:
 
 
 def _joined(parts: list[tuple[Item, KeyValue]]) -> bytes:
-    """Return the value that came in parts."""
+    """Return a value that was written in parts."""
     if [item.part for item, _ in parts] != list(range(parts[0][0].parts)):
         raise Unreadable(f"{len(parts)} of its {parts[0][0].parts} parts are there")
     return b"".join(pair.value for _, pair in parts)

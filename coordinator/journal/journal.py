@@ -1,7 +1,8 @@
-"""Shell. What a journal is, the coordinator's memory across its own death, and what is in it.
+"""Shell. The interface of a journal, which keeps runs across the coordinator's death.
 
 The core is ahead of the journal while a batch is being written. Readers must not see what a crash
-would undo, so records are folded a second time once they are durable; snapshots come from there.
+would undo, so records are folded a second time once they are durable, and snapshots are taken of
+that.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.contents import Problem
 from drumbeat.coordinator.journal.watches import Watches
 
-# A run's records are replaced by one snapshot when this many have come since the
-# last one: replaying stays fast and the file stays small, however long a run lives.
+# Records of a run after which they are replaced by one snapshot, so that a journal stays small and
+# quick to read however long a run lives.
 RECORDS_PER_SNAPSHOT = 1_000
 
 
@@ -35,17 +36,17 @@ class JournaledRuns:
 
     def __init__(self) -> None:
         self.states: dict[str, RunState] = {}
-        self.watches = Watches()  # of those who are to see at once what is durable
+        self.watches = Watches()  # of readers that want to see each durable record at once
         # Called with each record once it is durable, and with its run as it was before it.
         self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
         self.records_per_snapshot = RECORDS_PER_SNAPSHOT
-        self._latest: dict[str, int] = {}  # generations by run id; of one id the oldest goes first
+        self._latest: dict[str, int] = {}  # the latest generation of each run id
         self._sizes: dict[str, int] = {}  # usual records since the last snapshot
 
     def changes(self, effects: Iterable[fx.Effect]) -> list[Change]:
-        """Return what to write of runs: what is kept of these effects, and snapshots that are due.
+        """Return the changes of runs that these effects ask for, and snapshots that are due.
 
-        Counted failure records of one run are put together, behind all else but its end.
+        Counted failure records of one run become one, which comes last but for the run's end.
         """
         kept: list[fx.Persist | fx.Forget] = []
         counted: dict[str, list[FailuresCounted]] = {}
@@ -65,7 +66,7 @@ class JournaledRuns:
         return [*snapshots, *kept, *self._of_ended(kept)]
 
     def _of_ended(self, kept: Iterable[fx.Persist | fx.Forget]) -> Iterator[Compact]:
-        """Return a snapshot of each run that has ended: all that is kept of it."""
+        """Return a snapshot of each run that has ended, of which nothing else is kept."""
         records: dict[str, list[Record]] = {}
         for change in kept:
             if isinstance(change, fx.Forget):
@@ -87,13 +88,13 @@ class JournaledRuns:
                 yield Compact(state)
 
     def take(self, changes: Sequence[Change]) -> None:
-        """Let readers see what is durable now."""
+        """Show durable changes to readers."""
         for change in changes:
             match change:
                 case fx.Persist(run_id=key, record=RunCreated() as record):
                     state = RunState.created(record)
                     before = self._latest.get(state.run_id, 0)
-                    self.watches.changed(key_of(state.run_id, before))  # there is a later one
+                    self.watches.changed(key_of(state.run_id, before))  # it is not the latest now
                     self.put(state)
                 case fx.Persist(run_id=key, record=record):
                     self.on_record(self.states[key], record)
@@ -102,7 +103,7 @@ class JournaledRuns:
                     self.watches.changed(key)
                 case fx.Forget(run_id=key):
                     if key not in self.states:
-                        continue  # it was set aside
+                        continue  # it cannot be read
                     state = self.states.pop(key)
                     del self._sizes[key]
                     if self._latest[state.run_id] == state.generation:
@@ -112,17 +113,17 @@ class JournaledRuns:
                     self._sizes[state.key] = 0
 
     def put(self, state: RunState, size: int = 0) -> None:
-        """Take in a run, with so many records since its snapshot; it belongs to this object now."""
+        """Add a run with ``size`` records since its snapshot. The object keeps ``state``."""
         self.states[state.key] = state
         self._sizes[state.key] = size
         self._latest[state.run_id] = max(self._latest.get(state.run_id, 0), state.generation)
 
     def find(self, run_id: str, generation: int = 0) -> RunState | None:
-        """Return a run by its id, the latest that has it unless a generation is named."""
+        """Return a run by its id: the latest one, unless a generation is given."""
         return self.states.get(key_of(run_id, generation or self._latest.get(run_id, 0)))
 
     def copy(self, key: str) -> RunState | None:
-        """Return a run for the core to go on from, ``None`` if it was forgotten."""
+        """Return a copy of a run, which the core may change; ``None`` if it was forgotten."""
         if (state := self.states.get(key)) is None:
             return None
         return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)
@@ -134,13 +135,13 @@ def _is_end(change: fx.Persist | fx.Forget, key: str) -> bool:
 
 
 class Journal:
-    """Where records are kept. One owner; calls never overlap. This one ends with its process.
+    """A journal in memory, and the base of those that last. One owner; calls never overlap.
 
-    Methods of others raise ``JournalOutage`` for what may pass, and end a coordinator with any
-    other ``CommandFailed``: ``LostLeadership`` if another one has taken over.
+    Methods of the others raise ``JournalOutage`` for what may pass. Any other ``CommandFailed``
+    ends the coordinator: ``LostLeadership`` if another one has taken over.
     """
 
-    term = 1  # of the leadership under which it is written; a coordinator that is alone has 1
+    term = 1  # in which it is written; a coordinator that is alone has 1
 
     def __init__(self) -> None:
         self.runs = JournaledRuns()
@@ -151,13 +152,13 @@ class Journal:
         self.problems: list[Problem] = []  # all that could not be read
 
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
-        """Return what to write for these effects, all or none."""
+        """Return the changes that these effects ask for, to be written together."""
         kinds = fx.KeepToken | fx.KeepDrain | fx.KeepForgets
         others = [effect for effect in effects if isinstance(effect, kinds)]
         return [*self.runs.changes(effects), *others]
 
     def take(self, changes: Sequence[Change]) -> None:
-        """Let readers see what is durable now."""
+        """Show durable changes to readers."""
         self.runs.take(changes)
         for change in changes:
             if isinstance(change, fx.KeepToken):
@@ -172,11 +173,11 @@ class Journal:
                 self.set_aside.pop(change.run_id, None)
 
     async def load(self) -> float:
-        """Read everything; return what to add to the monotonic clock so that it never goes back."""
+        """Read everything; return the coordinator's clock minus the monotonic clock."""
         return 0.0
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:  # noqa: ARG002
-        """Make durable what is to be kept of these, all or none, and show it to readers."""
+        """Make the changes of these effects durable, all or none, and show them to readers."""
         self.take(self.changes(effects))
 
     async def close(self) -> None:

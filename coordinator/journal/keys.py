@@ -1,17 +1,17 @@
-"""Pure. Where everything lies below the prefix of one cluster of coordinators."""
+"""Pure. The names of the keys of a journal, below the prefix of one cluster."""
 
 from __future__ import annotations
 
 
 class Keys:
-    """Names of keys. Ranges are pairs for the reading, watching and deleting of what is between."""
+    """Names of keys. A range is a pair: all keys from the first up to the second."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = f"{prefix.strip('/')}/"
         self.all = below(self.prefix)
-        # Bound to the lease of who leads; the revision of its creation is the term.
+        # Bound to the lease of the leader; the revision of its creation is the term.
         self.leader = f"{self.prefix}leader"
-        # Clock and number of the latest write: each write changes it, and none that is late fits.
+        # Clock and number of the latest write. Each write changes it: a late one is refused.
         self.head = f"{self.prefix}head"
         # The certificate authority that all coordinators of the cluster have.
         self.authority = f"{self.prefix}authority"
@@ -23,11 +23,11 @@ class Keys:
         self.forgets = f"{self.prefix}forgets"
 
     def name(self, key: str) -> str:
-        """Return a key without the prefix: a journal may be moved below another one."""
+        """Return a key without the prefix, so that a journal can move below another prefix."""
         return key.removeprefix(self.prefix)
 
     def member(self, member_id: str) -> str:
-        """Return the key of a coordinator that is there, bound to its lease."""
+        """Return the key of a coordinator, which is bound to its lease."""
         return f"{self.members[0]}{member_id}"
 
 

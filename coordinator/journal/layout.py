@@ -1,11 +1,11 @@
-"""Pure. What the keys and values of a journal mean, on etcd and in SQLite alike.
+"""Pure. The format of a journal's keys and values, the same on etcd and in SQLite.
 
 Each value begins with a line, its seal: the format, the release that wrote it, its name and a
-checksum. In a run each checksum continues that of the value before it, so that none can be missing.
+checksum. The checksums of a run's values are chained, so that a missing value is noticed.
 
-A run has a home, a folder of keys that sort by when runs were created. In it each batch of changes
-has one value with all that it brought the run, in parts if it is large. Only what is of a batch up
-to that of the head is there for readers: so a batch of many transactions comes into being whole.
+A run has a home, a folder of keys; homes sort by when their runs were created. Each batch of
+changes writes one value into the home of each run that it changes, in parts if it is large. Readers
+pass over batches later than the head's, so that a batch of many transactions appears as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMAT = 2
 # etcd takes 1.5 MiB in a request; a value leaves room for keys, conditions and the head.
 PART_BYTES_MAX = 1024 * 1024
 
-# Without it nothing tells which batches have come about, so nothing must be done about any.
+# Without a head nobody knows which batches are complete, so a journal without one is refused.
 HEAD_MISSING = "the head of the journal is missing, though there are records"
 
 SNAPSHOT = "Snapshot"
@@ -40,7 +40,7 @@ _ITEM = re.compile(r"([0-9a-f]{16}-[^/]+)/([0-9a-f]{10})\.([0-9a-f]{4})-([0-9a-f
 
 
 class Unreadable(ValueError):
-    """A value that is not as a coordinator wrote it, or that this release does not understand."""
+    """A value that was damaged, or that this release does not understand."""
 
 
 class NewerRelease(Unreadable):
@@ -60,7 +60,7 @@ class Sealed(NamedTuple):
     body: bytes
 
     def check(self, name: str, *, after: int = 0) -> Sealed:
-        """Return this if it is what was written below a name, after another checksum."""
+        """Return this if it was written with a name, after a checksum. Raises ``Unreadable``."""
         if self.name != name:
             raise Unreadable(f"it was written as {self.name}")
         if self.checksum != _checksum(self.release, name, self.body, after):
@@ -69,13 +69,13 @@ class Sealed(NamedTuple):
 
 
 def seal(name: str, body: bytes, *, release: str, after: int = 0) -> tuple[bytes, int]:
-    """Return a value with its seal, and its checksum."""
+    """Return a body with its seal, and the checksum."""
     checksum = _checksum(release, name, body, after)
     return msgspec.json.encode((FORMAT, release, name, checksum)) + b"\n" + body, checksum
 
 
 def unseal(value: bytes) -> Sealed:
-    """Read a seal; it is not compared with what it seals. Raises ``Unreadable``."""
+    """Read a seal without checking it. Raises ``Unreadable``."""
     line, _, body = value.partition(b"\n")
     try:
         number, release = msgspec.json.decode(line, type=list[Any])[:2]
@@ -90,12 +90,12 @@ def unseal(value: bytes) -> Sealed:
 
 
 def opened(sealed: Sealed, kind: Any) -> Any:
-    """Return what a sealed value holds. Raises ``Unreadable``."""
+    """Decode the body of a sealed value as JSON. Raises ``Unreadable``."""
     return decoded(sealed, lambda body: msgspec.json.decode(body, type=kind))
 
 
 def decoded(sealed: Sealed, decode: Callable[[bytes], Any]) -> Any:
-    """Return what ``decode`` makes of a sealed value. Raises ``Unreadable``."""
+    """Decode the body of a sealed value with ``decode``. Raises ``Unreadable``."""
     try:
         return decode(sealed.body)
     except (ValueError, TypeError) as error:  # also what msgspec raises
@@ -108,18 +108,18 @@ def _checksum(release: str, name: str, body: bytes, after: int) -> int:
 
 
 class Home(NamedTuple):
-    """Where a run's values are, and the checksum that the next one continues."""
+    """The folder of a run's values, and the checksum that the next value continues."""
 
     name: str  # below the range of runs
     checksum: int = 0
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """What each write of a leader changes, and thereby makes sure that it is the next one."""
+    """What each write changes; a write that expects another head is refused."""
 
     term: int
     sequence: int  # counts the writes
-    batch: int  # the latest that is there as a whole
+    batch: int  # the latest complete one
     # The coordinator's clock and the wall's when it was written; what to add to the monotonic
     # clock of the host's boot to have the former.
     clock: float
@@ -134,10 +134,10 @@ class Head(Struct, frozen=True, kw_only=True):
         return Head(term=1, sequence=0, batch=0, clock=0.0, wall=0.0, offset=0.0, boot_id="")
 
     def offset_at(self, *, boot_id: str, monotonic: float, wall: float) -> float:
-        """Return what to add to the monotonic clock of this host so that time goes on.
+        """Return what to add to the monotonic clock of this host to have the coordinator's clock.
 
-        On another host, or after a boot, as much has passed as the clocks on the wall say, and
-        never less than nothing.
+        On another host, or after a boot, as much time has passed as the wall clocks say, and none
+        if they went back.
         """
         if boot_id == self.boot_id:
             return max(self.offset, self.clock - monotonic)
@@ -145,7 +145,7 @@ class Head(Struct, frozen=True, kw_only=True):
 
 
 class Item(Struct, frozen=True):
-    """A key in the home of a run: a part of what one batch brought it."""
+    """A key in the home of a run: one part of the value of one batch."""
 
     home: str  # below the range of runs
     batch: int
@@ -167,34 +167,34 @@ class Item(Struct, frozen=True):
 
 
 def new_home(run_key: str, *, batch: int, position: int) -> str:
-    """Return the home of a run that a batch creates, by a change at some place in it."""
+    """Return the home of a run that is created by the change at a position of a batch."""
     return f"{batch:010x}{position:06x}-{run_key}"
 
 
 def run_of(home: str) -> str:
-    """Return whose home it is: ``RunState.key``."""
+    """Return the ``RunState.key`` of a home."""
     return home.partition("-")[2]
 
 
 def home_range(keys: Keys, home: str, *, before: int | None = None) -> tuple[str, str]:
-    """Return the range of all keys of a home, or of those of batches before one."""
+    """Return the range of all keys of a home, or of its batches before one."""
     first, end = below(f"{keys.runs[0]}{home}/")
     return (first, end) if before is None else (first, f"{first}{before:010x}")
 
 
 def value_name(keys: Keys, home: str, batch: int) -> str:
-    """Return the name that is sealed with what a batch brought a run."""
+    """Return the name in the seal of the value of one batch."""
     return keys.name(f"{keys.runs[0]}{home}/{batch:010x}")
 
 
 def home_of(keys: Keys, name: str) -> str:
-    """Return whose home a name is in; empty: in none."""
+    """Return the home of the value with a name; empty: none."""
     runs = keys.name(keys.runs[0])
     return name.removeprefix(runs).rpartition("/")[0] if name.startswith(runs) else ""
 
 
 def parts_of(keys: Keys, home: str, batch: int, value: bytes) -> list[tuple[str, bytes]]:
-    """Return a value as keys and values that are small enough."""
+    """Return the parts of a value with their keys."""
     pieces = [value[at : at + PART_BYTES_MAX] for at in range(0, len(value), PART_BYTES_MAX)]
     items = (Item(home, batch, part, len(pieces)) for part in range(len(pieces)))
     return [(item.key(keys), piece) for item, piece in zip(items, pieces, strict=True)]

@@ -1,12 +1,12 @@
-"""Pure. A time in which the journal can't be written: when to try again, when to log it."""
+"""Pure. An outage of the journal: when to retry, and when to log it."""
 
 from __future__ import annotations
 
-# The first retry comes soon, for what passes by itself; later ones cost a write each
-# and are spread out, up to a delay that is short against making room on a disk.
+# The first retry comes soon. Later ones are spread out, up to a delay that is short compared to the
+# time it takes to make room on a disk.
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
-# After this long the log says again that it goes on; then after twice that, and so on.
+# An outage is logged again after this time, then after twice that, and so on.
 REMIND_FIRST_S = 60.0
 
 
@@ -20,7 +20,7 @@ class Outage:
         self._remind_after_s = REMIND_FIRST_S
 
     def failed(self, reason: str, *, now: float) -> bool:
-        """Take a failure in; return whether it should be logged."""
+        """Handle a failure; return whether to log it."""
         is_news, self.reason = reason != self.reason, reason
         is_due = self.lasted_s(now=now) >= self._remind_after_s
         if is_due:

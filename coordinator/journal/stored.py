@@ -1,6 +1,6 @@
-"""Shell. What journals on SQLite and on etcd have in common: what they read, and what they refuse.
+"""Shell. What the journals on SQLite and on etcd share: reading, and the clock of the host.
 
-A run that cannot be read is set aside, with its name and the reason; the others are served.
+A run that cannot be read is set aside with its name and the reason; all others are served.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 def load(keys: Keys, pairs: Iterable[KeyValue]) -> Loaded:
-    """Read a journal; what cannot be read is among the ``problems`` of the contents."""
+    """Read a journal; ``contents.problems`` names what cannot be read."""
     contents, runs = read_contents(keys, pairs), JournaledRuns()
     for run in contents.runs:
         try:
@@ -52,7 +52,7 @@ def load(keys: Keys, pairs: Iterable[KeyValue]) -> Loaded:
 
 
 def fold(runs: JournaledRuns, run: KeptRun) -> None:
-    """Take a run in. Raises what comes of entries that no run can have."""
+    """Fold the entries of a run, and add it. Entries that no run can have raise any error."""
     state: RunState | None = None
     size = 0
     for entry in run.entries:
@@ -70,7 +70,7 @@ def fold(runs: JournaledRuns, run: KeptRun) -> None:
 
 
 def unreadable(where: str, error: Unreadable, hint: str) -> errors.CommandFailed:
-    """Return what to raise for a journal that cannot be used at all."""
+    """Return the error for a journal that cannot be used at all."""
     if isinstance(error, NewerRelease):
         advice = f"upgrade this coordinator, which is {RELEASE}, to {error.release} or later"
         return errors.JournalUnusable(where, str(error), advice)
@@ -106,13 +106,13 @@ def this_host() -> Host:
 
 
 def archive_of(loaded: Loaded, *, counts_downtime: bool) -> Archive:
-    """Return what moves to another place: all that can be read."""
+    """Return an archive of all that can be read."""
     contents, runs = loaded
     if contents.head is not None:
         host = this_host()
         head = host.take_over(contents.head, counts_downtime=counts_downtime)
         clock = host.monotonic() + head.offset
-    else:  # all that is known of the clock is when these were written
+    else:  # the clock is only known from what was written
         instants = [state.history[-1].at_s for state in runs.states.values() if state.history]
         instants += [token.created_at for token in contents.tokens.tokens.values()]
         clock = max(instants, default=0.0)
@@ -132,7 +132,7 @@ def archive_of(loaded: Loaded, *, counts_downtime: bool) -> Archive:
 
 
 class StoredJournal(Journal):
-    """A journal outside of this process."""
+    """A journal that outlives this process."""
 
     def __init__(self, keys: Keys) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class StoredJournal(Journal):
         self._homes: dict[str, Home] = {}
 
     def _adopt(self, loaded: Loaded) -> None:
-        """Go on from what was read."""
+        """Go on from a journal that was read."""
         contents, self.runs = loaded
         self.tokens, self.drains = contents.tokens, contents.drains
         self.forgets, self.problems = contents.forgets, contents.problems

@@ -1,6 +1,6 @@
-"""Shell. Wakes readers once there is more to read of a run. Nothing is queued for them.
+"""Shell. Wakes the readers of a run when there is more to read. Nothing is queued for them.
 
-They are told behind the agents: however many watch, no agent waits for them.
+Agents are told first, so that no agent waits for readers, however many there are.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Watches:
                 del self._open[key]
 
     def changed(self, key: str) -> None:
-        """Take note that there is more to read of a run."""
+        """Note that there is more to read of a run."""
         if key in self._open:
             self._changed.add(key)
 
     def tell(self) -> None:
-        """Let the readers of all that has changed look again."""
+        """Wake the readers of all runs that have changed."""
         for key in self._changed:
             for watch in self._open.get(key, ()):
                 watch.wake()
         self._changed.clear()
 
     def end(self, error: CoordinatorError) -> None:
-        """End all of them, and those that come."""
+        """End all watches, and those that come, with an error."""
         self._error = error
         for watches in self._open.values():
             for watch in watches:

@@ -51,7 +51,7 @@ def _small_parts() -> Iterator[None]:
         patch.setattr(layout, "PART_BYTES_MAX", 500)
         patch.setattr(batches, "BYTES_MAX", 700)
         patch.setattr(batches, "OPERATIONS_MAX", 4)
-        patch.setattr(batches, "POINTS_MAX", 3)
+        patch.setattr(batches, "IMMEDIATE_MAX", 3)
         yield
 
 
@@ -174,7 +174,7 @@ def test_a_leader_that_was_deposed_leaves_a_batch_whole_or_nothing_of_it(
 ) -> None:
     # Of more points than one batch takes a part may be there: none of them belong together.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "POINTS_MAX", 100)
+        patch.setattr(batches, "IMMEDIATE_MAX", 100)
         asyncio.run(check_deposed(numbers, before, is_late=is_late))
 
 

@@ -173,7 +173,7 @@ async def test_an_import_that_is_slower_than_its_lease_keeps_it(
     written = await a_state_directory(tmp_path / "old")
     archive = await StateDirectory(tmp_path / "old").read()
     monkeypatch.setattr(cluster, "LEASE_TTL_S", 1.0)
-    monkeypatch.setattr(batches, "POINTS_MAX", 1)
+    monkeypatch.setattr(batches, "IMMEDIATE_MAX", 1)
     model = EtcdModel(ttl_min_s=1)
     etcd = model.client()
     etcd.delay_s = 0.25
