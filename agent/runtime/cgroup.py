@@ -1,4 +1,4 @@
-"""Shell. A cgroup for the workers, where this agent may make one: all in it can be killed at once.
+"""Shell. The cgroup of an agent's workers, where it may make one: kills all in it at once.
 
 Only version 2 has ``cgroup.kill``, and a container or a user seldom may write there. Without a
 cgroup the next agent finds what a killed one left by the environment of its processes alone.

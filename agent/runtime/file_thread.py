@@ -1,4 +1,4 @@
-"""Shell. Blocking work off the event loop, with deadlines: a file system or driver may stand still.
+"""Shell. A thread for blocking work, with deadlines: a file system or driver may hang.
 
 A network file system that stalls must cost this host neither its heartbeats nor its answers. One
 thread works in order, so that the owner of the files needs no locks; a daemon, it does not hold up

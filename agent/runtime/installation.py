@@ -1,4 +1,4 @@
-"""Shell. Processes of our own modules, and what other distributions offer by name."""
+"""Shell. Starts our own modules as processes, and finds entry points of other packages."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Shell. Processes that outlived their agent: found by its private directory, and killed.
+"""Shell. Finds and kills processes that outlived their agent, by its private directory.
 
 An agent and its supervisor that are killed together can't end what workers have started. Such a
 process has the agent's directory in its environment, or is in the agent's cgroup. Only processes of

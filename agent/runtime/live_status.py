@@ -1,4 +1,4 @@
-"""Shell. The live line of an agent that runs on a terminal: drawn once a second, for its user."""
+"""Shell. The live line of an agent on a terminal, drawn once a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell. What is looked at on this host before an agent joins: devices, program, files.
+"""Shell. Checks this host before an agent joins: devices, program, files.
 
 A mistake found here costs a second; found by the workers, a round of the whole run.
 """

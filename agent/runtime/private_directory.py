@@ -1,4 +1,4 @@
-"""Shell. Where an agent, or a launch, keeps files of its own: a private directory for each.
+"""Shell. The private directory of an agent or a launch, for its own files.
 
 Its name is made up anew, so no other user can take it first. It belongs to the process that holds
 a lock on it (flock on the directory itself, which also tells systemd-tmpfiles to leave it alone).

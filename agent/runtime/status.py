@@ -1,4 +1,4 @@
-"""Pure. What an agent shows of itself to users of its host, and how that is told."""
+"""Pure. The status of an agent for users of its host, as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell. Each agent's status in a file of its private directory, and ``agent status``, which reads.
+"""Shell. The status file in an agent's private directory; ``agent status`` reads these.
 
 It is written when it changes, whole or not at all, so a reader needs no answer of the agent: one
 that is stopped or busy is shown as well.

@@ -1,4 +1,4 @@
-"""Pure. Because of which hang a worker has ended: by what it was sent, not by when it ended."""
+"""Pure. Which hang ended a worker, judged by the signals it got, not by time alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell. The boards that workers share with this agent: makes, reads and removes them.
+"""Shell. Makes, reads and removes the boards that workers share with this agent.
 
 They are read and written by calls rather than mapped: a worker may cut its file short, and
 a page that is gone would end the agent.

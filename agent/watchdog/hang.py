@@ -1,4 +1,4 @@
-"""Pure. Why a worker is taken to hang, what was seen of it, and where workers stand; in seconds."""
+"""Pure. Values: a hang, the evidence of it, and where workers stand. Times are seconds."""
 
 from __future__ import annotations
 

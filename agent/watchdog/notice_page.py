@@ -1,4 +1,4 @@
-"""Shell. The notice pages of workers: makes them, writes notices, reads what training answers.
+"""Shell. Makes the notice pages of workers, writes notices, reads the answers of training.
 
 Like a board, a page is written and read by calls: its worker may cut it short.
 """

@@ -1,4 +1,4 @@
-"""Shell. The watchdog of this host's workers: the one owner of its core, on the agent's loop."""
+"""Shell. The watchdog of this host's workers; owns the watchdog's core, on the agent's loop."""
 
 from __future__ import annotations
 

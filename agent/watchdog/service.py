@@ -1,4 +1,4 @@
-"""Shell. ``drumbeat.worker.v1.WorkerService``: calls of workers, checked, to the watchdog.
+"""Shell. ``drumbeat.worker.v1.WorkerService``: checks calls of workers, hands them on.
 
 Imported with the first call only: gRPC takes longer to import than many a worker runs.
 """

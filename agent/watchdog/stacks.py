@@ -1,4 +1,4 @@
-"""Shell. What can be seen of a process that seems to hang: its stacks and its state.
+"""Shell. Collects evidence of a process that seems to hang: its stacks and its state.
 
 Looking changes nothing: a thread of the worker's runtime is asked by a pipe, and has the stacks
 written while no other Python code runs. It can't answer while native code holds the interpreter's

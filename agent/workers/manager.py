@@ -1,4 +1,4 @@
-"""Shell. This host's workers: what the core wants of them, and what becomes of them."""
+"""Shell. Starts, stops and examines this host's workers, as the core wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell. Ports held for the rounds this agent leads, where rank 0 makes the store itself.
+"""Shell. Holds ports for the rounds this agent leads, if rank 0 makes the store itself.
 
 A bound socket that does not listen, with ``SO_REUSEADDR``, keeps others from binding the port and
 from being given it, while the store of rank 0 (which sets the same option) can bind and listen.

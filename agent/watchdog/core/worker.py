@@ -1,4 +1,4 @@
-"""Pure. One worker: what it said, which limits follow from that and run, how far its hang is."""
+"""Pure. One watched worker: what it said, its limits, and the state of its hang."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an agent knows of its host's GPUs and CPUs, and what it makes of that."""
+"""The GPUs and CPUs of a host, and how workers are bound to them."""

@@ -1,4 +1,4 @@
-"""Shell. How many devices of a type torch sees; a process of its own loads torch for that."""
+"""Shell. Counts the devices of a type that torch sees, in a process that loads torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure. Which CPUs each worker shall run on, so that it is near its GPU.
+"""Pure. Chooses the CPUs that each worker runs on, near its GPU.
 
 Worker i is the one of GPU i, as scripts that read ``LOCAL_RANK`` have it.
 Source of the four modes and their meaning: torchrun's ``--numa-binding``

@@ -1,4 +1,4 @@
-"""Shell. The devices of this host, as one agent uses them: its CPUs, its GPUs and their memory.
+"""Shell. The CPUs, GPUs and GPU memory of this host, for one agent.
 
 A file of sysfs that is missing or makes no sense costs the grouping it stands for, never
 more: containers and old kernels hide some of them.

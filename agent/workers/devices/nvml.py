@@ -1,4 +1,4 @@
-"""Shell. What the NVIDIA driver says of this host's GPUs, if there is one to ask.
+"""Shell. Asks the NVIDIA driver about this host's GPUs, if there is a driver.
 
 Needs the ``gpu`` extra (nvidia-ml-py). Without it, without a driver, or where the
 driver fails, there are simply no GPUs to know about: nothing here raises.

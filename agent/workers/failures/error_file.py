@@ -1,4 +1,4 @@
-"""Shell. What a worker left in its error file, and beside it.
+"""Shell. Reads a worker's error file, and the stacks beside it.
 
 The format is torch's, see ``worker_sdk.errors``, or a plain text as the outer message. Whatever
 else is found there becomes a note; a worker can't harm its agent through these files.

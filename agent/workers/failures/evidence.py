@@ -1,4 +1,4 @@
-"""Shell. What this host knows of a worker's end: cgroups, the kernel log, /dev/shm.
+"""Shell. Collects evidence of why a worker ended: cgroups, the kernel log, /dev/shm.
 
 All is read at once and in bounded time, from files that the kernel makes up in memory.
 """

@@ -1,4 +1,4 @@
-"""Pure. How a process ended, and the likely why, from what its host told: as text."""
+"""Pure. How a process ended, and the likely reason, as text."""
 
 from signal import Signals
 

@@ -1,4 +1,4 @@
-"""Pure. What a failure record says, for each way a worker can end badly."""
+"""Pure. Makes the failure record of a worker, for each way it can end badly."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pure. What workers said and left, without secrets: before anything is made of it."""
+"""Pure. Removes secrets from the events of workers, before anything uses them."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Pure. Keeps secrets out of texts of workers; ``docs/errors.md`` has the rules.
+"""Pure. Removes secrets from texts of workers; ``docs/errors.md`` has the rules.
 
 All of it takes time linear in the length of a text: a worker may write what it likes.
 """

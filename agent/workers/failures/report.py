@@ -1,4 +1,4 @@
-"""Pure. A failed run's report as a value, and as text: the root cause first, then the victims."""
+"""Pure. The report of a failed run, as a value and as text: causes first, then victims."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby

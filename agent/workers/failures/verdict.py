@@ -1,4 +1,4 @@
-"""Shell. Reads the coordinator's verdict as a failure report, and fetches one that was cut."""
+"""Shell. Reads the coordinator's verdict as a failure report; fetches one that was cut."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Shell. The cgroups of processes, version 1 and 2: files that the kernel makes up in memory."""
+"""Shell. Reads the memory cgroups of processes, version 1 and 2."""
 
 from __future__ import annotations
 

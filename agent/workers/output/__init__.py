@@ -1,1 +1,1 @@
-"""What workers write, and where it goes."""
+"""The output of workers: its files, pipes and consoles."""

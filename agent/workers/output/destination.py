@@ -1,4 +1,4 @@
-"""Shell. A place where the output of workers is shown, and what it has not taken yet."""
+"""Shell. A console or file that shows the output of workers, and its backlog."""
 
 import logging
 import os

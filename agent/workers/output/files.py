@@ -1,4 +1,4 @@
-"""Shell. Owns where the output of a host's workers goes, round by round, until the agent ends."""
+"""Shell. Decides where the output of a host's workers goes, round by round."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Shell. The output of a host's latest workers as far as it is kept, for readers and reports.
+"""Shell. The output of the latest rounds that is kept, for readers and reports.
 
 Reading it costs workers nothing: what they write goes to files, or through pipes that the agent
 empties whether it is read or not.

@@ -1,4 +1,4 @@
-"""Pure. A stream of bytes, cut into whole lines; and the last ones of it, fit for a report.
+"""Pure. Cuts a stream of bytes into whole lines; its last lines, as a report shows them.
 
 Works on blocks of many lines at once: work for each single line makes following a busy log slow.
 """

@@ -1,4 +1,4 @@
-"""Shell. Where the output of each worker goes, as ours decides, or an installed package's."""
+"""Shell. Logs specs: which files the output of each worker goes to; ours, or a package's."""
 
 from __future__ import annotations
 

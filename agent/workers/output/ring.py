@@ -1,4 +1,4 @@
-"""Pure. The last bytes of a stream that nothing else keeps, read by places in it."""
+"""Pure. The last bytes of a stream, kept in memory and read by places in it."""
 
 from __future__ import annotations
 

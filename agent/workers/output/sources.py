@@ -1,4 +1,4 @@
-"""Shell. The streams of workers that a `Tail` shows: files they write, and pipes it empties."""
+"""Shell. The streams of workers that a `Tail` shows: followed files, and pipes."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Pure. Which standard streams of which workers are meant."""
+"""Pure. A choice of standard streams, for all workers or by local rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure. What all clients of an agent's stores together make it hold, and who holds most of it."""
+"""Pure. How much memory all clients of an agent's stores use, and which uses most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure. What clients of torch's ``TCPStore`` say, and how they are answered, as bytes.
+"""Pure. The wire format of torch's ``TCPStore``: commands of clients, and answers.
 
 A command is one byte and its arguments: numbers are little-endian and have 64 bits, texts come
 after their length and lists after their count. Source: what torch's own clients and servers of

@@ -1,1 +1,1 @@
-"""The process that holds the workers, and the agent's side of it."""
+"""The process that is the parent of all workers, and the agent's side of it."""

@@ -1,4 +1,4 @@
-"""Shell. Starts supervisors: at the start of an agent, before it has loaded all it needs itself."""
+"""Shell. Starts supervisors; the first one early, while the agent still loads modules."""
 
 from __future__ import annotations
 

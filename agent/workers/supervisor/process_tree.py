@@ -1,4 +1,4 @@
-"""Shell. The processes below this one, and what ends them with it; prctl(2)."""
+"""Shell. Lists and kills the processes below this one; prctl(2)."""
 
 from __future__ import annotations
 

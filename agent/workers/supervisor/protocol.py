@@ -1,4 +1,4 @@
-"""Shell. The form of the messages between an agent and its supervisor on their socket.
+"""Shell. Encodes and decodes the messages between an agent and its supervisor.
 
 One message is one line of JSON, checked on reading. Both ends belong to the same program and
 the same release, so an unreadable line is a broken peer (`ProtocolError`), not a newer one.

@@ -1,4 +1,4 @@
-"""Shell. Starts processes that are workers, or what they are forked from."""
+"""Shell. Starts workers and templates as processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell. The supervisor's side of a template: starts it, asks it for workers, hears of it."""
+"""Shell. The supervisor's side of a template process: start, requests, answers, end."""
 
 from __future__ import annotations
 

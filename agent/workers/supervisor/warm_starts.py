@@ -1,4 +1,4 @@
-"""Shell. What a supervisor does about a template; loaded only by one that is asked for it."""
+"""Shell. Keeps a template for a supervisor; loaded only if preloading is asked for."""
 
 from __future__ import annotations
 

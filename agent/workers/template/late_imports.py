@@ -1,4 +1,4 @@
-"""Shell. What a worker still imports by itself, or sets too late, noted in memory that it shares.
+"""Shell. Shared memory where a worker notes late imports, and variables set too late.
 
 The memory begins with the count of bytes that are in use. A line follows for each import that no
 other import has caused: how long it took, and the module's name; and for each variable that was

@@ -1,4 +1,4 @@
-"""Shell. Calls of Linux that Python has no function for, and that a fork makes of itself."""
+"""Shell. Linux calls that Python has no function for, used by templates and their forks."""
 
 from __future__ import annotations
 

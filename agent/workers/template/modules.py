@@ -1,4 +1,4 @@
-"""Pure. What the names of modules stand for that are to be preloaded."""
+"""Pure. The modules that are imported along with a module that is to be preloaded."""
 
 IMPORTED_WITH = {
     # What DistributedDataParallel and FSDP import when they are first used; found by listing what

@@ -1,4 +1,4 @@
-"""Shell. Imports what workers are to find imported, and sees what each import leaves behind."""
+"""Shell. Imports modules for workers, and notes what each import leaves behind."""
 
 from __future__ import annotations
 

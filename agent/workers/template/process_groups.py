@@ -1,4 +1,4 @@
-"""Shell. What becomes of torch's process groups where more was imported before them."""
+"""Shell. Keeps torch's first process group alive, as without preloading."""
 
 from __future__ import annotations
 

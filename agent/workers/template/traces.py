@@ -1,4 +1,4 @@
-"""Shell. What this process has beside its memory: threads, descriptors, children, devices.
+"""Shell. Lists what a fork would lose or share: threads, descriptors, children, devices.
 
 A fork copies memory. It loses every thread, and shares what is open with its parent.
 """

@@ -1,4 +1,4 @@
-"""Shell. Makes a fork of the template what a new interpreter would be before its program."""
+"""Shell. Turns a fork of the template into a worker, as a new interpreter would be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure. Which variables a worker may have otherwise than its template, and which not."""
+"""Pure. Which variables may differ between a worker and its template."""
 
 from __future__ import annotations
 
