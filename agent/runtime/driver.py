@@ -247,7 +247,7 @@ class Driver:
         self._arrived.set()
 
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
-        """Do what the core wants done about an event, with telemetry and the console told."""
+        """Execute what the core wants for an event; inform telemetry and the console."""
         self._telemetry.take(self.facts.saw(event, effects, now=now), now=now)
         for effect in effects:
             self._execute(effect)

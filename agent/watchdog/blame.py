@@ -38,7 +38,7 @@ class Blame:
             self.sent[signal.signum] = self.hang
 
     def hang_that_ended(self, exit_code: int, now: float) -> Hang | None:
-        """Return the hang because of which the worker ended, None if it did not."""
+        """Return the hang that ended the worker, None if none did."""
         if self.is_condemned:
             return self.hang
         if exit_code < 0 and -exit_code in self.sent:

@@ -47,7 +47,7 @@ class Listener:
         self._tasks = {asyncio.get_running_loop().create_task(self._accept())}
 
     def is_in(self, directory: Path) -> bool:
-        """Return whether workers that are told of a socket in ``directory`` find this one."""
+        """Return whether the socket in ``directory`` is this one."""
         with suppress(OSError):
             return os.path.samestat(self._place, (directory / self.path.name).stat())
         return False

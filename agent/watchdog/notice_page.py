@@ -129,7 +129,7 @@ class NoticePage:
 
 
 class HostNotices:
-    """The notice that this host's workers were told last, and what they said of it."""
+    """The latest notice of this host's workers, and their answers."""
 
     def __init__(self) -> None:
         self._notice: Notice | None = None
@@ -137,7 +137,7 @@ class HostNotices:
         self._ended_round, self._ended_asked = -1, layout.NO_STEP  # of workers that ended with 0
 
     def show(self, notice: Notice, pages: Iterable[NoticePage]) -> None:
-        """Have these workers find a notice, unless they were told something later."""
+        """Show a notice to these workers, unless they have a later one."""
         latest = self._notice
         if (
             latest is not None
@@ -150,7 +150,7 @@ class HostNotices:
             page.show(notice)
 
     def show_again(self, round_id: int, pages: Iterable[NoticePage]) -> None:
-        """Have new workers of a round find what was told of it before they were there."""
+        """Show the notice of a round to workers that start after it."""
         if self._notice is not None and self._notice.round_id == round_id:
             self.show(self._notice, pages)
 

@@ -110,7 +110,7 @@ class Watchdog:
         """
         self.ended()
         self._workers.clear()
-        # Those of the round before are still told that it is over, and no older ones.
+        # Calls of the round before are answered that it is over; older tokens are unknown.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         env: dict[int, dict[str, str]] = {local_rank: {} for local_rank in local_ranks}
@@ -165,7 +165,7 @@ class Watchdog:
             self._unwatch(worker)
 
     def gone(self, round_id: int, local_rank: int, exit_code: int) -> Hang | None:
-        """Take note that a worker has ended; return the hang because of which it did."""
+        """Take note that a worker has ended; return the hang that ended it."""
         worker = self._workers.get(WorkerKey(round_id, local_rank))
         if worker is None:
             return None
@@ -175,7 +175,7 @@ class Watchdog:
         return worker.blame.hang_that_ended(exit_code, time.monotonic())
 
     def ended(self, round_id: int | None = None) -> None:
-        """Remove the boards of a round of which nothing is alive; None: of any round."""
+        """Remove the boards of a round that has ended; None: of any round."""
         for worker in self._workers_of(round_id):
             self._remove(worker)
 
@@ -430,7 +430,7 @@ class Watchdog:
             self._feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it beside; the loop's exception handler is told of an error when it has ended."""
+        """Run a task; an error in it goes to the loop's exception handler."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

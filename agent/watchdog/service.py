@@ -47,7 +47,7 @@ class Calls(Protocol):
 class _Stream:
     """One worker's stream, read and written by one task; ``news`` has it look at what is new.
 
-    ``order`` is what the worker has yet to be told, ``refusal`` what ends the stream.
+    ``order`` is to be sent to the worker, ``refusal`` ends the stream.
     """
 
     def __init__(self, context: Context) -> None:

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 # More stacks are cut: those of the latest threads, for the first is written last.
 STACKS_BYTES_MAX = 64 * 1024
-STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # who writes more is not listened to any longer
+STACKS_READ_MAX = 16 * STACKS_BYTES_MAX  # a process that writes more is not read any further
 QUIET_S = 0.003  # after so long without more the process is asked whether that was all
 # How much longer the answer to a signal is waited for while the process waits for a processor. It
 # answers within milliseconds once it has one: this delays nothing on a host with idle cores.

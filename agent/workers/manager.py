@@ -61,7 +61,7 @@ NOT_EXECUTABLE = frozenset(
 EXIT_EXCEPTION = 1  # with which Python ends for an exception that nothing caught
 
 PREPARE_TIMEOUT_S = 30.0  # for a round's files; then its workers count as not startable
-EXAMINE_TIMEOUT_S = 2.0  # for reading what a worker left; until then its failure is not told
+EXAMINE_TIMEOUT_S = 2.0  # for reading what a worker left; its failure is reported after that
 CLOSE_TIMEOUT_S = 60.0  # to show and tidy up at the end: more than a slow console needs
 STALLED_CLOSE_TIMEOUT_S = 1.0  # the same on a file system that stands still already
 
@@ -100,7 +100,7 @@ class Workers:
         self._preparation: asyncio.Task[None] | None = None
         self._news_order = asyncio.Lock()  # it is fair
         self._is_closing = False
-        self._full_told_in: int | None = None  # the latest round in which a full disk was told
+        self._full_logged_in: int | None = None  # the latest round in which a full disk was logged
         self._devices = devices
         self._base_environment = base = inherited_environment()
         self._redact = redact = Redactor(base, os.path.exists)
@@ -325,8 +325,8 @@ class Workers:
         if space is None or not space.is_full:
             return examined
         full = describe_full(space)
-        if self._full_told_in != exited.round_id:
-            self._full_told_in = exited.round_id
+        if self._full_logged_in != exited.round_id:
+            self._full_logged_in = exited.round_id
             log.warning("log directory full", reason=full)
         return replace(examined, explanation="; ".join(filter(None, (full, examined.explanation))))
 
@@ -414,7 +414,7 @@ def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[s
 def worker_environments(
     config: AgentConfig, assignment: Assignment, visible_devices: str | None = None
 ) -> dict[int, dict[str, str]]:
-    """Return what each worker is told of a round, by local rank: torchrun's contract, and ours.
+    """Return the variables of each worker for a round, by local rank: torchrun's, and ours.
 
     ``visible_devices`` is the agent's own ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     Source of the names and meanings: ``worker_sdk.context``.

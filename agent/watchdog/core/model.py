@@ -24,7 +24,7 @@ Tally = tuple[int, float]  # how many there were, and the longest
 
 
 class WatchdogPolicy(Struct, frozen=True, kw_only=True):
-    """What the watchdog was told."""
+    """The settings of a watchdog."""
 
     startup_timeout_s: float | None = None  # from its start to its first heartbeat; None: no limit
     runtime_timeout_s: float | None = 300.0  # without a sign of life of a runtime that has attached

@@ -154,7 +154,7 @@ class WatchdogCore:
         self._settle(worker, now)
 
     def _look(self, worker: Worker, now: float) -> None:
-        """Announce the next look, then read: who writes in between sees what was announced.
+        """Announce the next look, then read: a worker that writes in between sees the announcement.
 
         All workers have the same pulse, so that one wake-up serves all.
         """
@@ -173,7 +173,7 @@ class WatchdogCore:
             self._effects.append(msg.ReadBoard(worker=worker.key))
 
     def _settle(self, worker: Worker, now: float, first: float | None = None) -> None:
-        """Look as early as the limits want it, of which ``first`` is new if it is given."""
+        """Look as early as the limits require; ``first`` is the only new limit, if given."""
         if worker.key not in self.workers or worker.investigation is not None:
             return  # just dropped, or it has its own pace
         if first is None:
@@ -316,7 +316,7 @@ class WatchdogCore:
         self._kill(worker, signum, now)
 
     def _kill(self, worker: Worker, signum: int, now: float) -> None:
-        """Send a signal. If it is SIGKILL, a worker that does not die of it is told of."""
+        """Send a signal. If it is SIGKILL, a worker that survives it is reported."""
         case = worker.investigation
         assert case is not None, "nothing to kill it for"
         if signum == SIGKILL:
@@ -340,7 +340,7 @@ class WatchdogCore:
         aftermath: str,
         now: float,
     ) -> None:
-        """Report limits that were over, and of which no worker is ended."""
+        """Report limits that were over, without ending a worker."""
         for armed in left:
             self._report(
                 worker, armed, case.evidence, now, standing=case.standing, aftermath=aftermath

@@ -27,7 +27,7 @@ NO_SIGNAL = 0
 class Armed:
     """A limit that runs until ``due``: infinity if nothing more is to be done about it.
 
-    ``slot`` tells of what, ``pid`` as in ``TimerAcquired``. ``is_graced``: it had its share of
+    ``slot`` says of what, ``pid`` as in ``TimerAcquired``. ``is_graced``: it had its share of
     an uncertain stall. ``number``: counts those that were reported, 0 before that.
     """
 
@@ -273,7 +273,7 @@ class Worker:
         )
 
     def _follow_runtime(self) -> None:
-        """Let the limits run of which a worker has one each."""
+        """Start the limits that a worker has once each: startup, runtime, progress, exit."""
         board, policy = self.snapshot, self._policy
         has_beaten = self._called_at is not None or board.heartbeats > 0
         runtime: dict[HangKind, tuple[float | None, float | None]] = {
@@ -299,11 +299,11 @@ class Worker:
             self._kinds[kind] = old
 
     def _startup_limit(self) -> float | None:
-        """Return the limit that was told, else what follows from this rank's earlier rounds."""
-        told_s, usual_s = self._policy.startup_timeout_s, self._usual_start_s
+        """Return the configured limit, else the one learned from this rank's earlier rounds."""
+        set_s, usual_s = self._policy.startup_timeout_s, self._usual_start_s
         is_learned = self._policy.progress_timeout_s in (msg.AUTO, msg.REPORT)
-        if told_s is not None or usual_s is None or not is_learned:
-            return told_s
+        if set_s is not None or usual_s is None or not is_learned:
+            return set_s
         return max(START_LIMIT_MIN_S, START_FACTOR * usual_s)
 
     def _exit_limit(self) -> float | None:
@@ -313,8 +313,8 @@ class Worker:
     def _is_only_reported(self, kind: HangKind) -> bool:
         if kind is HangKind.EXIT:
             return self._policy.exit_timeout_s == msg.REPORT
-        is_told = kind is HangKind.STARTUP and self._policy.startup_timeout_s is not None
-        is_progress = kind is HangKind.PROGRESS or (kind is HangKind.STARTUP and not is_told)
+        is_set = kind is HangKind.STARTUP and self._policy.startup_timeout_s is not None
+        is_progress = kind is HangKind.PROGRESS or (kind is HangKind.STARTUP and not is_set)
         return is_progress and self._policy.progress_timeout_s == msg.REPORT
 
     def _note_start(self, heartbeat_at: float | None) -> None:

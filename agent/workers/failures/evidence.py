@@ -72,7 +72,7 @@ class Explainer:
         return explain(self.completed(ended))
 
     def completed(self, ended: Evidence) -> Evidence:
-        """Add what this host tells of the end of a worker, or the supervisor."""
+        """Add what this host knows about the end of a worker, or of the supervisor."""
         signal = signal_within(ended.exit_code)
         if ended.is_stopped:
             return ended

@@ -28,7 +28,7 @@ _NAMES = {int(number): number.name for number in Signals}
 
 
 def signal_within(exit_code: int) -> Signals | None:
-    """Return the signal that an exit code tells of, also if a shell in between folded it."""
+    """Return the signal that an exit code stands for, also as a shell in between reports it."""
     number = -exit_code if exit_code < 0 else exit_code - 128  # which shells add
     return Signals(number) if number in _NAMES else None
 
@@ -54,7 +54,7 @@ def describe_ending(exit_code: int) -> str:
 
 
 class MemoryGroup(Struct, frozen=True):
-    """A worker's cgroup. Its counters are since the round began; ``None``: not told."""
+    """A worker's cgroup. Its counters are since the round began; ``None``: unknown."""
 
     name: str
     oom_kills: int | None = None
@@ -71,11 +71,11 @@ class KernelLine(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """How a worker ended, and what the host told right after; nothing of that is certain.
+    """How a worker ended, and what the host showed right after; none of it is certain.
 
     ``is_stopped``: by its agent. ``has_error``, ``has_stacks``: it left an error file, its crash
     left stacks. ``host_oom_kills`` and ``kernel_lines`` are of the whole host since the round
-    began, ``shared_memory`` the bytes of /dev/shm and those that are free; ``None``: not told.
+    began, ``shared_memory`` the bytes of /dev/shm and those that are free; ``None``: unknown.
     """
 
     exit_code: int

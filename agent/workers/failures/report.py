@@ -92,7 +92,7 @@ class FailureReport(Struct, frozen=True, kw_only=True):
 
     reason: str
     earlier: tuple[str, ...] = ()  # what ended the rounds before, a line each
-    root_causes: tuple[FailedWorker, ...] = ()  # several if too close in time to be told apart
+    root_causes: tuple[FailedWorker, ...] = ()  # several if too close in time to tell apart
     victims: tuple[FailedWorker, ...] = ()
     victims_count: int = 0
     world_size: int = 0
@@ -217,7 +217,7 @@ def describe_positions(report: FailureReport) -> Iterator[str]:
     places: dict[tuple[int, str], list[Position]] = {}
     for position in report.positions:
         places.setdefault((position.step, position.scope), []).append(position)
-    # A worker alone somewhere is looked for; of equals, who is behind.
+    # First the places with the fewest workers; of equals, the one that is behind.
     ordered = sorted(places.items(), key=lambda place: (len(place[1]), place[0]))
     for (step, scope), there in ordered[:PLACES_MAX]:
         parts = [f"step {step}" if step >= 0 else "no step"]

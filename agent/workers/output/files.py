@@ -240,7 +240,7 @@ class WorkerOutput:
         except OSError as error:
             # Its end is missing in a report then; that is no reason not to train.
             if not self._is_failure_logged:
-                why = f"of local rank {local_rank}: {error.strerror}; told once"
+                why = f"of local rank {local_rank}: {error.strerror}; logged once"
                 log.warning(_NOT_CAPTURED[number == STDERR], reason=why)
             self._is_failure_logged = True
             return path, NotKept(f"its {name} could not be captured: {error.strerror}")

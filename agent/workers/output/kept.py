@@ -25,7 +25,7 @@ from drumbeat.agent.workers.output.ring import (
 STDOUT, STDERR = 1, 2
 ROUNDS_KEPT = 2
 TAIL_BYTES_MAX = 1024 * 1024  # of a file, where its last lines are looked for
-BEHIND_BYTES_MAX = 64 * 1024 * 1024  # of a file; who is further behind goes on near its end
+BEHIND_BYTES_MAX = 64 * 1024 * 1024  # of a file; a reader further behind continues near its end
 COUNTED_BYTES_MAX = 64 * 1024 * 1024  # of lines left out at once
 
 

@@ -21,7 +21,7 @@ from drumbeat.command.console import ROOM_RETRY_S
 
 _LOGGER = logging.getLogger(__name__)
 
-STALL_S = 30.0  # how long `Tail.close` waits for a destination that takes nothing, unless told
+STALL_S = 30.0  # how long `Tail.close` waits for a destination that takes nothing, by default
 ROOM_STALL_S = 1.0  # the same for one on a full disk
 LOOK_AGAIN_S = 0.1  # how often files are looked at if the system has no inotify watch left for us
 

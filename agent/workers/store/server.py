@@ -1,6 +1,6 @@
 """Shell. Stores that listen, one for each round or iteration this agent may lead.
 
-They listen before their address is told to any worker, so that none comes too early and waits to
+They listen before any worker gets their address, so that none comes too early and waits to
 try again, and stay until all have left the round: the end of rank 0 takes the store from none.
 """
 
@@ -161,7 +161,7 @@ class Client(asyncio.Protocol):
         """Take it in, if there is room."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # it is told when all was read
+        transport.set_write_buffer_limits(high=0)  # it is called when all was read
         self._number = self._store.admit(self)
         if self._number is None:
             self.end()
@@ -189,7 +189,7 @@ class Client(asyncio.Protocol):
         """Answer. What a client does not read counts."""
         assert self._transport is not None, "an answer before a question"
         if self._transport.is_closing():
-            return  # it has gone, which is told later
+            return  # it has gone, which is reported later
         self._transport.write(data)
         try:
             self._count()

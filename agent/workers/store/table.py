@@ -81,7 +81,7 @@ class StoreTable:
                 del self._queues[key]
 
     def _validate(self, _client: int, _magic: int) -> None:
-        """Say nothing: a client is told only that it is let go."""
+        """Send no error: the client is only disconnected."""
 
     def _ping(self, _client: int, nonce: int) -> bytes:
         return commands.word(nonce)

@@ -101,7 +101,7 @@ class SupervisorClient:
             transport.write(line)
 
     def forget(self) -> None:
-        """Drop what the next supervisor was to be told."""
+        """Drop the commands that wait for the next supervisor."""
         self._queued.clear()
 
     async def close(self) -> None:

@@ -17,8 +17,8 @@ _early: list[tuple[int, socket.socket]] = []
 def launch_early() -> None:
     """Start the first supervisor of this process's agent: it loads its modules beside the agent.
 
-    If this process ends first, so does the supervisor. What can't be started is told by
-    ``take_supervisor``.
+    If this process ends first, so does the supervisor. If it can't be started,
+    ``take_supervisor`` raises.
     """
     with suppress(OSError):
         _early.append(launch_supervisor())

@@ -153,7 +153,7 @@ class WorkersUnkilled(Struct, frozen=True, kw_only=True):
 
 
 class Preload(Struct, frozen=True, kw_only=True):
-    """Keep a template of the workers to come, of which each is a fork; repeating it is harmless.
+    """Keep a template from which all later workers are forked; repeating it is harmless.
 
     Answered by a `TemplateReported` whenever there is something to say.
     """

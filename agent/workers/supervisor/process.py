@@ -2,7 +2,7 @@
 
 It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
 events. It outlives a dying agent just long enough to end every process below it. To be that
-dependable it has one thread, no event loop, few imports, and does nothing it was not told. It
+dependable it has one thread, no event loop, few imports, and does only what it is told. It
 waits in one place, for its descriptors; a start, which may take long on a sick file system, is
 given up when the agent ends.
 """
@@ -65,7 +65,7 @@ class Supervisor:
         self._is_agent_gone = False
         self._is_starting = False
         self._hang_up = select.poll()
-        self._hang_up.register(self._agent, 0)  # The end of a connection is always told.
+        self._hang_up.register(self._agent, 0)  # Poll always reports the end of a connection.
         self._agent_fd = os.pidfd_open(agent_pid)
         self._hang_up.register(self._agent_fd, select.POLLIN)
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

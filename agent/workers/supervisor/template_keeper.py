@@ -61,7 +61,7 @@ class LeftOut(Struct, frozen=True, kw_only=True):
 
 
 class Unfit(Struct, frozen=True, kw_only=True):
-    """Workers can't be forked from the template, or from none that imports the same."""
+    """Workers can't be forked from this template, nor from any with the same imports."""
 
     why: str
 

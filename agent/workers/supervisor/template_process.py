@@ -80,7 +80,7 @@ class TemplateProcess:
 
     def check_sources(self) -> None:
         """Have it say whether a file has changed."""
-        with suppress(OSError):  # it has ended, which is told
+        with suppress(OSError):  # it has ended, which is reported
             self._send({"check": True})
 
     def late_imports(self) -> LateImports:

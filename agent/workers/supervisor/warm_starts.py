@@ -18,7 +18,7 @@ class WarmStarts:
     """Keeps a template, and has it start workers; commands for the worker group come by here.
 
     ``poll`` is what the supervisor waits with, ``carry`` takes the commands on, ``report`` tells
-    the agent, and ``end_everything`` is told when it is unknown what was forked.
+    the agent, and ``end_everything`` is called when it is unknown what was forked.
     """
 
     def __init__(

@@ -12,7 +12,7 @@
      │                              │     kill     │  │ deadline, kill, or only
      │ nothing left                 │              ▼  ▼ orphans left
     STUCK ◄──────────────────────── KILLING ◄──────┴──┘
-           still there after KILL_WAIT_S; told of every UNKILLED_EVERY_S
+           still there after KILL_WAIT_S; reported every UNKILLED_EVERY_S
 
 "Nothing left" is what the system says when asked to wait for any child: the supervisor adopts
 every orphan below it, so without a child there is no descendant either.
@@ -30,7 +30,7 @@ from msgspec import Struct
 from drumbeat.agent.workers.supervisor import messages
 
 KILL_WAIT_S = 5.0  # to die of SIGKILL: normally milliseconds, in D state never
-UNKILLED_EVERY_S = 10.0  # how often it is told of processes that did not
+UNKILLED_EVERY_S = 10.0  # how often processes that did not die are reported
 NO_ROUND = -1  # of an answer to a kill that comes before any round was started
 HISTORY_MAX = 32  # inputs remembered for an error message
 _SIGKILL = 9
@@ -85,7 +85,7 @@ class State(Enum):
     RUNNING = "running"  # processes of the round may be alive: waits for exits and for a stop
     STOPPING = "stopping"  # the workers got a signal: waits for them to end, or for the deadline
     KILLING = "killing"  # everything got SIGKILL: waits until nothing is left, or for the deadline
-    STUCK = "stuck"  # some processes outlived SIGKILL: waits for them to go, and tells of them
+    STUCK = "stuck"  # some processes outlived SIGKILL: waits for them to go, and reports them
 
 
 class InvalidTransition(Exception):

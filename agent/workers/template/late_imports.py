@@ -64,7 +64,7 @@ def _append(memory: memoryview, line: str) -> None:
 
 
 def note(memory: memoryview) -> None:
-    """Have this process, but none that it forks, note its imports from now on."""
+    """Note the imports of this process, but of none that it forks, from now on."""
     load: FunctionType = _BOOTSTRAP._load_unlocked  # noqa: SLF001
     owner, importing = os.getpid(), _thread.allocate_lock()
 

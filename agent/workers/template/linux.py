@@ -65,7 +65,7 @@ def map_shared(fd: int, size: int) -> memoryview:
 
 
 def gather_pages(is_wanted_elsewhere: Callable[[], bool]) -> None:
-    """Put this process's memory into large pages, of which a fork copies the table much faster.
+    """Put this process's memory into large pages, so that a fork copies its table much faster.
 
     Measured with torch imported, of 216 MB: 1.0 ms in place of 5.5 ms for each fork. Takes half a
     second there, and ends early if this process ``is_wanted_elsewhere``. Where the kernel can't,

@@ -1,6 +1,6 @@
 """Shell. Variables that a program sets after preloaded modules have read them.
 
-In a new process they would be read after that. Some can be applied; the others are told. What a
+In a new process they would be read after that. Some can be applied; the others are reported. What a
 program sets after it has imported the reader itself has no effect in a new process either.
 """
 
@@ -109,7 +109,7 @@ class LateSettings:
             return
         apply = _APPLIED.get(name)
         if apply is not None and value is not None and "torch" in self._packages:
-            with suppress(Exception):  # a value that torch does not take: it is told
+            with suppress(Exception):  # a value that torch refuses: it is reported
                 apply(sys.modules["torch"])
                 return
         if name not in self._told:
