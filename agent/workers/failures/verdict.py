@@ -24,7 +24,11 @@ FETCH_TIMEOUT_S = 5.0
 
 Ask = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdict]]
 
-_GROUP = MessageMapping(HangGroup, failure_pb2.HangGroup)
+_HANG = MessageMapping(
+    HangDiagnosis,
+    failure_pb2.HangDiagnosis,
+    parts={"groups": MessageMapping(HangGroup, failure_pb2.HangGroup)},
+)
 _OF_RECORD = (
     "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
     "is_stopped_by_agent", "iteration",
@@ -50,7 +54,7 @@ def read_report(message: session_pb2.Exit) -> FailureReport:
         positions_count=report.progress_count,
         more=more,
         goodput=message.verdict.goodput,
-        hang=_hang(report.hang) if report.HasField("hang") else None,
+        hang=_HANG.read(report.hang) if report.HasField("hang") else None,
     )
 
 
@@ -88,11 +92,6 @@ def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
         **{name: getattr(record, name) for name in _OF_RECORD},
         **{name: getattr(record.worker, name) for name in _OF_WORKER},
     )
-
-
-def _hang(message: failure_pb2.HangDiagnosis) -> HangDiagnosis:
-    groups = tuple(_GROUP.read(group) for group in message.groups)
-    return HangDiagnosis(summary=message.summary, groups=groups, groups_count=message.groups_count)
 
 
 def _position(standing: failure_pb2.RankProgress) -> Position:

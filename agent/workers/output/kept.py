@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from drumbeat.agent.workers.output.ring import (
@@ -21,6 +21,7 @@ from drumbeat.agent.workers.output.ring import (
     tail_at,
     whole_lines,
 )
+from drumbeat.agent.workers.output.sources import OutputPipe
 
 STDOUT, STDERR = 1, 2
 ROUNDS_KEPT = 2
@@ -35,22 +36,6 @@ class StreamKey(NamedTuple):
     round_id: int
     rank: int
     stream: int
-
-
-class Kept(Protocol):
-    """What is kept of one stream. Any thread may call; all but ``last_lines`` raise ``OSError``."""
-
-    def last_lines(self) -> str:
-        """Return its end, as a report shows it; "" if it can't be read."""
-
-    def end(self) -> int:
-        """Return how many bytes it has so far."""
-
-    def tail(self, lines: int) -> Place:
-        """Return where its last lines begin."""
-
-    def read(self, place: Place, *, is_last: bool) -> Piece:
-        """Return what is behind a place; ``is_last``: also a line that is not finished."""
 
 
 class NotKept(str):
@@ -100,6 +85,10 @@ class KeptFile:
                 return Piece(following, missed=following.lines - place.lines)
             data = whole_lines(file.read(PIECE_BYTES_MAX), is_last=is_last)
         return Piece(moved(place, data, len(data)), data)
+
+
+Kept: TypeAlias = KeptFile | OutputPipe
+"""What is kept of one stream. Any thread may call; all but ``last_lines`` may raise ``OSError``."""
 
 
 class KeptOutput:

@@ -16,8 +16,26 @@ from .differences.import_tree import ImportTree
 from .differences.import_values import MAPPINGS, ImportValues
 from .differences.random_state import RandomStates
 from .differences.sources import Sources
-from .modules import IMPORTED_WITH
 
+IMPORTED_WITH = {
+    # What DistributedDataParallel and FSDP import when they are first used; found by listing what
+    # a step of each, a data loader with processes and a checkpoint add to ``sys.modules``.
+    "torch": (
+        "torch._dynamo",
+        "torch.distributed",
+        "torch.distributed.checkpoint",
+        "torch.distributed.device_mesh",
+        "torch.distributed.fsdp",
+        "torch.nn.parallel",
+        "torch.profiler._cupti_monitor",
+        "torch.utils.data",
+        "torch.utils.serialization",
+        "multiprocessing.popen_fork",
+        "multiprocessing.queues",
+        "multiprocessing.synchronize",
+    )
+}
+"""Modules that come with one that is named, as far as they exist in its version."""
 _BOOTSTRAP: Any = _importlib  # what loads modules
 SCRIPT_NAME = "__preload__"  # that a script for preloading has as ``__name__``
 REASON_MAX = 500  # characters of what an import says of its failure
