@@ -66,10 +66,12 @@ def translate(ctx: click.Context, params: dict[str, Any]) -> tuple[str, ...]:
         for name, why in _UNNEEDED.items()
         if source_of(ctx, name) is Source.ARGUMENT
     ]
-    found, unneeded = _read_conf(params["rdzv_conf"] or "")
+    durations, unneeded = _read_conf(params["rdzv_conf"] or "")
     if unneeded:
         notes.append(f"--rdzv-conf: {', '.join(unneeded)} not needed")
-    params |= {name: each for name, each in found.items() if source_of(ctx, name) is Source.DEFAULT}
+    params |= {
+        name: value for name, value in durations.items() if source_of(ctx, name) is Source.DEFAULT
+    }
     for name in ("master_addr", "master_port"):
         # A cluster's template names rank 0. Where agents of several machines meet, any of them
         # may get it, and torchrun too leaves it open then.
@@ -138,7 +140,7 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]
 
 def _read_conf(text: str) -> tuple[dict[str, float], list[str]]:
     """Return the durations that ``--rdzv-conf`` sets, by setting, and its other keys."""
-    found, unneeded = dict[str, float](), list[str]()
+    durations, unneeded = dict[str, float](), list[str]()
     for part in filter(None, map(str.strip, text.split(","))):
         key, _, value = map(str.strip, part.partition("="))
         if not key or not value:
@@ -150,7 +152,7 @@ def _read_conf(text: str) -> tuple[dict[str, float], list[str]]:
             unneeded.append(key)
             continue
         try:
-            found[_OF_CONF[key]] = parse_duration(value)
+            durations[_OF_CONF[key]] = parse_duration(value)
         except ValueError as error:
             raise UsageError(f"--rdzv-conf: {key}: {error}", "for example: 30, 30s, 5m") from None
-    return found, unneeded
+    return durations, unneeded

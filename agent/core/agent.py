@@ -316,7 +316,9 @@ class AgentCore:
         beat, answered = self.workers.beat(self._port), self._answered
         is_current = answered is not None and answered.round_id == beat.round_id
         report = answered.report if answered is not None and is_current else None
-        exceeded = tuple(each for each in self._exceeded if each.worker.round_id == beat.round_id)
+        exceeded = tuple(
+            limit for limit in self._exceeded if limit.worker.round_id == beat.round_id
+        )
         return replace(beat, leaving=self._leaving, notice=report, exceeded=exceeded)
 
     def _end_with(self, error: errors.AgentError) -> None:

@@ -74,7 +74,7 @@ def launch_agent(
             name = name[:NAME_LENGTH_MAX]
             exchange.write(directory / exchange.CALL, _pack(name, entrypoint, tuple(args)))
             program = Program("function", name, (WORKER, str(directory)))
-        told: dict[str, Any] = {
+        more: dict[str, Any] = {
             "run_id": config.run_id or make_up_run_id(program.target),
             "is_run_id_made_up": not config.run_id,
             "python": sys.executable,
@@ -82,16 +82,16 @@ def launch_agent(
             "preload_path": () if isinstance(entrypoint, str) else tuple(sys.path),
         }
         if config.logs_specs is not None and not isinstance(config.logs_specs, str):
-            told["logs_specs"] = logs.pickled(cast("LogsSpecs", config.logs_specs))
-        outcome = _run(preflight.check_host(config.agent_config(program, **told)), directory)
+            more["logs_specs"] = logs.pickled(cast("LogsSpecs", config.logs_specs))
+        outcome = _run(preflight.check_host(config.agent_config(program, **more)), directory)
         if outcome.exit_code == 0:
             values = directory / exchange.VALUES / str(outcome.round_id)
             return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
         if not outcome.root_causes:
-            raise errors.RunFailed(told["run_id"], outcome.reason)
-        found = outcome.error_files
+            raise errors.RunFailed(more["run_id"], outcome.reason)
+        error_files = outcome.error_files
         failures = {
-            cause.rank: ProcessFailure.of(cause, found.get(cause.rank, NO_ERROR_FILE))
+            cause.rank: ProcessFailure.of(cause, error_files.get(cause.rank, NO_ERROR_FILE))
             for cause in outcome.root_causes
         }
         raise errors.ChildFailedError(name, failures)

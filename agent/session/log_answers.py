@@ -46,7 +46,7 @@ class LogAnswers:
 
     def asked(self, requests: session_pb2.LogRequests) -> None:
         """Take in all that is asked for at present."""
-        self._wanted = {each.request_id: each for each in requests.requests[:REQUESTS_MAX]}
+        self._wanted = {request.request_id: request for request in requests.requests[:REQUESTS_MAX]}
         self._changed.set()
 
     async def run(self, connection: Connection) -> None:

@@ -109,20 +109,20 @@ class Spool:
 
     def adopt(self) -> list[Spooled]:
         """Take over the records of agents of this run that are no more, in their order."""
-        found: dict[tuple[str, int], Spooled] = {}
+        inherited: dict[tuple[str, int], Spooled] = {}
 
         def inherit(dead: Path) -> bool:
             is_all_kept = True
             for spooled in self._read(dead / SPOOL / self._folder):
-                if len(found) < ADOPTED_MAX:
+                if len(inherited) < ADOPTED_MAX:
                     is_all_kept = self._keep(spooled) and is_all_kept
-                    found[spooled.key] = spooled
+                    inherited[spooled.key] = spooled
             if is_all_kept:
                 shutil.rmtree(dead / SPOOL / self._folder, ignore_errors=True)
             return not is_all_kept or _is_young(dead / SPOOL)
 
         self._directory.collect(inherit)
-        adopted = [found[key] for key in sorted(found)]
+        adopted = [inherited[key] for key in sorted(inherited)]
         self._pending |= {spooled.key: spooled for spooled in adopted}
         return adopted
 

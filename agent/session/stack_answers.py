@@ -49,7 +49,7 @@ class StackAnswers:
 
     def asked(self, collect: session_pb2.Collect) -> None:
         """Take in all that is asked at present."""
-        requests = {each.request_id: each for each in collect.stacks[:REQUESTS_MAX]}
+        requests = {request.request_id: request for request in collect.stacks[:REQUESTS_MAX]}
         now = asyncio.get_running_loop().time()
         for request_id, request in requests.items():
             questions = self._for_evidence if request.is_evidence else self._of_readers
@@ -87,8 +87,8 @@ class StackAnswers:
             looks = await watchdog.evidence_now(round_id, asked, within_s, may_signal=may_signal)
             workers = await evidence_messages(looks, self._files)
         else:
-            found = await watchdog.stacks_now(round_id, asked, within_s, may_signal=may_signal)
-            workers = _messages(found)
+            stacks = await watchdog.stacks_now(round_id, asked, within_s, may_signal=may_signal)
+            workers = _messages(stacks)
         return session_pb2.ReportStacksRequest(
             fence=common_pb2.Fence(
                 run_id=self._run_id, round_id=round_id, incarnation=identity.incarnation
@@ -99,14 +99,14 @@ class StackAnswers:
         )
 
 
-def _messages(found: Sequence[StacksTaken]) -> list[session_pb2.WorkerStacks]:
-    room = ANSWER_BYTES_MAX // max(1, len(found))
+def _messages(stacks: Sequence[StacksTaken]) -> list[session_pb2.WorkerStacks]:
+    room = ANSWER_BYTES_MAX // max(1, len(stacks))
     return [
         session_pb2.WorkerStacks(
-            local_rank=each.local_rank,
-            pid=each.pid,
-            stacks=each.stacks.encode()[:room].decode(errors="ignore"),
-            problem=each.problem.encode()[:room].decode(errors="ignore"),
+            local_rank=taken.local_rank,
+            pid=taken.pid,
+            stacks=taken.stacks.encode()[:room].decode(errors="ignore"),
+            problem=taken.problem.encode()[:room].decode(errors="ignore"),
         )
-        for each in found
+        for taken in stacks
     ]

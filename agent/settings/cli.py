@@ -155,8 +155,8 @@ def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str | None:
     """Return the run id that was given; ``None`` if one is to be made up."""
     # DRUMBEAT_RUN_ID is an option for agents and a fact for workers. An agent within a worker
     # finds the fact, unless it was changed on the way.
-    source, told = options.source_of(ctx, "run_id"), os.environ.get(context.RUN_ID)
-    is_outer = context.ROUND in os.environ and told == os.environ.get(context.TORCH_RUN_ID)
+    source, variable = options.source_of(ctx, "run_id"), os.environ.get(context.RUN_ID)
+    is_outer = context.ROUND in os.environ and variable == os.environ.get(context.TORCH_RUN_ID)
     if source is options.Source.ARGUMENT or (source is not options.Source.DEFAULT and not is_outer):
         return str(params["run_id"])
     if params["max_nodes"] > 1 and params["coordinator"] is not None:

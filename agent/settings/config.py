@@ -415,22 +415,24 @@ class JobSettings(AccessSettings):
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        if found := settings.read_settings(self)[1]:
-            return found
+        if violations := settings.read_settings(self)[1]:
+            return violations
         nodes = f"{self.min_nodes}:{self.max_nodes}"
         if self.is_standalone and nodes != "1:1":
-            found.append(Violation("max_nodes", nodes, "1:1, for a standalone agent is alone"))
+            violations.append(Violation("max_nodes", nodes, "1:1, for a standalone agent is alone"))
         elif self.min_nodes > self.max_nodes:
-            found.append(Violation("min_nodes", nodes, "a minimum that is not above the maximum"))
-        found += self.access_violations()
+            violations.append(
+                Violation("min_nodes", nodes, "a minimum that is not above the maximum")
+            )
+        violations += self.access_violations()
         if self.is_standalone and (given := self.access_given()):
             allowed = (
                 "nothing without the address of a coordinator, for a standalone agent is alone"
             )
-            found.append(Violation(given[0], getattr(self, given[0]), allowed))
+            violations.append(Violation(given[0], getattr(self, given[0]), allowed))
         if self.event_handler == "jsonl" and self.event_log_file is None:
             allowed = "the path of a file, for the handler jsonl needs one"
-            found.append(Violation("event_log_file", None, allowed))
+            violations.append(Violation("event_log_file", None, allowed))
         needs = (
             ("metrics_cert", "metrics_key"),
             ("metrics_key", "metrics_cert"),
@@ -440,8 +442,8 @@ class JobSettings(AccessSettings):
         for name, needed in needs:
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 allowed = f"this only together with --{needed.replace('_', '-')}"
-                found.append(Violation(name, getattr(self, name), allowed))
-        return found
+                violations.append(Violation(name, getattr(self, name), allowed))
+        return violations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -484,7 +486,7 @@ class AgentConfig(JobSettings):
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
-        found = super().validate()
+        violations = super().validate()
         if not self.run_id:
-            found.append(Violation("run_id", self.run_id, kinds.RUN_ID.allowed))
-        return found
+            violations.append(Violation("run_id", self.run_id, kinds.RUN_ID.allowed))
+        return violations

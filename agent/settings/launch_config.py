@@ -40,21 +40,21 @@ class LaunchConfig(JobSettings):
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        found = super().validate()
+        violations = super().validate()
         if self.start_method != "spawn":
             allowed = '"spawn", for every worker is a new interpreter'
-            found.append(Violation("start_method", self.start_method, allowed))
+            violations.append(Violation("start_method", self.start_method, allowed))
         if self.max_nodes > 1 and not self.is_standalone and not self.run_id:
             allowed = "a name that all hosts of this job give, and those of no other"
-            found.append(Violation("run_id", self.run_id, allowed))
+            violations.append(Violation("run_id", self.run_id, allowed))
         if self.logs_specs is not None and not isinstance(self.logs_specs, str):
             allowed = "nothing beside logs_specs, which decide on the files"
             for name in ("log_dir", "redirects", "tee", "local_ranks_filter"):
                 if (value := getattr(self, name)) not in (None, kinds.NOWHERE):
-                    found.append(Violation(name, value, allowed))
-        return found
+                    violations.append(Violation(name, value, allowed))
+        return violations
 
-    def agent_config(self, program: Program, **told: Any) -> AgentConfig:
+    def agent_config(self, program: Program, **more: Any) -> AgentConfig:
         """Return what this host's agent is told: the job as above, with what else is given."""
         shared = {each.name: getattr(self, each.name) for each in fields(JobSettings)}
-        return AgentConfig(**shared | told, program=program)
+        return AgentConfig(**shared | more, program=program)

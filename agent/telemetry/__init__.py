@@ -23,7 +23,7 @@ class _Line:
 
     def to_json(self) -> str:
         """Return the item as one line of ASCII, without a newline."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        values = {value.name: getattr(self, value.name) for value in fields(self)}  # type: ignore[arg-type]
         kind = type(self).__name__.lower()
         return json.dumps({"kind": kind, **values}, separators=(",", ":"), default=dict)
 

@@ -62,10 +62,10 @@ def make_handler(name: str, file: str | None) -> EventHandler:
 
 
 def _find(name: str) -> Any:
-    found = {each: point for each, point in installed(GROUP).items() if each not in BUILT_IN}
-    if name not in found:
-        raise UnknownEventHandler(name, (*BUILT_IN, *sorted(found)))
-    return found[name]
+    points = {known: point for known, point in installed(GROUP).items() if known not in BUILT_IN}
+    if name not in points:
+        raise UnknownEventHandler(name, (*BUILT_IN, *sorted(points)))
+    return points[name]
 
 
 class ConsoleHandler:

@@ -270,7 +270,7 @@ class History:
         failures = self._shown[:FAILURES_TOLD_MAX]
         is_alone = self._assignment is None or self._assignment.group_world_size == 1
         name = self._facts.name  # of this agent, as the coordinator's sentences have it
-        if not any(is_alone or f"rank {each.rank} on {name}" in reason for each in failures):
+        if not any(is_alone or f"rank {failure.rank} on {name}" in reason for failure in failures):
             self._say(event, f"{event}: {one_line(reason)}")
         elif decision and not is_news:
             self._say(event, decision)

@@ -366,9 +366,9 @@ class RestartNotices:
 
     def review(self, waiting_for: str, *, now: float) -> list[fx.Effect]:
         """Tell what takes long: what follows an interruption, or what workers here wait for."""
-        told: list[fx.Effect] = []
+        effects: list[fx.Effect] = []
         if self.tell_at is not None and now >= self.tell_at:
-            told.append(self._tell("iteration interrupted", self._why))
+            effects.append(self._tell("iteration interrupted", self._why))
         if not waiting_for:
             self.wait_at = None
         elif self.wait_at is None:
@@ -376,8 +376,8 @@ class RestartNotices:
         elif now >= self.wait_at:
             waited_s = now - self._waits_since
             self.wait_at, why = now + waited_s, f"{waiting_for}, {waited_s:.0f} s so far"
-            told.append(fx.Tell(what="iteration waiting", why=why, round_id=self._round_id))
-        return told
+            effects.append(fx.Tell(what="iteration waiting", why=why, round_id=self._round_id))
+        return effects
 
     def began(self, iteration: int, *, now: float) -> list[fx.Effect]:
         """Tell that the function runs again, if it was interrupted before."""
@@ -389,7 +389,7 @@ class RestartNotices:
         return [self._tell("restarted in process", why)]
 
     def _tell(self, what: str, why: str) -> fx.Tell:
-        told = sorted(self._tracebacks.items())
-        details = "\n".join(f"local rank {rank}:\n{text.rstrip()}" for rank, text in told)
+        tracebacks = sorted(self._tracebacks.items())
+        details = "\n".join(f"local rank {rank}:\n{text.rstrip()}" for rank, text in tracebacks)
         self.tell_at, self._why, self._tracebacks = None, "", {}
         return fx.Tell(what=what, why=why, round_id=self._round_id, details=details)

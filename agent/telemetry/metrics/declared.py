@@ -105,5 +105,5 @@ GPU_MEMORY_USED = _gauge(
 # All that are declared here, in their order.
 METRICS = (
     BUILD,
-    *(each for each in vars().copy().values() if isinstance(each, Metric) and each != BUILD),
+    *(value for value in vars().copy().values() if isinstance(value, Metric) and value != BUILD),
 )

@@ -58,8 +58,8 @@ def samples_of(look: Look, *, epoch_s: float) -> Iterator[Sample]:
             yield declared.STEP_TIME, rank, round(worker.step_time_s, 6)
         if worker.heartbeat_at is not None:
             yield declared.HEARTBEAT, rank, round(worker.heartbeat_at + epoch_s, 3)
-    for each in memory.workers:
-        yield declared.WORKER_MEMORY, (str(each.local_rank),), float(each.resident_bytes)
+    for used in memory.workers:
+        yield declared.WORKER_MEMORY, (str(used.local_rank),), float(used.resident_bytes)
     if memory.limit_bytes:
         yield declared.MEMORY_USED, (), float(memory.used_bytes)
         yield declared.MEMORY_LIMIT, (), float(memory.limit_bytes)
