@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from drumbeat.coordinator.access.authority import FILE, Authority
-from drumbeat.coordinator.journal.sqlite import SqliteFile
-from tests.support.certificates import CertificateAuthority
 from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, exit_all
 from tests.support.processes import assert_refused
@@ -49,45 +46,6 @@ def test_a_state_directory_belongs_to_one_coordinator(cluster: Cluster) -> None:
     process = cluster.process("second", *SERVE, "--port", "0", "--state-dir", str(first.state_dir))
     assert_refused(process, 2, str(first.state_dir), "in use by another coordinator")
     assert is_serving(first)
-
-
-def test_state_directories_that_cannot_be_used_are_named(cluster: Cluster) -> None:
-    file = cluster.directory / "file"
-    file.write_text("mine")
-    corrupt = cluster.directory / "corrupt"
-    corrupt.mkdir()
-    (corrupt / "journal.sqlite3").write_text("no database, but long enough to be read\n" * 50)
-    started = [
-        (cluster.process(path.name, *SERVE, "--port", "0", "--state-dir", str(path)), words)
-        for path, words in (
-            (file, ("cannot be used", str(file))),
-            (file / "below", ("cannot be used", str(file))),
-            (Path("/proc/drumbeat"), ("cannot be used", "/proc/drumbeat")),
-            (corrupt, ("cannot be read", "journal.sqlite3", "coordinator journal export")),
-        )
-    ]
-    for process, words in started:
-        assert_refused(process, 2, *words)
-    assert file.read_text() == "mine"
-
-
-def test_certificates_and_authorities_that_cannot_be_used_are_named(cluster: Cluster) -> None:
-    authority = CertificateAuthority()
-    certificate, key = authority.issue().write(cluster.directory)
-    _, foreign = authority.issue().write(cluster.directory, "foreign")
-    state = cluster.directory / "state"
-    SqliteFile(state).close()
-    Authority(state)
-    (state / FILE).chmod(0o644)
-    serve = (*SERVE, "--port", "0")
-    mixed = cluster.process("mixed", *serve, "--tls-cert", certificate, "--tls-key", foreign)
-    shared = cluster.process("shared", *serve, "--state-dir", str(state))
-    whole = cluster.process("whole", *serve, "--tls-cert", certificate, "--tls-key", key)
-    assert_refused(mixed, 2, f"--tls-key {foreign} does not belong to the --tls-cert")
-    assert_refused(shared, 2, str(state / FILE), "0644", "chmod 600")
-    whole.wait_for_line(r"coordinator ready at")
-    whole.terminate()
-    assert whole.wait() == 0
 
 
 def test_all_that_a_coordinator_writes_is_private(cluster: Cluster) -> None:

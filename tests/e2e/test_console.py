@@ -85,29 +85,6 @@ def test_a_stalled_console_holds_up_neither_restarts_nor_the_end(
     assert finished.returncode == code
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
-def test_without_a_console_nothing_of_the_agent_gets_into_files_of_workers(
-    cluster: Cluster, closed: str
-) -> None:
-    logs = cluster.directory / "logs"
-    command = join(
-        "--max-restarts", "1", "--log-dir", str(logs), "-r", "1",
-        written(cluster.directory, FAILS_ONCE),
-    )  # fmt: skip
-    finished = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
-        env=cluster.environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert finished.returncode == 0
-    files = [path for path in logs.rglob("*") if path.is_file()]
-    assert files
-    assert [path.read_text() for path in files if "round" in path.read_text()] == []
-
-
 def test_an_agent_without_a_coordinator_says_for_whom_it_waits(cluster: Cluster) -> None:
     script = written(cluster.directory, FAILS)
     with socket.create_server(("127.0.0.1", 0)) as silent:

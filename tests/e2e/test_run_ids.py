@@ -63,18 +63,6 @@ def test_the_same_command_runs_again_however_the_last_run_ended(cluster: Cluster
     ]
 
 
-def test_changed_settings_start_anew_once_the_only_agent_has_left(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator()
-    job = cluster.job("--nnodes", "2", coordinator=coordinator)
-    waiting = job.join()
-    waiting.wait_for_line("standing by")
-    waiting.terminate()
-    assert waiting.wait() == 143
-    alone = cluster.agent("--nnodes", "1", "--no-python", "true", coordinator=coordinator)
-    assert alone.wait() == 0
-    assert listed(coordinator) == [("run", 1, False), ("run", 2, True)]
-
-
 def test_a_long_report_is_shown_whole_where_people_look_for_it(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "3")
     agents = job.join_in_order((), (), ())

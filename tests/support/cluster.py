@@ -136,22 +136,6 @@ class Coordinator:
             answer = stub.CreateToken(request, timeout=DEADLINE_S, wait_for_ready=True)
             return parse_token(answer.text)
 
-    def wait_for_token(
-        self, token: Token, predicate: Callable[[control_pb2.Token], bool]
-    ) -> control_pb2.Token:
-        """Return what is known of a token once ``predicate`` holds of it."""
-        with channel_to(self.address) as channel:
-            stub = control_pb2_grpc.ControlServiceStub(channel)
-
-            def look() -> control_pb2.Token | None:
-                listed = stub.ListTokens(control_pb2.ListTokensRequest(), timeout=DEADLINE_S)
-                found = [each for each in listed.tokens if each.token_id == token.token_id]
-                return next(filter(predicate, found), None)
-
-            seen = wait_until_sync(look, DEADLINE_S, describe=self.process.log)
-        assert seen is not None, "waited for"
-        return seen
-
     def revoke(self, token: Token) -> None:
         """Revoke a token."""
         request = control_pb2.RevokeTokenRequest(token_id=token.token_id)
