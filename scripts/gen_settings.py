@@ -64,20 +64,20 @@ def operators() -> list[str]:
 def table(settings: Mapping[str, Setting], fields: Collection[str] = ()) -> str:
     """Return a table of options, by section in the order of their declaration."""
     rows = [["option", "allowed", "default", "variables", "meaning"]]
-    sections = list(dict.fromkeys(each.section for each in settings.values()))
-    for name, each in sorted(settings.items(), key=lambda item: sections.index(item[1].section)):
-        if not each.section:
+    sections = list(dict.fromkeys(item.section for item in settings.values()))
+    for name, item in sorted(settings.items(), key=lambda pair: sections.index(pair[1].section)):
+        if not item.section:
             continue
-        spelled = ", ".join(f"`{flag}`" for flag in each.flags)
-        variables = (each.variable, *each.variables) if each.has_variable else ()
-        default = each.shown_default or (f"`{each.default_text}`" if each.default_text else "")
+        spelled = ", ".join(f"`{flag}`" for flag in item.flags)
+        variables = (item.variable, *item.variables) if item.has_variable else ()
+        default = item.shown_default or (f"`{item.default_text}`" if item.default_text else "")
         rows.append(
             [
-                spelled if each.kind is FLAG else f"{spelled} `{each.kind.metavar}`",
-                "" if each.kind is FLAG else each.kind.allowed,
-                "required" if each.is_required else default,
+                spelled if item.kind is FLAG else f"{spelled} `{item.kind.metavar}`",
+                "" if item.kind is FLAG else item.kind.allowed,
+                "required" if item.is_required else default,
                 ", ".join(f"`{variable}`" for variable in variables),
-                each.help,
+                item.help,
             ]
         )
         if fields:

@@ -79,7 +79,7 @@ class QueryService:
         self, request: query_pb2.GetRunRequest, context: object = None
     ) -> query_pb2.GetRunResponse:
         """Return one run."""
-        state, run = self._find(request.run_id, request.generation)
+        state, run = self.find(request.run_id, request.generation)
         view = request.view or query_pb2.VIEW_FULL
         return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
 
@@ -98,14 +98,14 @@ class QueryService:
         self, request: query_pb2.ListAgentsRequest, context: object = None
     ) -> query_pb2.ListAgentsResponse:
         """Return a page of a run's agents. Raises ``InvalidRequest``."""
-        state, run = self._find(request.run_id, request.generation)
+        state, run = self.find(request.run_id, request.generation)
         return agents_page(request, state, run, now=self._driver.now())
 
     async def ListEvents(
         self, request: query_pb2.ListEventsRequest, context: object = None
     ) -> query_pb2.ListEventsResponse:
         """Return a page of what was decided on a run."""
-        state, _ = self._find(request.run_id, request.generation)
+        state, _ = self.find(request.run_id, request.generation)
         return events_page(request, state, now=self._driver.now())
 
     async def GetReport(
@@ -114,7 +114,7 @@ class QueryService:
         """Return how a run ended. Raises ``Forbidden`` for callers of another run."""
         caller = self._caller_of(context)
         caller.check_run(request.run_id)
-        state, _ = self._find(request.run_id, request.generation)
+        state, _ = self.find(request.run_id, request.generation)
         is_of_run = bool(caller.run_id) or incarnation_of(request.incarnation_key) in state.members
         if caller.role is Role.JOIN and not is_of_run:
             raise Forbidden(caller.name, "it does not prove that an agent of the run asks")
@@ -129,7 +129,7 @@ class QueryService:
 
         A reader takes what there is when it is ready for more, so none is waited for.
         """
-        state, _ = self._find(request.run_id, request.generation)
+        state, _ = self.find(request.run_id, request.generation)
         runs, key, after = self._driver.journal.runs, state.key, request.after_sequence
         if after > state.events_count:
             allowed = f"0 to {state.events_count}, the latest event of this run"
@@ -138,17 +138,17 @@ class QueryService:
             self._watches.held(self._caller_of(context)),
             runs.watches.open(key, most=self._driver.limits.watches_max) as watch,
         ):
-            while (found := runs.states.get(key)) is not None:
-                if found.events_count > after:
+            while (latest := runs.states.get(key)) is not None:
+                if latest.events_count > after:
                     asked = query_pb2.ListEventsRequest(after_sequence=after)
-                    page = events_page(asked, found, now=self._driver.now())
+                    page = events_page(asked, latest, now=self._driver.now())
                     sequences = [event.sequence for event in page.events]
-                    missed = (sequences[-1] if sequences else found.events_count) - after
+                    missed = (sequences[-1] if sequences else latest.events_count) - after
                     after += missed
                     if sequences:
                         missed -= len(sequences)
                         yield query_pb2.WatchEventsResponse(events=page.events, missed=missed)
-                elif found.verdict is not None:
+                elif latest.verdict is not None:
                     return
                 else:
                     await watch.news()
@@ -158,7 +158,7 @@ class QueryService:
         may_signal, caller = request.may_signal, self._caller_of(context)
         if may_signal and caller.role is not Role.ADMIN:
             raise Forbidden(caller.name, "a signal to workers needs the role admin")
-        state, _ = self._find(request.run_id, 0)
+        state, _ = self.find(request.run_id, 0)
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
             raise UnknownRun(request.run_id, "that has workers at present")
         current, ask = state.round, self._driver.stacks.ask
@@ -176,12 +176,12 @@ class QueryService:
         self, request: query_pb2.GetOverviewRequest, context: object = None
     ) -> query_pb2.GetOverviewResponse:
         """Return a run at a glance."""
-        state, run = self._find(request.run_id, request.generation)
+        state, run = self.find(request.run_id, request.generation)
         return await overview_of(self.readings, state, run, is_repeated=request.is_repeated)
 
     async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
         """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
-        state, _ = self._find(request.run_id, request.generation)
+        state, _ = self.find(request.run_id, request.generation)
         if state.round is None and not request.follow:
             raise UnknownRun(request.run_id, "that has had workers")
         asked = logs_asked(request, state)
@@ -197,10 +197,10 @@ class QueryService:
             runs.watches.open(state.key, most=self._driver.limits.watches_max) as watch,
             self._driver.logs.open(asked, agents) as reader,
         ):
-            reader.reading.begin({each.incarnation: each.cursors for each in request.cursors})
+            reader.reading.begin({agent.incarnation: agent.cursors for agent in request.cursors})
 
             async def end_with_run() -> None:
-                while (found := runs.states.get(state.key)) is not None and found.verdict is None:
+                while (latest := runs.states.get(state.key)) and latest.verdict is None:
                     await watch.news()
                 await reader.end()
                 await asyncio.get_running_loop().create_future()
@@ -211,7 +211,7 @@ class QueryService:
         self, request: query_pb2.GetGoodputRequest, context: object = None
     ) -> query_pb2.GetGoodputResponse:
         """Return what the time of a run went into."""
-        state, run = self._find(request.run_id, request.generation)
+        state, run = self.find(request.run_id, request.generation)
         with_segments = request.with_segments
         return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
 
@@ -222,7 +222,7 @@ class QueryService:
         caller = self._caller_of(context)
         role = page_role(request.role, caller)
         if request.run_id:
-            self._find(request.run_id, 0)
+            self.find(request.run_id, 0)
         if self._links is None:
             raise NoPage
         url, valid_s = await self._links.link(caller, role, request.run_id)
@@ -233,7 +233,7 @@ class QueryService:
         self, request: query_pb2.GetStepTimesRequest, context: object = None
     ) -> query_pb2.GetStepTimesResponse:
         """Return how long steps took of late. Raises ``InvalidRequest`` too."""
-        state, run = self._find(request.run_id, request.generation)
+        state, run = self.find(request.run_id, request.generation)
         return step_times_message(request, state, run, now=self._driver.now())
 
     async def _write_logs(self, reader: LogReader, key: str, context: Any) -> None:
@@ -250,7 +250,8 @@ class QueryService:
             if (delay_s := due - clock()) > LOG_PAUSE_S:
                 await asyncio.sleep(delay_s)
 
-    def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
+    def find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
+        """Return a run; generation 0 is the latest. Raises ``UnknownRun`` or ``Unavailable``."""
         state = self._driver.journal.runs.find(run_id, generation)
         if not generation and (reason := self._driver.registry.why_set_aside(run_id)):
             raise Unavailable(reason)

@@ -170,7 +170,7 @@ def _agents_like(client: Client, *, name: str, run_id: str | None, **_: Any) -> 
     names = set[str]()
     for run in client.runs():
         if run_id in (None, run.run_id) and len(names) < COMPARED_MAX:
-            names |= {each for agent in client.agents(run) for each in (agent.name, agent.host)}
+            names |= {text for agent in client.agents(run) for text in (agent.name, agent.host)}
     like = get_close_matches(name, sorted(names)[:COMPARED_MAX]) or sorted(names)
     there = f"; {known(like)}" if like else ""
     warning = f"warning: no agent or host is called {name} now"

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
+from drumbeat.coordinator.errors import CoordinatorError, InvalidRequest
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.access import Known
 from drumbeat.coordinator.web.connections import DATA, Connection, connection_of
@@ -88,13 +88,9 @@ class Call:
         """Which of the runs of the id; 0: the latest."""
         return self.number("generation")
 
-    def found_run(self) -> tuple[RunState, IsolatedRun | None]:
-        """Return the run that is asked for. Raises ``UnknownRun``."""
-        driver, generation = self.term.driver, self.generation
-        state = driver.journal.runs.find(self.run_id, generation)
-        if state is None:
-            raise UnknownRun(self.run_id, f"of generation {generation}" if generation else "")
-        return state, driver.registry.runs.get(state.key)
+    def find_run(self) -> tuple[RunState, IsolatedRun | None]:
+        """Return the run that is asked for. Raises ``UnknownRun`` or ``Unavailable``."""
+        return self.term.queries.find(self.run_id, self.generation)
 
     async def body(self) -> dict[str, Any]:
         """Return the JSON object that it brings. Raises ``InvalidRequest``."""
@@ -110,10 +106,10 @@ class Call:
         except asyncio.IncompleteReadError as whole:
             content = whole.partial
         try:
-            found = msgspec.json.decode(content, type=dict[str, Any])
+            document = msgspec.json.decode(content, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidRequest("body", "something else", "one object of JSON") from None
-        return found
+        return document
 
     async def open_stream(self) -> None:
         """Begin to answer with events."""

@@ -102,11 +102,11 @@ class Cluster:
         single = ((key, "") for key in (keys.forgets, keys.authority, keys.head))
         ranges = (keys.runs, keys.tokens, keys.drains, *single)
         with suppress(CommandFailed):
-            await self._commit(term, *(Delete(*each) for each in ranges))
+            await self._commit(term, *(Delete(*span) for span in ranges))
 
-    async def _commit(self, term: int, *do: Put | Delete | IsCreated) -> None:
-        conditions = [each for each in do if isinstance(each, IsCreated)]
-        operations = tuple(each for each in do if not isinstance(each, IsCreated))
+    async def _commit(self, term: int, *steps: Put | Delete | IsCreated) -> None:
+        conditions = [step for step in steps if isinstance(step, IsCreated)]
+        operations = tuple(step for step in steps if not isinstance(step, IsCreated))
         leads = IsCreated(self._keys.leader, term)
         await self._etcd.commit(Transaction((leads, *conditions), operations))
 

@@ -76,7 +76,7 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
         case "gathering":
             yield f"Run {name} waits for its next round: {reason}."
         case "ending":
-            ends = [each["kind"] for each in status["events"] if each["kind"] in _ENDINGS]
+            ends = [event["kind"] for event in status["events"] if event["kind"] in _ENDINGS]
             how = "is being stopped" if ends[-1:] == ["run_stopping"] else "has failed"
             yield f"Run {name} {how}; it waits for its workers to end: {reason}."
         case _ if _hangs(status):
@@ -89,7 +89,7 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
             )
         case _:
             yield f"Run {name} runs round {status['round_id']}{_size(status)}."
-            began = [each["age_s"] for each in status["events"] if each["kind"] == _STARTED]
+            began = [event["age_s"] for event in status["events"] if event["kind"] == _STARTED]
             when = f" {_ago(began[-1])}" if began else ""
             yield f"The round began{when}: {reason}."
     if status["phase"] == "ended":
@@ -101,9 +101,9 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
         yield f"Behind the others: {status['behind']}."
     if is_mute:
         yield "No worker tells its progress: none has called worker_sdk.heartbeat() in this round."
-    for each in status["stragglers"][:_STRAGGLERS_SHOWN]:
-        took, median = format_duration(each["step_time_s"]), format_duration(each["median_s"])
-        who = f"Rank {each['rank']} on {each['name']}"
+    for slow in status["stragglers"][:_STRAGGLERS_SHOWN]:
+        took, median = format_duration(slow["step_time_s"]), format_duration(slow["median_s"])
+        who = f"Rank {slow['rank']} on {slow['name']}"
         yield f"{who} takes {took} for a step, the median of its peers is {median}."
     yield from map(_growing, status["memory_growth"][:_GROWING_SHOWN])
     yield from _absent(status)
@@ -205,8 +205,8 @@ def _pending(
     events: Sequence[Document], begins: Collection[str], ends: Collection[str]
 ) -> Document | None:
     """Return the latest event that begins something, unless one that ends it came after."""
-    told = [event for event in events if event["kind"] in begins or event["kind"] in ends]
-    return told[-1] if told and told[-1]["kind"] in begins else None
+    latest = [event for event in events if event["kind"] in begins or event["kind"] in ends]
+    return latest[-1] if latest and latest[-1]["kind"] in begins else None
 
 
 def _absent(status: Document) -> Iterator[str]:
@@ -255,10 +255,10 @@ def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
 
 
 def _done(events: Sequence[Document]) -> Iterator[str]:
-    told = [event for event in events if event["kind"] in _STEPS or event["caller"]]
-    if len(told) > _STEPS_SHOWN:
-        yield f"{count(len(told) - _STEPS_SHOWN, 'decision')} before that: `coordinator events`."
-    for event in told[-_STEPS_SHOWN:]:
+    decisions = [event for event in events if event["kind"] in _STEPS or event["caller"]]
+    if (more := len(decisions) - _STEPS_SHOWN) > 0:
+        yield f"{count(more, 'decision')} before that: `coordinator events`."
+    for event in decisions[-_STEPS_SHOWN:]:
         what = event["kind"].replace("_", " ")
         yield f"{_ago(event['age_s'])}, {what}{_by(event)}: {event['reason']}."
 

@@ -212,9 +212,9 @@ def _stragglers(status: Document) -> str:
     """Name those that are slow, and say how many more there are."""
     shown = status["stragglers"]
     names = [
-        f"rank {each['rank']} on {each['name']} ({_ago(each['step_time_s'])} a step, "
-        f"median {_ago(each['median_s'])})"
-        for each in shown
+        f"rank {slow['rank']} on {slow['name']} ({_ago(slow['step_time_s'])} a step, "
+        f"median {_ago(slow['median_s'])})"
+        for slow in shown
     ]
     more = status["stragglers_count"] - len(shown)
     return f"{', '.join(names)}{f' and {more} more' if more > 0 else ''}"
@@ -238,13 +238,13 @@ def _state(agent: Document) -> str:
 
 def _waiting(agents: Iterable[Document]) -> list[Text]:
     """Say why agents have no place, a line for each reason."""
-    found: dict[str, list[str]] = {}
+    waiting: dict[str, list[str]] = {}
     for agent in agents:
         if agent["waiting_reason"] and agent["group_rank"] is None:
-            found.setdefault(agent["waiting_reason"], []).append(agent["name"])
+            waiting.setdefault(agent["waiting_reason"], []).append(agent["name"])
     return [
         Text(f"waiting: {_line(listed(names))}: {_line(why, _REASON_CHARACTERS_MAX)}")
-        for why, names in list(found.items())[:_WAITING_SHOWN]
+        for why, names in list(waiting.items())[:_WAITING_SHOWN]
     ]
 
 

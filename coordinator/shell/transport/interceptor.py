@@ -163,7 +163,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             error = LimitReached(name, most)
             if caller is not _ANYONE:
                 raise error
-            oldest = next((each for each, why in calls.items() if why is None), task)
+            oldest = next((call for call, why in calls.items() if why is None), task)
             calls[oldest] = error
             oldest.cancel()
         calls.setdefault(task)

@@ -37,14 +37,14 @@ class Collecting:
     async def stacks(self, call: Call) -> Document:
         """Show where workers are now."""
         ranks = call.ranks(STACKS_RANKS_MAX)
-        state, _ = call.found_run()
+        state, _ = call.find_run()
         if not ranks and state.round is not None and state.round.world_size > STACKS_RANKS_MAX:
             allowed = f"some of them, {STACKS_RANKS_MAX} at most"
             raise InvalidRequest("ranks", "none", allowed)
-        found = StackAnswers()
+        answers = StackAnswers()
         asked = pb.GetStacksRequest(run_id=call.run_id, ranks=ranks)
-        await call.term.queries.GetStacks(asked, found)
-        return stack_groups.document(call.run_id, sorted(found.workers))
+        await call.term.queries.GetStacks(asked, answers)
+        return stack_groups.document(call.run_id, sorted(answers.workers))
 
     async def logs(self, call: Call) -> None:
         """Show what workers write, until their run ends."""
@@ -56,7 +56,7 @@ class Collecting:
             follow=True,
         )
         if call.is_head:
-            call.found_run()
+            call.find_run()
             await call.open_stream()
             return
         with self._live.counted(call):
@@ -73,11 +73,11 @@ class StackAnswers:
 
     async def write(self, answer: pb.GetStacksResponse) -> None:
         """Take in the answer of one agent."""
-        for each in stack_groups.workers_of(answer):
-            stacks = each.stacks
+        for worker in stack_groups.workers_of(answer):
+            stacks = worker.stacks
             if stacks:
                 stacks = self._texts.setdefault(frames_of(stacks), stacks)
-            self.workers.append(each._replace(stacks=stacks))
+            self.workers.append(worker._replace(stacks=stacks))
         await asyncio.sleep(0)
 
 

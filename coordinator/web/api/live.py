@@ -264,7 +264,7 @@ class Live:
 
     async def run(self, call: Call) -> None:
         """Stream one run."""
-        (state, _), is_latest = call.found_run(), not call.generation
+        (state, _), is_latest = call.find_run(), not call.generation
         key = (call.run_id, state.generation, is_latest)
         feed = self._feed(call.term, key, lambda: RunFeed(call.term, state, is_latest=is_latest))
         await self._stream(call, feed, _resumed(call, state))

@@ -78,14 +78,14 @@ class Reading:
         """List what was decided, after an event."""
         after = call.number("after")
         page = await _ask(call, "ListEvents", after_sequence=after, page_size=EVENTS_MAX)
-        documents = [document_of(each) for each in page.events]
+        documents = [document_of(event) for event in page.events]
         return {"events": documents, "has_more": page.has_more}
 
     async def goodput(self, call: Call) -> Document:
         """Say what the time of a run went into."""
         is_whole = call.number("segments") > 0
-        found = await _ask(call, "GetGoodput", with_segments=is_whole)
-        return goodput_document(call.run_id, found, with_segments=is_whole)
+        goodput = await _ask(call, "GetGoodput", with_segments=is_whole)
+        return goodput_document(call.run_id, goodput, with_segments=is_whole)
 
     async def report(self, call: Call) -> Document:
         """Say how a run ended."""
@@ -114,23 +114,23 @@ class Reading:
         ranks = call.ranks(RANKS_MAX)
         await _ask(call, "GetRun", view=pb.VIEW_BASIC)  # else there is not even the run
         try:
-            found = await _ask(call, "GetStepTimes", ranks=ranks)
+            times = await _ask(call, "GetStepTimes", ranks=ranks)
         except UnknownRun:
             nothing = document_of(pb.GetStepTimesResponse())
             return {"run_id": call.run_id, **nothing, "round_id": None}
-        return {"run_id": call.run_id, **document_of(found)}
+        return {"run_id": call.run_id, **document_of(times)}
 
     async def ranks(self, call: Call) -> web.Response:
         """Show all ranks, as columns."""
-        state, run = call.found_run()
+        state, run = call.find_run()
         grid = await ranks_of(call.term.queries.readings, state, run, is_repeated=True)
         return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
 
     async def drains(self, call: Call) -> Document:
         """List the drains that hold for a run."""
-        call.found_run()
+        call.find_run()
         driver = call.term.driver
-        of_run = (each for each in driver.drains if each.run_id in ("", call.run_id))
+        of_run = (drain for drain in driver.drains if drain.run_id in ("", call.run_id))
         return {"drains": [document_of(drain_message(e, now=driver.now())) for e in of_run]}
 
 

@@ -15,14 +15,14 @@ RUNS_PER_TURN = 50
 
 async def runs_document(term: Term, only_run: str) -> Document:
     """Return all runs, or those of one id alone, each with what its time went into."""
-    found: list[Document] = []
+    documents: list[Document] = []
     asked = pb.ListRunsRequest(page_size=RUNS_PER_TURN)
     while True:
         page = await term.queries.ListRuns(asked)
         shown = [run for run in page.runs if only_run in ("", run.run_id)]
-        found += [{**document_of(run), "goodput": await goodput(term, run)} for run in shown]
+        documents += [{**document_of(run), "goodput": await goodput(term, run)} for run in shown]
         if not page.next_page_token:
-            return {"runs": found}
+            return {"runs": documents}
         asked.page_token = page.next_page_token
         await asyncio.sleep(0)
 
