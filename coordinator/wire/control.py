@@ -67,26 +67,29 @@ def page_role(number: control_pb2.Role.ValueType, caller: Caller) -> Role:
 
 def reason_of(given: str) -> str:
     """Read why an operator wants something, as one line. Raises ``InvalidRequest``."""
-    if len(given) > REASON_CHARACTERS_MAX:
-        allowed = f"at most {REASON_CHARACTERS_MAX} characters"
-        raise InvalidRequest("reason", f"{len(given)} characters", allowed)
-    return one_line(given, REASON_CHARACTERS_MAX)
+    return one_line(_limited("reason", given, REASON_CHARACTERS_MAX), REASON_CHARACTERS_MAX)
 
 
 def call_id_of(given: str) -> str:
     """Read what tells a request from others. Raises ``InvalidRequest``."""
-    if len(given) > REQUEST_ID_CHARACTERS_MAX:
-        allowed = f"at most {REQUEST_ID_CHARACTERS_MAX} characters"
-        raise InvalidRequest("request_id", f"{len(given)} characters", allowed)
+    return _limited("request_id", given, REQUEST_ID_CHARACTERS_MAX)
+
+
+def _limited(field: str, given: str, most: int) -> str:
+    if len(given) > most:
+        raise InvalidRequest(field, f"{len(given)} characters", f"at most {most} characters")
     return given
 
 
-def grace_of(
-    request: control_pb2.StopRunRequest
+Graceful = (
+    control_pb2.StopRunRequest
     | control_pb2.RestartRunRequest
     | control_pb2.CheckpointRequest
-    | control_pb2.DrainAgentRequest,
-) -> float | None:
+    | control_pb2.DrainAgentRequest
+)
+
+
+def grace_of(request: Graceful) -> float | None:
     """Read how long training may take to save; ``None``: it is not said. Raises as above."""
     if not request.HasField("grace"):
         return None
