@@ -97,6 +97,20 @@ async def test_silent_connections_keep_no_one_out(served: Site) -> None:
         writer.close()
 
 
+async def test_one_connection_more_than_the_limit_closes_the_oldest(tmp_path: Path) -> None:
+    limits = Limits(http_connections_max=3, http_request_timeout_s=10 * DEADLINE_S)
+    async with site(tmp_path, insecure=True, limits=limits) as made:
+        opened = [await asyncio.open_connection("127.0.0.1", made.page.port) for _ in range(4)]
+        async with asyncio.timeout(DEADLINE_S):
+            with suppress(ConnectionError):
+                assert await opened[0][0].read() == b""
+            for reader, writer in opened[1:]:
+                writer.write(HEAD + b"\r\n")
+                assert b" 200 " in await reader.readline()
+        for _, writer in opened:
+            writer.close()
+
+
 PATHS = [
     "/../config.py",
     "/%2e%2e/config.py",
