@@ -1,6 +1,6 @@
-"""Shell. A journal in one SQLite file, with the keys and values of a journal on etcd.
+"""Shell. A journal in one SQLite file, with the same keys and values as a journal on etcd.
 
-One wrong bit must not make it hold less without a word: what is not whole is refused.
+A file that is not whole is refused: no damage may lose records silently.
 """
 
 from __future__ import annotations
@@ -47,42 +47,41 @@ from drumbeat.format import count, one_line
 log = structlog.get_logger()
 
 FILE = "journal.sqlite3"
-# What the coordinator has confirmed last, beside the journal: so a journal that lost its end, be
-# it by one wrong bit in the write-ahead log, is told from one that was never written further.
+# The latest confirmed write, in a file beside the journal. It shows that a journal lost its end,
+# for example by one wrong bit in the write-ahead log.
 LAST_WRITE = "journal.last-write"
-# The certificate authority is made after the journal: without a journal it shows that one is lost.
+# The certificate authority is made after the journal: alone, it shows that the journal is lost.
 _AUTHORITY = "ca.key"
 
 # How long a write waits for another program that reads or copies the file.
 BUSY_TIMEOUT_S = 5.0
-# How long the end of the process waits for a disk that does not answer.
+# How long ``close`` waits for a disk that does not answer.
 PATIENCE_S = 5.0
-# What the write-ahead log keeps on disk after a write that made it larger.
+# Size to which the write-ahead log is cut after a write that made it larger.
 _LOG_BYTES_MAX = 64 * 1024 * 1024
 
-# Kinds of file systems that only one machine writes at a time and on which memory
-# may be shared through a file. Any other may be a network's, and is taken for one.
+# File systems that only one machine writes at a time, and on which files can be shared memory. All
+# others may be network file systems, and are treated as such.
 LOCAL_KINDS = frozenset(
     {"apfs", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs"}
     | {"overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
 )
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What may pass without the file having been touched. With any other result
-# SQLite says that the file is not what it should be.
+# Results of SQLite that may pass by themselves. All others mean that the file is damaged.
 _PASSING = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
     | {sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM}
     | {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_READONLY}
 )
-# How much is written to find out whether there is room: more than a usual batch.
+# Bytes that are written to see whether there is room: more than a usual batch.
 _PROBE_BYTES = 256 * 1024
 
 Result = TypeVar("Result")
 
 KEYS = Keys("journal")
 
-# Values by key as on etcd, with the numbers of the writes that made and changed them.
+# Values by key, with the numbers of the writes that created and last changed them.
 _SCHEMA = """CREATE TABLE IF NOT EXISTS journal (key TEXT PRIMARY KEY, value BLOB NOT NULL,
     created INTEGER NOT NULL, changed INTEGER NOT NULL) WITHOUT ROWID"""
 # Casts: one wrong bit can make a value of another type.
@@ -101,7 +100,7 @@ _HINT = (
 
 
 class LastWrite(Struct, frozen=True):
-    """The latest write that was confirmed."""
+    """The latest confirmed write."""
 
     sequence: int
     wall: float
@@ -111,13 +110,13 @@ class Inspection(NamedTuple):
     """A journal as it is in its files."""
 
     pairs: list[KeyValue]
-    problem: Unreadable | None  # why no coordinator may go on from it
+    problem: Unreadable | None  # why a coordinator refuses it
 
 
 def inspect(directory: Path, *, may_be_new: bool = False) -> Inspection:
-    """Read a journal, however damaged, and change nothing.
+    """Read a journal, however damaged, and change nothing. Raises ``JournalOutage``.
 
-    ``may_be_new``: whether it may be missing although there was one. Raises ``JournalOutage``.
+    ``may_be_new``: it is no problem if the journal is missing although there was one.
     """
     path, pairs = directory / FILE, list[KeyValue]()
     try:
@@ -140,7 +139,7 @@ def inspect(directory: Path, *, may_be_new: bool = False) -> Inspection:
 
 
 def _read_rows(database: sqlite3.Connection, pairs: list[KeyValue]) -> None:
-    """Read what there is, and only then raise ``Unreadable`` or ``sqlite3.Error`` for the rest."""
+    """Read all rows that can be read. Raises ``Unreadable`` or ``sqlite3.Error`` after that."""
     database.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
     database.text_factory = lambda text: text.decode(errors="backslashreplace")
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
@@ -149,14 +148,14 @@ def _read_rows(database: sqlite3.Connection, pairs: list[KeyValue]) -> None:
         raise Unreadable(before if "records" in tables else "it has no table named journal")
     if tables:
         for row in database.execute(_READ):
-            pairs.append(KeyValue(*row))  # noqa: PERF401 - those before an error count
+            pairs.append(KeyValue(*row))  # noqa: PERF401 - rows before an error are kept
         (result,) = database.execute("PRAGMA integrity_check(1)").fetchone()
         if result != "ok":
             raise Unreadable(f"its structure is damaged: {one_line(result)}")
 
 
 def _lost_end(directory: Path, pairs: list[KeyValue]) -> Unreadable | None:
-    """Return what shows that a journal is not all that was confirmed to be in it."""
+    """Return how a journal lacks confirmed writes, if it does."""
     head, last = Head.none(), _read_last_write(directory)
     for pair in pairs:
         if pair.key == KEYS.head:
@@ -181,7 +180,7 @@ _LOST = "runs, rounds, tokens and revocations since then are not in it"
 
 
 def _read_last_write(directory: Path) -> LastWrite | None:
-    """Return the last write; nothing if none was noted, or that cannot be read."""
+    """Return the latest confirmed write; ``None`` if it is unknown."""
     path = directory / LAST_WRITE
     try:
         value = path.read_bytes().rstrip()
@@ -220,7 +219,7 @@ class SqliteFile:
         self._homes: dict[str, Home] | None = None  # read when they are needed
         with ExitStack() as opened:
             opened.callback(os.close, lock_directory(directory))
-            # Whether a write-ahead log is safe there.
+            # Whether a write-ahead log is safe on this file system.
             self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
             if (problem := inspect(directory, may_be_new=may_be_new).problem) is not None:
                 raise unreadable(str(self._path), problem, _HINT)
@@ -229,7 +228,7 @@ class SqliteFile:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
                 self._last_write = os.open(directory / LAST_WRITE, flags, 0o600)
                 opened.callback(os.close, self._last_write)
-                # One thread at a time uses it, though not always the same one.
+                # One thread at a time uses it, not always the same one.
                 self._database = sqlite3.connect(
                     self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False
                 )
@@ -238,7 +237,7 @@ class SqliteFile:
             self._opened = opened.pop_all()
 
     def load(self) -> Loaded:
-        """Return all that is kept. Raises ``CommandFailed``."""
+        """Read everything. Raises ``CommandFailed``."""
         with self._errors():
             rows = self._database.execute(_READ)
             loaded = load(KEYS, [KeyValue(*row) for row in rows])
@@ -248,8 +247,7 @@ class SqliteFile:
     def write(self, changes: Sequence[Change], *, now: float) -> None:
         """Make the changes durable, all or none; ``now`` is the coordinator's clock.
 
-        Raises ``JournalOutage`` if that is impossible now and may be possible later, and
-        ``JournalCorrupt`` or ``LostLeadership`` if it never will be.
+        Raises ``JournalOutage`` for what may pass, else ``JournalCorrupt`` or ``LostLeadership``.
         """
         if self._homes is None:
             self.load()
@@ -263,20 +261,19 @@ class SqliteFile:
         self._homes = batch.homes
 
     def clock_offset(self) -> float:
-        """Return what to add to the monotonic clock so that it never runs backwards.
+        """Return the coordinator's clock minus the monotonic clock.
 
-        The monotonic clock goes on across a restart of the process, but starts
-        anew at a reboot; then time goes on from the last write.
+        After a reboot the coordinator's clock goes on from the latest write.
         """
         return self._head.offset
 
     @property
     def term(self) -> int:
-        """The term of all coordinators that use this journal."""
+        """The term of every coordinator that uses this journal."""
         return self._head.term
 
     def go_on(self, *, clock: float, term: int) -> None:
-        """Let the coordinator's clock show this now, in this term. Raises ``CommandFailed``."""
+        """Set the coordinator's clock and the term. Raises ``CommandFailed``."""
         offset = clock - self._host.monotonic()
         self._commit(replace(self._head, clock=clock, offset=offset, term=term))
 
@@ -285,7 +282,7 @@ class SqliteFile:
         self._opened.close()
 
     def _prepare(self) -> None:
-        """Make the file a journal if it is new, and this coordinator's."""
+        """Make a new file a journal, and take it over for this coordinator."""
         database = self._database
         database.execute(f"PRAGMA journal_mode={'WAL' if self.is_local else 'DELETE'}")
         database.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
@@ -300,14 +297,14 @@ class SqliteFile:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Say of what goes wrong with SQLite or the disk what it means for the journal."""
+        """Turn errors of SQLite and the disk into errors of the journal."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
             raise journal_error(error, self._path) from error
 
     def _commit(self, head: Head, operations: Iterable[Operation] = ()) -> None:
-        """Do the next write, all or nothing, unless another coordinator came."""
+        """Do the next write, all or nothing. Raises ``LostLeadership``."""
         head = replace(head, sequence=self._head.sequence + 1)
         value = layout.encode_head(KEYS, head, release=RELEASE)
         with self._errors(), self._database as database:
@@ -323,13 +320,13 @@ class SqliteFile:
         self._head = head
         last = msgspec.json.encode(LastWrite(head.sequence, head.wall))
         sealed, _ = layout.seal(LAST_WRITE, last, release=RELEASE)
-        # Not synchronized: it may be behind after a power loss, and never ahead of the journal.
+        # Not synchronized: after a power loss it may be behind the journal, never ahead.
         with suppress(OSError):
             os.pwrite(self._last_write, sealed.ljust(_LAST_WRITE_BYTES), 0)
 
 
 class SqliteJournal(StoredJournal):
-    """A ``SqliteFile`` behind a thread: SQLite waits for the disk, the event loop does not."""
+    """A ``SqliteFile`` in a thread, so that the event loop does not wait for the disk."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(KEYS)
@@ -344,7 +341,7 @@ class SqliteJournal(StoredJournal):
         return self._file.clock_offset()
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:
-        """Make durable what is to be kept. A write that is given up may still succeed."""
+        """Make changes durable. A write that is cancelled may still succeed."""
         if changes := self.changes(effects):
             await self._call(partial(self._file.write, changes, now=now))
             self.take(changes)
@@ -352,7 +349,7 @@ class SqliteJournal(StoredJournal):
     async def close(self) -> None:
         """Close the file once the call in progress, if any, has returned.
 
-        If it does not, the process ends here: with a thread that waits for a disk it can't else.
+        If it does not return in time, this ends the process, which could not end otherwise.
         """
         closed = self._thread.submit(self._file.close)
         self._thread.shutdown(wait=False)
@@ -368,7 +365,7 @@ class SqliteJournal(StoredJournal):
 
 
 def kind_of_file_system(directory: Path) -> str:
-    """Return what the system calls the file system of a directory; empty if it does not say."""
+    """Return the type of the file system of a directory; empty if it is unknown."""
     here = directory.resolve()
     kinds: dict[int, str] = {}  # by depth; a later mount may hide an earlier one
     with suppress(OSError):  # no /proc
@@ -380,7 +377,7 @@ def kind_of_file_system(directory: Path) -> str:
 
 
 def lock_directory(directory: Path) -> int:
-    """Create the directory if need be and lock it for the life of this process."""
+    """Create the directory if it is missing, and lock it for the life of this process."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -399,10 +396,10 @@ def lock_directory(directory: Path) -> int:
 
 
 def journal_error(error: sqlite3.Error | OSError, path: Path) -> errors.CommandFailed:
-    """Say what is wrong with the journal at ``path``.
+    """Return the error of the journal that an error of SQLite or the system means.
 
-    SQLite tells a full disk from others only sometimes and never says why it could
-    not write, so the system is asked by writing beside it.
+    SQLite does not always recognize a full disk, and never says why it could not write. So this
+    writes a file beside the journal to see what the system says.
     """
     if isinstance(error, OSError):
         kind = errors.JournalFull if error.errno in _FULL else errors.JournalOutage
@@ -425,7 +422,7 @@ def _reason(error: OSError) -> str:
 
 
 def _probe(journal: Path) -> None:
-    """Write as far into a file as the journal's files reach. Raises what keeps it from that."""
+    """Write a file as large as the journal's files. Raises the system's error."""
     files = (journal, journal.with_name(f"{journal.name}-wal"))
     size = max((file.stat().st_size for file in files if file.exists()), default=0)
     path = journal.with_name("probe")

@@ -1,7 +1,7 @@
-"""Shell. A client of etcd: one member at a time, and the next one after any failure.
+"""Shell. A client of etcd. It uses one member at a time, and the next one after any failure.
 
-It neither repeats a write nor waits for what may come back: its caller hears of a failure at once
-and tries again, by then with another member.
+It never repeats a write, and does not wait for a member to come back: the caller gets the error at
+once and tries again, then with another member.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from drumbeat.coordinator.journal.etcd.messages import rpc
 from drumbeat.coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
 from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 
-# How long etcd may take for one call. Well below the least lease, so that a member that is dead
-# or cut off costs no leadership; well above what a slow disk takes.
+# Limit of one call: well below the shortest lease, so that a dead member costs no leadership, and
+# well above what a slow disk takes.
 CALL_TIMEOUT_S = 1.0
-# A member that has not answered for so long is slow: the next one is asked beside it.
+# After this time without an answer the next member is asked as well.
 SLOW_ANSWER_S = 0.25
-# A write has longer the more there is to send.
+# A write has more time the more it sends.
 WRITE_BYTES_PER_S_MIN = 1024 * 1024
-# Of a page: it changes nothing, so waiting does no harm, and it can be large.
+# Limit of one page: it can be large, and waiting for it does no harm.
 READ_TIMEOUT_S = 5.0
-# Values that are read at once.
+# Values in one page.
 PAGE_KEYS = 1_000
-# Names that are read at once. For each such page etcd counts all keys up to the end of the range,
-# so they are few; pages of values end where the next one begins, and nothing more is counted.
+# Names in one page. For each page etcd counts all keys up to the end of the range, so pages of
+# names are large. Pages of values end where the next one begins: nothing else is counted.
 PAGE_NAMES = 50_000
 
 Result = TypeVar("Result")
@@ -45,13 +45,13 @@ Result = TypeVar("Result")
 class EtcdClient:
     """An ``Etcd``. Connects with its first call.
 
-    Besides ``JournalOutage`` methods raise ``JournalUnusable`` for what etcd will never do, and,
-    until it has let us in for the first time, for a wrong password or certificate.
+    Besides ``JournalOutage`` methods raise ``JournalUnusable`` for what etcd will never do, and for
+    a wrong password or certificate until etcd has accepted them once.
     """
 
     def __init__(self, address: EtcdAddress) -> None:
         self.address = address
-        self._at = 0  # of the endpoints: the one that is used, or tried next
+        self._at = 0  # index of the endpoint that is used, or tried next
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
         self._was_let_in = False
@@ -142,7 +142,7 @@ class EtcdClient:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _read_page(self, request: Any) -> Any:
-        """Read, at every member if need be."""
+        """Read a page, from any member."""
         for is_last in (*(False for _ in self.address.endpoints[1:]), True):
             try:
                 return await self._call(
@@ -169,14 +169,14 @@ class EtcdClient:
         return answer
 
     async def _connected(self) -> Link:
-        """Return the link, or make one with a member that answers soon."""
+        """Return the link, or connect to a member that answers soon."""
         async with self._connecting:
             if self._link is None:
                 self._link = await self._opened_soonest()
             return self._link
 
     async def _opened_soonest(self) -> Link:
-        """Ask the members in turn, and the next one as well while one is slow."""
+        """Connect to the members in turn, and to the next one as well while one is slow."""
         endpoints = self.address.endpoints
         untried = deque([*endpoints[self._at :], *endpoints[: self._at]])
         opening: dict[asyncio.Task[Link], HostPort] = {}
@@ -215,17 +215,17 @@ class EtcdClient:
         return link
 
     def _no_member(self, problems: list[tuple[object, Failure]]) -> errors.CommandFailed:
-        """Say why no member could be used."""
+        """Return why no member could be used."""
         text = "; ".join(f"{endpoint}: {failure.text}" for endpoint, failure in problems)
         refusals = [failure for _, failure in problems if failure.meaning is Meaning.NOT_LET_IN]
         if not refusals:
             return errors.JournalOutage(str(self.address), text, problems[0][1].hint)
-        # Who was let in before may be again, once what was changed on one side is so on the other.
+        # A client that was let in before may be again, when both sides have the same new secrets.
         kind = errors.JournalOutage if self._was_let_in else errors.JournalUnusable
         return kind(str(self.address), text, refusals[0].hint)
 
     def _failed(self, link: Link, failure: Failure) -> errors.CommandFailed:
-        """Say what a failure means, and leave a member that may be the reason."""
+        """Return the error of a failure, and leave a member that may be its reason."""
         where, text = str(self.address), f"{link.endpoint}: {failure.text}"
         if failure.meaning is Meaning.FULL:
             return errors.JournalFull(where, text, failure.hint)
@@ -238,7 +238,7 @@ class EtcdClient:
         return errors.JournalOutage(where, text, failure.hint or OUTAGE_HINT)
 
     def _leave(self, link: Link) -> None:
-        """Go on to the next member; what is under way at this one has some time."""
+        """Go on to the next member; calls that are under way at this one have some time."""
         self._link = None
         self._at = (self._at + 1) % len(self.address.endpoints)
         link.break_off()
@@ -251,7 +251,7 @@ class EtcdClient:
 
 
 async def _abandon(opening: asyncio.Task[Link]) -> None:
-    """Close a link that is not needed any more, opened or not."""
+    """Close a link that is not needed any more, even if it is not open yet."""
     opening.cancel()
     with suppress(CallFailed, AccessProblem, asyncio.CancelledError):
         await (await opening).close()

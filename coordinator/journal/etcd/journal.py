@@ -1,7 +1,7 @@
-"""Shell. A journal on etcd, written by the coordinator that leads and by no other.
+"""Shell. A journal on etcd, which only the coordinator that leads can write.
 
-Every write is one transaction that holds only under its term, and only as the next one after the
-last: a leader that was deposed, and what comes late, changes nothing.
+Each transaction requires that its term still holds and that it follows the latest one. So writes of
+a deposed leader, and late writes, have no effect.
 """
 
 from __future__ import annotations
@@ -49,16 +49,15 @@ from drumbeat.coordinator.journal.stored import (
 
 log = structlog.get_logger()
 
-# A member that dies costs the calls that it has; those after it go to another one. So a call is
-# done once more before its failure is an outage.
+# When a member of etcd dies, its calls fail, and later ones go to another member. So a call is
+# tried twice before its failure counts as an outage.
 TRIES = 2
-# etcd keeps what keys were until it is told to forget it. It is told after so many writes, or so
-# much: to forget what was before the last time. Others that use the same etcd and follow it have
-# that long to read.
+# etcd keeps old values of keys until it is compacted. After so many writes or bytes it is compacted
+# up to the time before, so that others that watch the same etcd have that long to catch up.
 COMPACT_WRITES = 10_000
 COMPACT_BYTES = 128 * 1024 * 1024
 
-# What is larger is read in a thread, so that the lease is kept alive meanwhile: 30 ms.
+# A larger journal is read in a thread, so that the lease is kept alive meanwhile. This takes 30 ms.
 READ_AT_ONCE_BYTES = 512 * 1024
 
 _HINT = (
@@ -71,7 +70,7 @@ Result = TypeVar("Result")
 
 
 class _UnderWay:
-    """Effects that are being written: by whatever calls, they are written whole."""
+    """Effects that are being written, in one or several calls of ``write``."""
 
     def __init__(self, effects: Sequence[fx.Effect], changes: Sequence[Change], now: float) -> None:
         self.effects, self.now = effects, now
@@ -83,8 +82,8 @@ class _UnderWay:
 class EtcdJournal(StoredJournal):
     """The journal of one term, which begins with ``load``.
 
-    A write that raises ``JournalOutage`` may have been done, or come about later: given again, it
-    is done once. One that was given up is finished before the next.
+    A write that raises ``JournalOutage`` may have happened, or may happen later; repeated, it
+    happens once. One that is not repeated is finished before the next.
     """
 
     def __init__(self, etcd: Etcd, keys: Keys, *, term: int, host: Host | None = None) -> None:
@@ -97,7 +96,7 @@ class EtcdJournal(StoredJournal):
         self._history_writes = self._history_bytes = 0
 
     async def load(self) -> float:
-        """Fence what is still under way of this term, and read all; return the clock's offset."""
+        """Fence earlier writes of this term, and read everything; return the clock's offset."""
         head = await self._take_over()
         reading = await self._patiently(lambda: self._etcd.read(*self._keys.all))
         self._history_from = reading.revision
@@ -107,7 +106,7 @@ class EtcdJournal(StoredJournal):
             loaded = await asyncio.to_thread(load, self._keys, reading.pairs)
         self._adopt(loaded)
         unfinished = loaded.contents.unfinished
-        # Their batch never came about, and the next one has its number.
+        # Their batch was never finished, and the next one has the same number.
         for at in range(0, len(unfinished), OPERATIONS_MAX):
             keys = unfinished[at : at + OPERATIONS_MAX]
             now = self._host.monotonic() + head.offset
@@ -115,7 +114,7 @@ class EtcdJournal(StoredJournal):
         return head.offset
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        """Make durable what is to be kept, all or none, and show it to readers."""
+        """Make changes durable, all or none, and show them to readers."""
         if self._under_way is not None and self._under_way.effects != effects:
             await self._finish(self._under_way)
         if self._under_way is None:
@@ -126,7 +125,7 @@ class EtcdJournal(StoredJournal):
         await self._forget_history()
 
     async def restore(self, changes: Sequence[Change], *, clock: float) -> None:
-        """Have in an empty journal what another one held, and let the clock show this now."""
+        """Write what another journal held into an empty one, and set the coordinator's clock."""
         assert self._head is not None, "it is loaded first"
         offset = clock - self._host.monotonic()
         self._head = replace(self._head, offset=offset, is_partial=True)
@@ -135,7 +134,7 @@ class EtcdJournal(StoredJournal):
         await self._commit((), batch=self._head.batch, now=clock)
 
     async def _finish(self, under_way: _UnderWay) -> None:
-        """Write what is not written yet."""
+        """Write the rest."""
         while under_way.groups:
             if under_way.batch is None:
                 under_way.batch = self._plan(under_way.groups[0])
@@ -173,7 +172,7 @@ class EtcdJournal(StoredJournal):
                 problem = "an import into it did not finish"
                 raise errors.JournalUnusable(self._keys.head, problem, _IMPORT_AGAIN)
         elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).pairs:
-            # Others may have led and written since the head was looked for.
+            # Another leader may have written since the head was read.
             if not (await self._patiently(lambda: self._etcd.commit(look))).is_done:
                 raise self._lost()
             raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, _HINT)
@@ -183,7 +182,7 @@ class EtcdJournal(StoredJournal):
         return self._head
 
     async def _commit(self, operations: Sequence[Operation], *, batch: int, now: float) -> None:
-        """Do something as the next write of this term. Raises ``LostLeadership``."""
+        """Do operations as the next write of this term. Raises ``LostLeadership``."""
         before, keys = self._head, self._keys
         assert before is not None, "it is loaded first"
         head = replace(
@@ -201,7 +200,7 @@ class EtcdJournal(StoredJournal):
         self._history_bytes += sum(len(put.value) for put in operations if isinstance(put, Put))
 
     def _arrived(self, outcome: Outcome, head: Head) -> int:
-        """Return the revision of a write that had arrived before. Raises ``LostLeadership``."""
+        """Return the revision of a write that an earlier try did. Raises ``LostLeadership``."""
         leaders, heads = outcome.reads
         if not leaders or leaders[0].create_revision != self.term or not heads:
             raise self._lost()
@@ -228,7 +227,7 @@ class EtcdJournal(StoredJournal):
         self._history_writes = self._history_bytes = 0
         try:
             await self._etcd.compact(before)
-        except errors.CommandFailed as error:  # it is asked for again, and nothing waits for it
+        except errors.CommandFailed as error:  # it is repeated later, and nothing waits for it
             log.debug("etcd was not compacted", reason=str(error))
 
     def _decoded(self, pair: KeyValue) -> Head:

@@ -20,14 +20,14 @@ from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Mea
 CONNECT_TIMEOUT_S = 1.0
 # A password costs etcd a tenth of a second of a processor, by design of bcrypt.
 AUTHENTICATE_TIMEOUT_S = 3.0
-# Of a connection that is left, for calls that are under way on it.
+# How long calls on a connection that is left may take.
 GRACE_S = 6.0
 _OPTIONS = (
-    # A member that vanished is noticed by calls; this is for streams while there are none.
+    # Calls notice a member that vanished; these options are for streams without calls.
     ("grpc.keepalive_time_ms", 6_000),  # etcd ends connections that ask every 5 s or more often
     ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A page is a part of a journal, all of which is in memory; of what is sent etcd's limit counts.
+    # All of a journal fits into memory, so a page does, too; etcd limits what is sent.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
@@ -61,7 +61,7 @@ class Link:
         self._streams: set[Any] = set()
 
     async def open(self) -> None:
-        """Connect, and see that the member has a leader."""
+        """Connect, and check that the member has a leader."""
         request, ask = rpc.StatusRequest(), rpc.MaintenanceStub(self._channel).Status
         if self._address.user:
             await self._authenticate()
@@ -96,7 +96,7 @@ class Link:
         return float(answer.TTL)
 
     async def watch(self, key: str, end: str, after: int) -> AsyncGenerator[Changed, None]:
-        """Yield what changes, until the link is broken off or the member loses its leader."""
+        """Yield changes, until the link is broken off or the member loses its leader."""
         create = rpc.WatchCreateRequest(
             key=key.encode(), range_end=end.encode(), start_revision=after + 1
         )
@@ -135,7 +135,7 @@ class Link:
         await self._channel.close(grace_s)
 
     async def _authenticate(self) -> None:
-        """Have a token for the user. The file is read each time: its password may be changed."""
+        """Get a token for the user. The file is read each time, as its password may change."""
         password = read_private(self._address.password_file, "password of etcd").strip("\r\n")
         request = rpc.AuthenticateRequest(name=self._address.user, password=password)
         with _failures():
@@ -146,7 +146,7 @@ class Link:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise ``CallFailed`` in place of what gRPC raises."""
+    """Turn gRPC's errors into ``CallFailed``."""
     try:
         yield
     except grpc.aio.AioRpcError as error:

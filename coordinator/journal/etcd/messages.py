@@ -1,4 +1,4 @@
-"""Shell. Transactions as messages of etcd's API, and its answers as values."""
+"""Shell. Conversion between values of ``model`` and messages of etcd's API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def txn_request(transaction: Transaction) -> Any:
 
 
 def outcome(answer: Any) -> Outcome:
-    """Return what came of a transaction."""
+    """Return the outcome in an answer to a transaction."""
     gets = (
         response
         for response in answer.responses
@@ -51,7 +51,7 @@ def outcome(answer: Any) -> Outcome:
 
 
 def changed(revision: int, events: Iterable[Any]) -> Changed:
-    """Return what became of keys; of each the latest counts."""
+    """Return the latest change of each key."""
     latest = {event.kv.key: event for event in events}
     put = (event.kv for event in latest.values() if event.type == rpc.Event.PUT)
     deleted = (event.kv.key for event in latest.values() if event.type == rpc.Event.DELETE)
@@ -59,7 +59,7 @@ def changed(revision: int, events: Iterable[Any]) -> Changed:
 
 
 def pairs(answered: Iterable[Any]) -> tuple[KeyValue, ...]:
-    """Return keys with their values."""
+    """Return messages of pairs as values."""
     return tuple(
         KeyValue(
             key=_text(pair.key),
@@ -73,7 +73,7 @@ def pairs(answered: Iterable[Any]) -> tuple[KeyValue, ...]:
 
 
 def _text(key: bytes) -> str:
-    """Return a key that another program may have made as text."""
+    """Return a key as text, even if another program made it."""
     return key.decode(errors="backslashreplace")
 
 

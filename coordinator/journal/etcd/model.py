@@ -1,6 +1,6 @@
-"""Pure. What is asked of etcd and what it answers: of its API the part that coordinators need.
+"""Pure. Requests to etcd and its answers: the part of its API that coordinators use.
 
-Keys are text, ranges are half open, a revision counts the changes of the whole store.
+Keys are text, ranges are half open, and a revision counts the changes of the whole store.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class KeyValue(Struct, frozen=True):
 
     key: str
     value: bytes
-    create_revision: int  # of the change that made it; another one if it was deleted meanwhile
+    create_revision: int  # of its creation; a key that is deleted and made again has another
     mod_revision: int  # of its latest change
-    lease_id: int = 0  # it is deleted with it; 0: with none
+    lease_id: int = 0  # the key is deleted with this lease; 0: none
 
 
 class Put(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Transaction(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a transaction."""
+    """The outcome of a transaction."""
 
     is_done: bool  # whether the conditions held
     revision: int  # of the store after it
@@ -81,10 +81,10 @@ class Reading(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """Keys that are bound to it are deleted if it is not kept alive."""
+    """A lease. If it is not kept alive, all keys that are bound to it are deleted."""
 
     lease_id: int
-    ttl_s: float  # as granted, which may be more than was asked for
+    ttl_s: float  # as granted; it may be more than requested
 
 
 class Changed(Struct, frozen=True):
@@ -98,8 +98,8 @@ class Changed(Struct, frozen=True):
 class Etcd(Protocol):
     """A cluster of etcd.
 
-    Every method raises ``JournalOutage`` if no answer came in time, or one that may be another
-    later: what was asked for may have happened all the same.
+    Every method raises ``JournalOutage`` if there was no answer in time, or an error that may pass.
+    The request may have been carried out all the same.
     """
 
     async def commit(self, transaction: Transaction) -> Outcome:
@@ -111,27 +111,27 @@ class Etcd(Protocol):
         ...
 
     async def grant(self, ttl_s: float) -> Lease:
-        """Begin a lease; etcd takes whole seconds, and rounds them up."""
+        """Begin a lease; its duration is rounded up to whole seconds."""
         ...
 
     async def keep_alive(self, lease_id: int) -> float:
-        """Return how many seconds a lease has from now on, 0.0 if there is none any more."""
+        """Renew a lease, and return its duration in seconds; 0.0: it has ended."""
         ...
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease, and delete its keys; harmless if there is none any more."""
+        """End a lease, and delete its keys; harmless if it has ended."""
         ...
 
     def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
-        """Yield what changes in a range after a revision.
+        """Yield the changes of a range after a revision.
 
-        Raises ``JournalOutage`` when the stream breaks, and if changes after that revision were
-        compacted: read again then.
+        Raises ``JournalOutage`` when the stream breaks, and if some of the changes were compacted:
+        read the range again then.
         """
         ...
 
     async def compact(self, revision: int) -> None:
-        """Let etcd forget how keys were before a revision."""
+        """Let etcd drop the values before a revision."""
         ...
 
     async def close(self) -> None:

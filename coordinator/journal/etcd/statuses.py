@@ -1,4 +1,4 @@
-"""Pure. What etcd's refusals and gRPC's failures mean for a coordinator, and what helps."""
+"""Pure. What errors of etcd and gRPC mean for a coordinator, and hints for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drumbeat.command.leader_search import plain_details
 
 
 class Meaning(Enum):
-    """What follows from a failure."""
+    """The kind of a failure."""
 
     OUTAGE = "it may pass, at another member at once"
     FULL = "etcd has no room"
@@ -49,7 +49,7 @@ OUTAGE_HINT = (
     f"etcd needs a majority of its members, reachable from here; {_SEE_ETCD}; "
     "every run is still in the journal"
 )
-# Parts of messages, the first that fits counts: etcd's own have no codes.
+# Parts of messages, the first that fits counts: etcd's messages have no codes of their own.
 _KNOWN = (
     ("invalid auth token", Meaning.TOKEN_OVER, _USER),
     ("revision of auth store is old", Meaning.TOKEN_OVER, _USER),
@@ -102,12 +102,12 @@ _KNOWN = (
 _IMPOSSIBLE = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "UNIMPLEMENTED"})
 # The address is named already, as the user gave it.
 _ADDRESS = re.compile(r"^UNKNOWN: |ipv[46]:\S+: ")
-# How much of a message is shown: gRPC repeats all that it tried.
+# Characters of a message that are shown: gRPC repeats everything that it tried.
 _SHOWN_MAX = 240
 
 
 def failure(status: str, details: str) -> Failure:
-    """Return what a status of gRPC and its details say."""
+    """Return the failure that a status of gRPC and its details describe."""
     details = plain_details(details)
     shown = _ADDRESS.sub("", details.rpartition("last error: ")[2]).strip() or status
     if len(shown) > _SHOWN_MAX:
