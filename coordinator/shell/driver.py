@@ -1,4 +1,4 @@
-"""Shell. The one owner of the core: runs its turns, on a real clock and a real journal."""
+"""Shell. The owner of the core: runs its turns on a real clock and a real journal."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from drumbeat.coordinator.shell.turns import Asked, Queued, Turns
 
 log = structlog.get_logger()
 
-# A write that takes longer than this counts as an outage before it returns.
+# A write that takes longer than this counts as an outage.
 PATIENCE_S = 5.0
-# A wait that ends so late is told: the process was stopped, or its host was.
+# A wait that ends so late is logged: the process or its host stood still.
 STOOD_STILL_S = 1.0
 
 _ON_DAMAGE = 'restore a backup, or see "Damaged journals" in docs/operating.md'
@@ -55,10 +55,10 @@ _ORDER: tuple[type[fx.Push], ...] = get_args(fx.Push)
 
 
 class Outbox:
-    """The sending side of one session: the latest of each kind waits, and nothing older.
+    """The sending side of one session. Of each kind of effect only the latest waits.
 
-    Nothing leaves before the welcome. An error does not wait for its turn: an agent that reads
-    nothing would never have it.
+    The welcome is sent first. An error is not queued: an agent that reads nothing would never get
+    it.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Outbox:
         self._failed = asyncio.Event()
 
     def put(self, effect: fx.Push | fx.Reject) -> None:
-        """Take an effect in; it replaces one of its kind that was not sent yet."""
+        """Queue an effect; it replaces one of its kind that was not sent yet."""
         if isinstance(effect, fx.Reject):
             self.error = self.error or effect.error
             self._failed.set()
@@ -78,21 +78,21 @@ class Outbox:
             self._changed.set()
 
     def take(self) -> fx.Push | None:
-        """Return what is to be sent next, if anything is."""
+        """Return the effect to send next, if there is one."""
         self._is_welcomed = self._is_welcomed or fx.Welcome in self._slots
         if not self._is_welcomed:
             return None
         return next((self._slots.pop(kind) for kind in _ORDER if kind in self._slots), None)
 
     async def next(self) -> fx.Push:
-        """Return what is to be sent next, once there is something."""
+        """Return the effect to send next, once there is one."""
         while (effect := self.take()) is None:
             self._changed.clear()
             await self._changed.wait()
         return effect
 
     async def ended(self) -> None:
-        """Raise the session's error when it has one."""
+        """Raise the session's error once there is one."""
         await self._failed.wait()
         assert self.error is not None, "just set"
         raise self.error
@@ -105,11 +105,10 @@ async def ignore(is_serving: bool) -> None:
 class Driver:
     """Runs a registry. Everything that reaches it comes through ``submit``.
 
-    Events that arrive while the journal is being written are handled together
-    afterwards, so one write to the disk serves as many of them as there are. A write
-    that fails is tried until it succeeds: meanwhile nothing is decided and nothing
-    decided is told, and ``on_serving`` has been told ``False``. ``is_embedded``: decisions
-    are details, for an agent in this process logs them.
+    Events that arrive while the journal is being written are handled together afterwards, so that
+    they share one write. A write that fails is repeated until it succeeds. Until then nothing is
+    decided, no decision is told, and ``on_serving`` has been called with ``False``.
+    ``is_embedded``: decisions are logged as details, because an agent in this process logs them.
     """
 
     def __init__(
@@ -122,11 +121,11 @@ class Driver:
         on_serving: Callable[[bool], Awaitable[None]] = ignore,
     ) -> None:
         self.registry, self.journal, self.limits = registry, journal, limits
-        # Streams are not read beyond it: gRPC then holds the rest back on the agents.
+        # Without room streams are not read, and gRPC holds the rest back at the agents.
         waiting_max = limits.failure_queue_bytes_max // limits.failure_record_bytes_max
         self._failure_room = asyncio.Semaphore(max(1, waiting_max))
         self._due = asyncio.Event()
-        self._turn = asyncio.Lock()  # held from a decision until it is told
+        self._turn = asyncio.Lock()  # held from a decision until agents are told
         self._turns = Turns(
             registry,
             read_run=self._read_run,
@@ -135,14 +134,14 @@ class Driver:
             queue_max=limits.event_queue_max,
             failure_taken=self._failure_room.release,
         )
-        # Called with the id of a token once it is revoked: what it opened is to end.
+        # Called with the id of a revoked token: all that it opened has to end.
         self.on_revoked: Callable[[str], None] = lambda _token_id: None
         self._turns.on_revoked = self._revoked
-        # Called with the effects of each write and how long it took, before they are told.
+        # Called with the effects of each write and its duration, before agents are told.
         self.on_written: Callable[[Sequence[fx.Effect], float], None] = lambda *_: None
-        # Called with each record of this term as it is durable, and with its run before it.
+        # Called with each durable record of this term, and with its run before the record.
         self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
-        # Called after each turn, with nothing to wait for.
+        # Called after each turn; it must not wait.
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
@@ -150,7 +149,7 @@ class Driver:
         self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
         self._request_ids = itertools.count(1)
-        self._outages_s = 0.0  # how long all that are over have lasted
+        self._outages_s = 0.0  # duration of all outages that are over
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
         self._authorities: tuple[str, ...] = ()
@@ -162,17 +161,17 @@ class Driver:
 
     @property
     def drains(self) -> list[KeptDrain]:
-        """The drains that hold, as they are journaled."""
+        """The drains in force, as they are journaled."""
         return [drain for drain in self.journal.drains.values() if not drain.is_lifted]
 
     @property
     def outage(self) -> str:
-        """Why nothing is decided, empty if something is."""
+        """Why nothing is decided at present; empty: decisions are made."""
         return self._turns.outage
 
     @property
     def outage_s(self) -> float:
-        """For how long the journal could not be written, all such times together."""
+        """How long the journal could not be written, in all outages together."""
         outage = self._outage
         present_s = 0.0 if outage is None else outage.lasted_s(now=time.monotonic())
         return self._outages_s + present_s
@@ -188,11 +187,11 @@ class Driver:
         return self._turns.queued
 
     def now(self) -> float:
-        """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
+        """Return the coordinator's clock: monotonic seconds that continue across its restarts."""
         return time.monotonic() + self._clock_offset
 
     async def restore(self) -> None:
-        """Take over what the journal holds. Raises ``CommandFailed``."""
+        """Go on from what the journal holds. Raises ``CommandFailed``."""
         self._clock_offset = await self.journal.load()
         self.journal.runs.on_record = self.on_record
         self.registry.tokens.restore(self.tokens.tokens.values())
@@ -208,12 +207,12 @@ class Driver:
                 if state.phase is not Phase.ENDED:
                     text = f"{state.run_id}: restored from the journal, {state.phase}"
                     log.info("run restored", message=text, **{"run.id": state.run_id})
-            await asyncio.sleep(0)  # a lease is kept alive meanwhile, however much there is
+            await asyncio.sleep(0)  # the lease is kept alive meanwhile
         effects += self.registry.taken_over()
         await self.journal.write(effects, now=self.now())
 
     def open(self, opened: SessionOpened) -> Outbox:
-        """Let a session begin, and return what it is sent. As ``submit``."""
+        """Begin a session, and return its outbox. Raises as ``submit``."""
         outbox = Outbox()
         self._turns.open(opened, outbox.put, now=self.now())
         self.stacks.joined(opened, outbox.put)
@@ -223,13 +222,13 @@ class Driver:
         return outbox
 
     def announce(self, authorities: Sequence[str]) -> None:
-        """Tell all agents, and those that come, whose certificates the coordinator may have."""
+        """Tell all agents, and those that come, the keys of the coordinator's authorities."""
         self._authorities = tuple(authorities)
         for session_id, send in self._turns.outboxes.items():
             send(fx.TellAuthorities(session_id=session_id, keys=self._authorities))
 
     def close(self, opened: SessionOpened, *, caller: str = "") -> None:
-        """Take in that a session of a caller ended."""
+        """Handle the end of a caller's session."""
         self.stacks.left(opened)
         self.logs.left(opened)
         is_revoked = self.tokens.is_revoked(caller)
@@ -249,7 +248,7 @@ class Driver:
             raise
 
     def ask(self, event: FailureReported | LimitsReset) -> asyncio.Future[int | None]:
-        """Submit what has an answer, as in ``Answer``; it is there once that is journaled."""
+        """Submit an event; its ``Answer`` comes once it is journaled."""
         return self._ask(event)
 
     async def change_token(self, event: TokenCreated | TokenRevoked) -> KeptToken:
@@ -258,13 +257,13 @@ class Driver:
         return token
 
     async def steer(self, event: Steering | ForgetAsked | DrainAsked) -> fx.Steered:
-        """Do what the operator wants; return once that is journaled. Raises as ``submit``."""
+        """Do what an operator asks for; return once it is journaled. Raises as ``submit``."""
         result: fx.Steered = await self._ask(event)
         return result
 
     def note(self, run_id: str, kind: CallKind, caller: str, reason: str) -> None:
-        """Have what a caller did noted in a run, if there is one; of like refusals the first."""
-        # They are told apart by both, so both are bounded.
+        """Note an action of a caller in a run, if it exists; of equal refusals only the first."""
+        # Refusals are compared by both, so both are bounded.
         who, why = caller[:CALLER_CHARACTERS_MAX], reason[:HISTORY_REASON_CHARACTERS_MAX]
         event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
@@ -280,10 +279,10 @@ class Driver:
 
         def settle(answer: fx.Answer) -> None:
             if future.done():
-                return  # who asked is gone
+                return  # the caller is gone
             if isinstance(answer.result, CoordinatorError):
                 future.set_exception(answer.result)
-                future.exception()  # who asked may go without looking
+                future.exception()  # the caller may go without looking
             else:
                 future.set_result(answer.result)
 
@@ -291,16 +290,16 @@ class Driver:
         return future
 
     def stop(self, error: CoordinatorError) -> None:
-        """Decide nothing any more, and end every session and watch with an error."""
+        """Stop deciding, and end every session and watch with an error."""
         self._turns.stop(error)
         self._evidence.close()
         self.journal.runs.watches.end(error)
 
     @asynccontextmanager
     async def paused(self, within_s: float) -> AsyncIterator[None]:
-        """Decide nothing in the context, and have all that was decided written and told before.
+        """Decide nothing in the context; all earlier decisions are written and told before it.
 
-        Raises ``TimeoutError`` if it can't be written within that time.
+        Raises ``TimeoutError`` if they cannot be written within that time.
         """
         async with asyncio.timeout(within_s):
             await self._turn.acquire()
@@ -310,7 +309,7 @@ class Driver:
             self._turn.release()
 
     async def run(self) -> None:
-        """Handle events until cancelled. Raises what no write can heal, as ``LostLeadership``."""
+        """Handle events until cancelled. Raises errors that are final, as ``LostLeadership``."""
         try:
             while True:
                 if self._turns.is_idle:
@@ -322,13 +321,13 @@ class Driver:
                     self._turns.tell(effects)
                     self.journal.runs.watches.tell()
                 self.on_turn()
-                # The others have their turn, however much waits here.
+                # Other tasks have their turn, however many events wait here.
                 await asyncio.sleep(0)
         finally:
             await self.journal.close()
 
     async def _wait_until_due(self) -> None:
-        """Return when an event is there or a deadline has come."""
+        """Return when there is an event, or a deadline has come."""
         self._due.clear()
         due, began = self._turns.next_deadline(), self.now()
         with suppress(TimeoutError):
@@ -340,7 +339,7 @@ class Driver:
             log.warning("coordinator stood still", reason=f"{why}; agents get as much more time")
 
     async def _write(self, effects: Sequence[fx.Effect], now: float) -> None:
-        """Return once what is to be kept of these effects is durable."""
+        """Return once the changes of these effects are durable."""
         while any(isinstance(effect, fx.Kept) for effect in effects):
             began = time.monotonic()
             write = asyncio.ensure_future(self.journal.write(effects, now=now))

@@ -1,4 +1,4 @@
-"""Shell. The gRPC server of ``coordinator serve``, for one term or many."""
+"""Shell. The gRPC server of ``coordinator serve``, for one or several terms."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# How long calls may take to end by themselves once the coordinator stops; they
-# are told at once, so this is for the network alone.
+# How long calls may take to end once the coordinator stops. They are told at once, so this is time
+# for the network only.
 STOP_GRACE_S = 1.0
 
-# What probes ask for that want to know whether the process answers, be it that it leads or not.
+# Name of the health service for probes of the process, which need not lead.
 LIVE = "live"
 
 Publish = Callable[[str], object]  # takes the text that lets this user in
@@ -60,7 +60,7 @@ Published = Callable[[int, str], AbstractContextManager[Publish]]
 
 
 class Serving(NamedTuple):
-    """A coordinator that serves."""
+    """A coordinator that serves calls."""
 
     port: int
     driver: Driver
@@ -76,11 +76,11 @@ async def serving(
     published: Published = lambda *_: nullcontext(str),
     page: Page | None = None,
 ) -> AsyncIterator[Serving]:
-    """Serve as the one coordinator there is while the context is open. Raises ``CommandFailed``.
+    """Serve as the only coordinator while the context is open. Raises ``CommandFailed``.
 
-    Without an identity nothing is encrypted and no caller is asked who it is. ``published`` is
-    told the port and what lets this user in, for as long as that does; what it yields is told
-    when that is another text.
+    Without an identity nothing is encrypted and callers are not authenticated. ``published`` is
+    called with the port and the text that lets this user in, and yields what is called with a text
+    that replaces it.
     """
     server = Server(config, identity, policy, page)
     term = await server.restored(journal)
@@ -106,24 +106,24 @@ class Page(Links, Protocol):
         ...
 
     def start(self, coordinator: Server) -> None:
-        """Let callers in, whom the server knows."""
+        """Serve callers, which the server authenticates."""
         ...
 
     async def stop(self, error: CoordinatorError, within_s: float) -> None:
-        """End what is under way with an error, and let no caller in any more."""
+        """End all calls with an error, and serve no more."""
         ...
 
     def follow(self, driver: Driver) -> None:
-        """Be told of what a term journals, from its beginning."""
+        """Show the runs of a term, from its beginning."""
         ...
 
     def revoke(self, token_id: str) -> None:
-        """End what a token opened."""
+        """End all that a token opened."""
         ...
 
 
 class Server:
-    """Listens from start to end. What it answers is the term's, in which this coordinator leads."""
+    """Listens from start to end. Answers calls by the term while this coordinator leads."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class Server:
     async def listening(
         self, cluster: Cluster, follower: Follower | None, published: Published
     ) -> AsyncIterator[None]:
-        """Let callers in; at the end they are told that this stops.
+        """Serve callers while the context is open, then end their calls with an error.
 
-        ``follower`` is asked while there is no term: without one there always is.
+        ``follower`` answers while there is no term; without a follower there is always a term.
         """
         assert self._bound is not None, "it has a port"
         server, port = self._bound
@@ -176,7 +176,7 @@ class Server:
         self._always = of_all.services(self._config.limits)
         self._follower, self.cluster = follower, cluster
         try:
-            # Known before the first caller is let in: an agent that comes back at once looks there.
+            # Published before the first call: an agent that comes back at once looks there.
             with published(port, local) as self._publish_anew:
                 await self._health.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
                 await self.tell_health()
@@ -209,7 +209,7 @@ class Server:
         driver = Driver(registry, journal, limits, on_serving=self._tell_health)
         if self._tracing is not None:
             driver.on_record = self._tracing.observer(driver.now)
-        gc.disable()  # all that is read stays: a look for garbage among it finds none
+        gc.disable()  # nothing of what is read is garbage
         try:
             await driver.restore()
         except BaseException:
@@ -226,23 +226,23 @@ class Server:
         return term
 
     def lead(self, term: Term, on_end: Callable[[asyncio.Task[None]], None]) -> None:
-        """Serve a term from now on; ``on_end`` is told if it ends by itself."""
+        """Serve a term from now on; ``on_end`` is called with its task when it ends."""
         self.term = term
         term.run(on_end)
 
     def follow(self, error: CoordinatorError) -> Term | None:
-        """End the term at once, and its calls with an error; return it, to be waited for."""
+        """End the term and its calls with an error; return it, so that its end can be awaited."""
         term, self.term = self.term, None
         if term is not None:
             term.stop(error)
         return term
 
     async def tell_health(self) -> None:
-        """Let probes know whether this coordinator leads, and decides."""
+        """Tell probes whether this coordinator leads and makes decisions."""
         await self._tell_health(self.term is not None and not self._outage())
 
     def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
-        """Return what is known of a token, and the time by which it may have expired.
+        """Return a token, and the coordinator's clock to compare its expiry with.
 
         Raises ``NotLeader``.
         """
@@ -253,13 +253,13 @@ class Server:
         return driver.tokens.tokens.get(token_id), driver.now()
 
     def revoked(self, token_id: str) -> None:
-        """End what a token opened."""
+        """End all that a token opened."""
         self._interceptor.revoke(token_id)
         if self._page is not None:
             self._page.revoke(token_id)
 
     def authorities_changed(self, keys: list[str]) -> None:
-        """Have this user's commands trust the newest authority, before an older one is retired."""
+        """Let this user's commands trust the newest authority, before an older one is retired."""
         if self._local is not None:
             self._publish_anew(dataclasses.replace(self._local, ca=keys[0]).text())
 
@@ -270,7 +270,7 @@ class Server:
         return (await self.term_for(context)).services
 
     async def term_for(self, context: Any) -> Term:
-        """Return the term, be it that one has to begin. Raises ``NotLeader``."""
+        """Return the term, once there is one. Raises ``NotLeader``."""
         while self.term is None:
             assert self._follower is not None, "one leads before callers are let in"
             await self._follower.wait_for_term(context)
@@ -308,10 +308,10 @@ class Server:
 
 
 def _tracing(config: CoordinatorConfig) -> Tracing | None:
-    """Return what tells of runs, if that is asked for. Raises ``TracesUnusable``."""
+    """Return the exporter of traces, if --otlp-endpoint is given. Raises ``TracesUnusable``."""
     if config.otlp_endpoint is None:
         return None
-    # Its packages are missing where nothing is to be told.
+    # Its packages are an extra.
     from drumbeat.coordinator.observe.tracing.exporter import Tracing  # noqa: PLC0415
 
     return Tracing(config.otlp_endpoint)
@@ -334,7 +334,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
 
 
 def _local_token(identity: ServerIdentity | None) -> Token | None:
-    """Return what lets the user in that the coordinator runs as, for the life of this process."""
+    """Return the token of the coordinator's own user, for the life of this process."""
     if identity is None:
         return None
     secret = secrets.token_urlsafe(16)
@@ -342,7 +342,7 @@ def _local_token(identity: ServerIdentity | None) -> Token | None:
 
 
 def crash_if_failed(owner: asyncio.Task[Any]) -> None:
-    """End the process if its owner ended: the journal is sound, a new process goes on from it."""
+    """End the process if its driver failed: the journal is sound, a new process goes on from it."""
     if owner.cancelled() or (error := owner.exception()) is None:
         return
     if isinstance(error, CommandFailed):  # it could not even start now

@@ -1,6 +1,6 @@
-"""Shell. What those who reach the port can have of this process before it is known who they are.
+"""Shell. Limits for connections whose callers are not known yet.
 
-Bounds of gRPC's core: of connections, of what each may send and hold, and of the process itself.
+Options of gRPC's core: how many connections there are, what each may send and hold.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from drumbeat.coordinator.limits import Limits
 
 log = structlog.get_logger()
 
-# Parts of the lease: after so long a silence a connection is probed, and the answer may
-# take so long. Together with the grace of a broken stream they make no more than a lease.
+# Parts of the lease: a connection is probed after such a silence, and the answer may take so long.
+# Together with the grace of a broken stream this is no more than a lease.
 KEEPALIVE_AFTER = 0.5
 KEEPALIVE_WITHIN = 0.4
 
 # Descriptors that are not for connections: of the journal, its directory, gRPC and Python.
 DESCRIPTORS_RESERVED = 128
 
-# A run of a thousand agents has room in it, though they come back while their old ones wind down.
+# Enough for a thousand agents that come back while their old connections wind down.
 CONNECTIONS_ENOUGH = 4_096
 
 _M_ARENA_MAX = -8  # of <malloc.h>
 
 
 def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
-    """Return how the server treats connections."""
+    """Return gRPC's options for the connections of a server."""
     lease_ms, limits = 1000 * config.lease, config.limits
     return [
         ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
@@ -61,12 +61,12 @@ def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
 
 
 def prepare_process(limits: Limits) -> None:
-    """Make room for connections, and have what they took be used again; before threads start."""
+    """Raise the limit of open files, and reuse memory of connections; before threads start."""
     wanted = limits.connections_max + DESCRIPTORS_RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < raised:
-        with suppress(OSError, ValueError):  # a sandbox may forbid it: what there is has to do
+        with suppress(OSError, ValueError):  # a sandbox may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     if (room := connections_max(limits)) < limits.connections_max:
         tell = log.warning if room < CONNECTIONS_ENOUGH else log.debug
@@ -76,8 +76,8 @@ def prepare_process(limits: Limits) -> None:
             f"refused; allow it {wanted:,} files: `ulimit -Hn`, or LimitNOFILE= of its service",
             connections_max=room,
         )
-    # Else each thread of gRPC's keeps what a flood of connections took for itself, and each
-    # flood takes more: 5,000 that say nothing left 276 MB, and after the fourth time 450.
+    # Otherwise each thread of gRPC keeps the memory of a flood of connections for itself: 5,000
+    # silent connections left 276 MB, and 450 MB after the fourth time.
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
@@ -86,8 +86,8 @@ def prepare_process(limits: Limits) -> None:
 def keep_threads() -> grpc.Channel:
     """Keep gRPC's threads for the life of this process, by a channel that is never used.
 
-    They end with the last server or channel, and are waited for by one who holds Python's lock.
-    The handshake of one more client may need that lock for its certificate: neither would end.
+    gRPC's threads end with the last server or channel, whose owner waits for them with Python's
+    lock. A handshake may need that lock for the certificate: a deadlock.
     """
     return grpc.insecure_channel("127.0.0.1:1")
 
