@@ -391,15 +391,8 @@ def tell_of_unkilled(unkilled: messages.WorkersUnkilled) -> None:
 
 def tell_of_template(report: messages.TemplateReported) -> None:
     """Say on the console what became of preloading."""
-    is_trouble = report.news in (
-        messages.TemplateNews.COLD,
-        messages.TemplateNews.ENDED,
-        messages.TemplateNews.LATE_IMPORTS,
-        messages.TemplateNews.LATE_SETTINGS,
-        messages.TemplateNews.LEFT_OUT,
-        messages.TemplateNews.SHARED,
-    )
-    tell = log.warning if is_trouble else log.info
+    is_fine = report.news in (messages.TemplateNews.READY, messages.TemplateNews.RENEWED)
+    tell = log.info if is_fine else log.warning
     tell("preloading", message=report.text, news=report.news.value)
 
 

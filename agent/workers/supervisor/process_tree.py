@@ -28,18 +28,18 @@ def age_s() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
-def kill_descendants(*, exclude: Collection[int] = ()) -> None:
-    """Send SIGKILL to every process that is below this one now.
+def kill_descendants(pid: int | None = None, *, exclude: Collection[int] = ()) -> None:
+    """Send SIGKILL to every process that is below this one, or below ``pid``, now.
 
     Those in ``exclude`` are spared, with all below them. A process forked meanwhile may be missed.
     Its new parent is then this process, which gets a SIGCHLD for the one that died: kill again
     after each reaping until no child is left.
     """
     spared = set(exclude)
-    for pid in exclude:
+    for root in exclude:
         with contextlib.suppress(psutil.NoSuchProcess):
-            spared.update(child.pid for child in psutil.Process(pid).children(recursive=True))
-    for process in psutil.Process().children(recursive=True):
+            spared.update(child.pid for child in psutil.Process(root).children(recursive=True))
+    for process in psutil.Process(pid).children(recursive=True):
         if process.pid in spared:
             continue
         # Gone already, or of another user: then it shows up among the stuck ones.

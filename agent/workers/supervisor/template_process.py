@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from drumbeat.agent.workers.supervisor.messages import StartWorkers, WorkerStart
+from drumbeat.agent.workers.supervisor.process_tree import kill_descendants
 from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
 from drumbeat.agent.workers.template import late_imports
 
@@ -157,9 +158,7 @@ class TemplateProcess:
         self.connection.close()
         self._memory.close()
         with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                    process.kill()
+            kill_descendants(self.pid)
         self.kill()
 
     def kill(self) -> None:
