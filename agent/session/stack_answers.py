@@ -14,7 +14,7 @@ from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.hang_evidence import evidence_messages
 from drumbeat.agent.session.transport import Connection, TransportError
 from drumbeat.agent.watchdog.runner import Watchdog
-from drumbeat.agent.watchdog.stack_taking import StacksTaken
+from drumbeat.agent.watchdog.stack_taking import Look
 from drumbeat.mapping import seconds_of
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
@@ -99,13 +99,13 @@ class StackAnswers:
         )
 
 
-def _messages(stacks: Sequence[StacksTaken]) -> list[session_pb2.WorkerStacks]:
+def _messages(stacks: Sequence[Look]) -> list[session_pb2.WorkerStacks]:
     room = ANSWER_BYTES_MAX // max(1, len(stacks))
     return [
         session_pb2.WorkerStacks(
             local_rank=taken.local_rank,
             pid=taken.pid,
-            stacks=taken.stacks.encode()[:room].decode(errors="ignore"),
+            stacks=taken.evidence.stacks.encode()[:room].decode(errors="ignore"),
             problem=taken.problem.encode()[:room].decode(errors="ignore"),
         )
         for taken in stacks

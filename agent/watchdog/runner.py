@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from textwrap import indent
 from typing import Any
 
@@ -30,7 +31,7 @@ from drumbeat.agent.watchdog.core.worker import Worker, merged
 from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
-from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StacksTaken, StackTaker, with_state
+from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StackTaker, with_state
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
 from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.command.console import write_text
@@ -253,55 +254,48 @@ class Watchdog:
         timeout_s: float,
         *,
         may_signal: bool = False,
-    ) -> list[StacksTaken]:
+    ) -> list[Look]:
         """Return the stacks of workers of a round, all looked at together; they go on.
 
         They are asked, and notice nothing. With ``may_signal`` those that do not answer get a
         signal, which may end a system call of theirs early.
         """
         keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
-        return await asyncio.gather(
-            *(self._stacks_of(key, timeout_s, may_signal=may_signal) for key in keys)
-        )
+        look = partial(self._look_at, timeout_s=timeout_s, may_signal=may_signal, is_judged=False)
+        return await asyncio.gather(*map(look, keys))
 
     async def evidence_now(
         self, round_id: int, local_ranks: Iterable[int], timeout_s: float, *, may_signal: bool
     ) -> list[Look]:
-        """Return what workers do, to judge a hang; ``may_signal`` as in ``stacks_now``."""
+        """Return what workers do, to judge a hang; ``may_signal`` as in ``stacks_now``.
+
+        Of a worker that is held to be killed it is what was seen before.
+        """
         keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
-        return await asyncio.gather(
-            *(self._look_at(key, timeout_s, may_signal=may_signal) for key in keys)
-        )
+        look = partial(self._look_at, timeout_s=timeout_s, may_signal=may_signal, is_judged=True)
+        return await asyncio.gather(*map(look, keys))
 
-    async def _look_at(self, key: WorkerKey, timeout_s: float, *, may_signal: bool) -> Look:
-        worker = self._workers.get(key)
-        if worker is None or (known := worker.known) is None:
-            return Look(key.local_rank, evidence=Evidence(notes="this host has no such worker"))
-        try:
-            async with worker.stacks.turn(timeout_s) as left_s:
-                evidence = known.evidence_held()
-                if evidence is None and worker.is_watched:
-                    evidence = await worker.stacks.evidence(
-                        worker.pid, worker.board.read() or Snapshot(), left_s, may_signal=may_signal
-                    )
-        except TimeoutError:
-            evidence = known.evidence_held() or Evidence(notes=BUSY)
-        evidence = evidence or Evidence(notes="it does not run")
-        return Look(key.local_rank, worker.pid, evidence, known.standing()).redacted(self._redact)
-
-    async def _stacks_of(
-        self, key: WorkerKey, timeout_s: float, *, may_signal: bool
-    ) -> StacksTaken:
+    async def _look_at(
+        self, key: WorkerKey, *, timeout_s: float, may_signal: bool, is_judged: bool
+    ) -> Look:
         if (worker := self._workers.get(key)) is None:
-            return StacksTaken(key.local_rank, problem="this host has no such worker, or no board")
+            none = Evidence(notes="this host has no such worker, or no board")
+            return Look(key.local_rank, evidence=none)
+        known = worker.known if is_judged else None
+        evidence = Evidence(notes="it does not run")
         try:
             async with worker.stacks.turn(timeout_s) as left_s:
-                if not worker.is_watched:
-                    return StacksTaken(key.local_rank, problem="it does not run")
-                taken = await worker.stacks.for_reader(worker.pid, left_s, may_signal=may_signal)
+                if known is not None and (held := known.evidence_held()) is not None:
+                    evidence = held
+                elif worker.is_watched:
+                    take = worker.stacks.evidence if is_judged else worker.stacks.for_reader
+                    snapshot = worker.board.read() or Snapshot()
+                    evidence = await take(worker.pid, snapshot, left_s, may_signal=may_signal)
         except TimeoutError:
-            return StacksTaken(key.local_rank, worker.pid, problem=BUSY)
-        return taken.redacted(self._redact)
+            held = None if known is None else known.evidence_held()
+            evidence = held or Evidence(notes=BUSY)
+        standing = None if known is None else known.standing()
+        return Look(key.local_rank, worker.pid, evidence, standing).redacted(self._redact)
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""

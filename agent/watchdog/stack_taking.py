@@ -37,26 +37,18 @@ def with_state(standing: Standing, pid: int, beat_interval_s: float, now: float)
     return replace(standing, is_stopped=is_stopped(pid))
 
 
-class StacksTaken(NamedTuple):
-    """The stacks of a worker, or why there are none."""
-
-    local_rank: int
-    pid: int = 0
-    stacks: str = ""
-    problem: str = ""
-
-    def redacted(self, redact: Callable[[str], str]) -> StacksTaken:
-        """Return it without secrets."""
-        return self._replace(stacks=redact(self.stacks), problem=redact(self.problem))
-
-
 class Look(NamedTuple):
-    """What one worker does, as evidence of a hang of its round."""
+    """What one worker does, for a reader or as evidence of a hang of its round."""
 
     local_rank: int
     pid: int = 0
     evidence: Evidence = Evidence()
     standing: Standing | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why there are no stacks."""
+        return "" if self.evidence.stacks else self.evidence.notes
 
     def redacted(self, redact: Callable[[str], str]) -> Look:
         """Return it without secrets."""
@@ -120,12 +112,12 @@ class StackTaker:
             log.exception("stacks not taken", **place)
             return Evidence(notes=f"no stacks: {describe(error)}")
 
-    async def for_reader(self, pid: int, timeout_s: float, *, may_signal: bool) -> StacksTaken:
-        """Return what a reader is shown. Call it in a turn."""
-        snapshot = self._board.read() or Snapshot()
+    async def for_reader(
+        self, pid: int, snapshot: Snapshot, timeout_s: float, *, may_signal: bool
+    ) -> Evidence:
+        """Return the same, with a hint if a signal could have had the stacks. Call it in a turn."""
         evidence = await self.evidence(pid, snapshot, timeout_s, may_signal=may_signal)
-        problem = "" if evidence.stacks else evidence.notes
         is_held = evidence.is_stopped or evidence.is_traced or not evidence.is_alive
-        if problem and snapshot.stack_signal and not may_signal and not is_held:
-            problem += _SIGNAL_HINT
-        return StacksTaken(self._key.local_rank, pid, evidence.stacks, problem)
+        if evidence.stacks or may_signal or is_held or not snapshot.stack_signal:
+            return evidence
+        return replace(evidence, notes=evidence.notes + _SIGNAL_HINT)

@@ -13,7 +13,7 @@ from drumbeat.agent.session.stack_answers import StackAnswers
 from drumbeat.agent.session.transport import Connection
 from drumbeat.agent.watchdog.hang import Evidence
 from drumbeat.agent.watchdog.runner import Watchdog
-from drumbeat.agent.watchdog.stack_taking import Look, StacksTaken
+from drumbeat.agent.watchdog.stack_taking import Look
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
 
@@ -29,7 +29,7 @@ class SlowWatchdog:
     async def stacks_now(self, _round_id: int, ranks: Iterable[int], *_: Any, **__: Any) -> Any:
         self.looking.set()
         await self.may_end.wait()
-        return [StacksTaken(rank, stacks="seen by a reader") for rank in ranks]
+        return [Look(rank, evidence=Evidence(stacks="seen by a reader")) for rank in ranks]
 
     async def evidence_now(self, _round_id: int, ranks: Iterable[int], *_: Any, **__: Any) -> Any:
         return [Look(rank, evidence=Evidence(stacks="seen for evidence")) for rank in ranks]

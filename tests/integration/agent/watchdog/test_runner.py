@@ -139,7 +139,7 @@ async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
             looks.may_end.set()
             (taken,) = await asked
         assert await scene.until_signalled() == [(0, 10)]
-    assert (taken.stacks, taken.problem, len(looks.times)) == ("stacks 1", "", 2)
+    assert (taken.evidence.stacks, taken.problem, len(looks.times)) == ("stacks 1", "", 2)
     assert [entry["event"] for entry in logs] == ["worker hangs"]
 
 
@@ -155,9 +155,9 @@ async def test_a_look_that_does_not_end_does_not_keep_other_questions_waiting(
         (look,) = await watchdog.evidence_now(KEY.round_id, ranks, 10 * MS, may_signal=False)
         looks.may_end.set()
         (taken,) = await first
-    assert (second.stacks, second.problem) == ("", BUSY)
+    assert (second.evidence.stacks, second.problem) == ("", BUSY)
     assert (look.evidence.stacks, look.evidence.notes) == ("", BUSY)
-    assert taken.stacks == "stacks 1"
+    assert taken.evidence.stacks == "stacks 1"
 
 
 async def test_a_look_that_had_to_wait_still_gets_time_of_its_own(
