@@ -1,6 +1,6 @@
 """Stories of one agent as text: a command, and below it what comes of it.
 
-    agent workers=8 coordinator=a:1,b:1 gpus=1 (shows how it starts if nothing is given)
+    agent workers=8 coordinator=a:1,b:1 gpus=1 restarts=3 (without any: shows how it starts)
     connected | running ROUND | iterating | completed (several events, which show nothing)
     welcome ATTEMPT term=7 interval=4
     lost ATTEMPT stale refused outcome=SILENT leader=c:1 error=RunRefused: why
@@ -44,6 +44,7 @@ from drumbeat.agent.core.model import (
 )
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.history import History
+from drumbeat.agent.telemetry.observer import Observer
 from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.agent.workers.failures.report import FailureReport
 from drumbeat.agent.workers.supervisor.messages import WorkerError
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     import pytest
 
     from drumbeat.agent.core.effects import Effect
+    from drumbeat.agent.telemetry import Item
     from drumbeat.agent.telemetry.history import Line
 
 ALONE = {"group_rank": 0, "group_world_size": 1, "rank_first": 0, "world_size": 2}
@@ -87,23 +89,48 @@ def parsed(line: str) -> Command:
     return Command(verb, [word for word in words if "=" not in word], fields, why)
 
 
+class Step(NamedTuple):
+    """What comes of an event: effects, lines on the console, and telemetry."""
+
+    effects: list[Effect]
+    lines: list[Line]
+    items: list[Item]
+
+
 class Played:
     """An agent's core with its history, and a clock that the commands move."""
 
-    def __init__(self, *, workers: str = "2", coordinator: str = "head:1", gpus: str = "") -> None:
-        config = dataclasses.replace(CONFIG, nproc_per_node=int(workers), coordinator=coordinator)
+    def __init__(
+        self,
+        *,
+        workers: str = "2",
+        coordinator: str = "head:1",
+        gpus: str = "",
+        restarts: str = "3",
+    ) -> None:
+        config = dataclasses.replace(
+            CONFIG,
+            nproc_per_node=int(workers),
+            coordinator=coordinator,
+            max_restarts=int(restarts),
+        )
         self.core, self.now = AgentCore(config, is_gpu_memory_awaited=bool(gpus)), NOW
-        facts = AgentFacts(name="b", pid=1, began_at=self.now)
-        self.history = History(self.core, facts, local_world_size=int(workers), now=self.now)
-        self.first = self.core.start(now=self.now)
-        self.history.saw(None, self.first, now=self.now)
+        self.facts = AgentFacts("b", 1, self.now, int(workers))
+        self.observer = Observer(config, self.facts, host="h", epoch_s=0.0)
+        self.history = History(self.core, self.facts, local_world_size=int(workers), now=self.now)
+        self.first = self._step(None, self.core.start(now=self.now))
 
-    def feed(self, event: ev.Event) -> tuple[list[Effect], list[Line]]:
+    def feed(self, event: ev.Event) -> Step:
         effects = self.core.handle(event, now=self.now)
         self.core.check_invariants()
-        return effects, self.history.saw(event, effects, now=self.now)
+        return self._step(event, effects)
 
-    def carry_out(self, command: Command) -> Iterator[tuple[list[Effect], list[Line]]]:
+    def _step(self, event: ev.Event | None, effects: list[Effect]) -> Step:
+        facts = self.facts.saw(event, effects, now=self.now)
+        items = [item for fact in facts for item in self.observer.items(fact, now=self.now)]
+        return Step(effects, self.history.saw(event, effects, now=self.now), items)
+
+    def carry_out(self, command: Command) -> Iterator[Step]:
         verb, words, *_ = command
         if verb in PREAMBLES:
             for line in PREAMBLES[verb]:
@@ -117,7 +144,7 @@ class Played:
             if verb != "advance":
                 yield self.feed(event_of(command, self.now))
 
-    def _wait(self, seconds: float) -> Iterator[tuple[list[Effect], list[Line]]]:
+    def _wait(self, seconds: float) -> Iterator[Step]:
         """Let time pass as the driver does: from deadline to deadline."""
         until = self.now + seconds
         while True:
@@ -271,10 +298,11 @@ def shown(effect: object) -> str:
     return f"{name}: {values}" if values else name
 
 
-def shown_effects(command: Command, effects: list[Effect], _lines: list[Line]) -> Iterator[str]:
+def shown_effects(command: Command, step: Step) -> Iterator[str]:
     """Yield effects as lines, without the beats that are sent in a wait."""
     is_waiting = command.verb == "wait"
-    return (shown(each) for each in effects if not (is_waiting and isinstance(each, SendBeat)))
+    beats = SendBeat if is_waiting else ()
+    return (shown(effect) for effect in step.effects if not isinstance(effect, beats))
 
 
 def _fields(value: object) -> Iterator[str]:
@@ -315,9 +343,7 @@ def _text(value: object) -> str:
 class Stories:
     """A file of stories; ``show`` yields what comes of one step, as lines."""
 
-    def __init__(
-        self, path: Path, show: Callable[[Command, list[Effect], list[Line]], Iterable[str]]
-    ) -> None:
+    def __init__(self, path: Path, show: Callable[[Command, Step], Iterable[str]]) -> None:
         self._path, self._show, self._is_written = path, show, False
         self._head, *parts = path.read_text().split("\n== ")
         self._stories = {title: lines for title, *lines in map(str.splitlines, parts)}
@@ -344,13 +370,13 @@ class Stories:
             command = parsed(line)
             if command.verb == "agent":
                 played = Played(**command.fields)
-                first = [] if command.fields else played.first
-                yield from (f"    {text}" for text in self._show(command, first, []))
+                if not command.fields:
+                    yield from (f"    {text}" for text in self._show(command, played.first))
                 continue
             played = played or Played()
             if command.verb == "due":
                 due = played.core.next_deadline()
                 yield f"    {'never' if due is None else f'in {due - played.now:g} s'}"
                 continue
-            for effects, lines in played.carry_out(command):
-                yield from (f"    {text}" for text in self._show(command, effects, lines))
+            for step in played.carry_out(command):
+                yield from (f"    {text}" for text in self._show(command, step))

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.agent_script import Command, Played, Stories, parsed
+from tests.support.agent_script import Command, Played, Step, Stories, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drumbeat.agent.core.effects import Effect
     from drumbeat.agent.telemetry.history import Line
 
 
-def texts(_command: Command, _effects: list[Effect], lines: list[Line]) -> Iterator[str]:
-    return (line.text for line in lines if line.level != "debug")
+def texts(_command: Command, step: Step) -> Iterator[str]:
+    return (line.text for line in step.lines if line.level != "debug")
 
 
 STORIES = Stories(Path(__file__).with_name("console.txt"), texts)
@@ -32,7 +31,7 @@ def last_lines(*commands: str, coordinator: str = "head:1") -> list[Line]:
     """Return what is said about the last of some commands."""
     played = Played(coordinator=coordinator)
     steps = [[*played.carry_out(parsed(command))] for command in commands]
-    return [line for _, lines in steps[-1] for line in lines]
+    return [line for step in steps[-1] for line in step.lines]
 
 
 def test_a_round_has_all_that_is_known_of_it_as_details() -> None:

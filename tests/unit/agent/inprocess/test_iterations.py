@@ -39,7 +39,7 @@ def played(*commands: str) -> Played:
 
 
 def record_of(story: Played, event: Any) -> Failure:
-    (written,) = of(story.feed(event)[0], fx.WriteFailure)
+    (written,) = of(story.feed(event).effects, fx.WriteFailure)
     failure: Failure = written.failure
     return failure
 
@@ -101,5 +101,5 @@ def test_a_worker_that_hung_is_told_with_its_stacks() -> None:
     story.feed(exits(1, -9, hang=replace(hang, evidence=Evidence(stacks="File a.py"))))
     for command in ("interrupt 0", "hear 0 0", "enter 0 1"):
         [*story.carry_out(parsed(command))]
-    ((effects, _),) = story.carry_out(parsed("begin 1 0"))
-    assert [each.details for each in of(effects, fx.Tell)] == ["local rank 1:\nFile a.py"]
+    (step,) = story.carry_out(parsed("begin 1 0"))
+    assert [each.details for each in of(step.effects, fx.Tell)] == ["local rank 1:\nFile a.py"]
