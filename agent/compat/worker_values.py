@@ -8,7 +8,7 @@ For programs that use these values; drumbeat itself does not. ``WorkerSpec`` has
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -110,11 +110,6 @@ class WorkerGroup:
         if not self.workers:
             workers = tuple(map(Worker, range(self.spec.local_world_size)))
             object.__setattr__(self, "workers", workers)
-
-    def with_ids(self, pids: Mapping[int, int]) -> WorkerGroup:
-        """Return the group with the processes that run, by local rank."""
-        workers = (replace(w, id=pids.get(w.local_rank, w.id)) for w in self.workers)
-        return replace(self, workers=tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class Driver:
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self.facts = AgentFacts(config.name or host, os.getpid(), identity.began_at, size)
         self._telemetry = Telemetry(config, self.facts, host=host)
-        self._history = History(self._core, self.facts, local_world_size=size, now=now)
+        self._history = History(self._core, self.facts, now=now)
         self._status_file = StatusFile(folder)
         self._gpus = devices.gpus
         self._queue = EventQueue()

@@ -72,10 +72,8 @@ class Line(Struct, frozen=True):
 class History:
     """The history of the agent of ``core``, from its start at ``now`` (monotonic seconds) on."""
 
-    def __init__(
-        self, core: AgentCore, facts: AgentFacts, *, local_world_size: int, now: float
-    ) -> None:
-        self._core, self._facts, self._local_world_size = core, facts, local_world_size
+    def __init__(self, core: AgentCore, facts: AgentFacts, *, now: float) -> None:
+        self._core, self._facts = core, facts
         self._now = self._began_at = self._away_since = now
         self._standing = self._read_standing()
         self._leader = "", 0  # the last that let this agent in: its address, and its term
@@ -225,7 +223,7 @@ class History:
 
     def _on_start(self, assignment: Assignment) -> None:
         self._show_held()
-        first, more = assignment.rank_first, self._local_world_size - 1
+        first, more = assignment.rank_first, self._facts.local_world_size - 1
         size = count(assignment.world_size, "worker")
         agents = count(assignment.group_world_size, "agent")
         text = f"round {assignment.round_id}: {size} on {agents}"

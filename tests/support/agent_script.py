@@ -117,7 +117,7 @@ class Played:
         self.core, self.now = AgentCore(config, is_gpu_memory_awaited=bool(gpus)), NOW
         self.facts = AgentFacts("b", 1, self.now, int(workers))
         self.observer = Observer(config, self.facts, host="h", epoch_s=0.0)
-        self.history = History(self.core, self.facts, local_world_size=int(workers), now=self.now)
+        self.history = History(self.core, self.facts, now=self.now)
         self.first = self._step(None, self.core.start(now=self.now))
 
     def feed(self, event: ev.Event) -> Step:
