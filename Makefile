@@ -78,7 +78,7 @@ soak: $(READY)
 	DRUMBEAT_SEEDS=$(SEEDS) DRUMBEAT_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest --timeout=0 -m "soak or not soak" \
 		tests/simulation tests/property
 	DRUMBEAT_LAUNCHERS=200 $(BIN)/python -m pytest --timeout=0 -k launchers \
-		tests/integration/test_multiprocessing_interface.py
+		tests/integration/compat/test_multiprocessing_interface.py
 	DRUMBEAT_FUZZ_S=600 $(BIN)/python -m pytest --timeout=0 \
 		tests/integration/coordinator/test_fuzz.py
 	DRUMBEAT_STRANGERS=5000 $(BIN)/python -m pytest --timeout=0 \
