@@ -41,6 +41,6 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Load what was asked for. Python calls this once per name."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(f"worker_sdk.{_HOMES.get(name, 'timers')}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"worker_sdk.{_HOMES.get(name, 'timers')}"), name)
+        globals()[name] = value
+        return value

@@ -26,6 +26,6 @@ def __getattr__(name: str) -> object:
         raise ImportError(f"drumbeat.{name}: this system is {sys.platform!r}, allowed is 'linux'")
     is_config = name == "LaunchConfig"
     home = "settings.launch_config" if is_config else "launching.launch"
-    found: object = getattr(import_module(f"drumbeat.agent.{home}"), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(f"drumbeat.agent.{home}"), name)
+    globals()[name] = value
+    return value

@@ -244,8 +244,8 @@ def claim(directory: str) -> Board:
             raise ValueError(f"{directory}: its board has another size")
         page = mmap.mmap(board, layout.BOARD_BYTES)
         words = memoryview(page).cast("q")
-        if (found := words[layout.VERSION_WORD]) != layout.VERSION:
-            why = f"its board is of version {found}, not {layout.VERSION}"
+        if (version := words[layout.VERSION_WORD]) != layout.VERSION:
+            why = f"its board is of version {version}, not {layout.VERSION}"
             raise ValueError(f"{directory}: {why}")
         kick = open_file(directory, layout.KICK_FILE)
         opened.pop_all()

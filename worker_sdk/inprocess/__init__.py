@@ -67,6 +67,6 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Say what to write instead of a name that users know from elsewhere."""
         hint = "docs/inprocess.md, Differences, has what nvidia-resiliency-ext names otherwise"
         if kinds := _HOME_OF.get(name):
-            found = [each for each in __all__ if issubclass(globals()[each], kinds)]
-            hint = f"names are flat here: {', '.join(f'inprocess.{each}' for each in found)}"
+            classes = [known for known in __all__ if issubclass(globals()[known], kinds)]
+            hint = f"names are flat here: {', '.join(f'inprocess.{known}' for known in classes)}"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}")

@@ -46,10 +46,10 @@ def timing(given: Mapping[str, Any]) -> dict[str, float]:
 
 def seconds(name: str, value: object, alternatives: str = "") -> float:
     """Return a duration in seconds; raises ``TypeError`` and ``ValueError``."""
-    found = duration_ns(name, value, alternatives) / 1e9
-    if found > DURATION_MAX_S:
+    duration_s = duration_ns(name, value, alternatives) / 1e9
+    if duration_s > DURATION_MAX_S:
         raise ValueError(f"{name} is {value!r}; it must be at most {DURATION_MAX_S:g} s")
-    return found
+    return duration_s
 
 
 def count(name: str, value: object, *, least: int = 1, is_optional: bool = False) -> None:
@@ -67,7 +67,7 @@ def call_with(function: Callable[..., Any] | None, *offered: Any) -> Any:
     if function is None:
         return None
     try:
-        kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+        kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):  # a built-in function that does not tell
         return function(*offered)
     if inspect.Parameter.VAR_POSITIONAL in kinds:

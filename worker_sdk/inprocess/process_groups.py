@@ -188,18 +188,18 @@ def shut_down_gloo() -> int:
 
     Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``.
     """
-    found = []
-    for each in _tcp_sockets(_watched_by_gloo()):
-        if _peer(each) is None:
-            each.close()  # to end a listener would make gloo end all
+    connections = []
+    for connection in _tcp_sockets(_watched_by_gloo()):
+        if _peer(connection) is None:
+            connection.close()  # to end a listener would make gloo end all
         else:
-            found.append(each)
-    _shut_down.extend(found)
-    _wait_until_quiet(found)
-    for each in found:
+            connections.append(connection)
+    _shut_down.extend(connections)
+    _wait_until_quiet(connections)
+    for connection in connections:
         with contextlib.suppress(OSError):  # not connected any more
-            each.shutdown(socket.SHUT_RD)
-    return len(found)
+            connection.shutdown(socket.SHUT_RD)
+    return len(connections)
 
 
 def shut_down_to(host: str, port: int) -> int:
@@ -209,21 +209,23 @@ def shut_down_to(host: str, port: int) -> int:
     """
     hosts = set()
     with contextlib.suppress(OSError, UnicodeError):
-        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
-        hosts = {str(place[0]).removeprefix("::ffff:") for *_, place in found}
+        places = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+        hosts = {str(place[0]).removeprefix("::ffff:") for *_, place in places}
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(each) for each in _tcp_sockets()]
-        here = [each for each in sockets if each.getsockname()[1] == port]
-        is_ours = any(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for each in here)
+        sockets = [stack.enter_context(connection) for connection in _tcp_sockets()]
+        here = [connection for connection in sockets if connection.getsockname()[1] == port]
+        is_ours = any(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for connection in here
+        )
         ends = [
-            each
-            for each in sockets
-            if (peer := _peer(each)) is not None
-            and ((peer[1] == port and peer[0] in hosts) or (is_ours and each in here))
+            connection
+            for connection in sockets
+            if (peer := _peer(connection)) is not None
+            and ((peer[1] == port and peer[0] in hosts) or (is_ours and connection in here))
         ]
-        for each in ends:
+        for connection in ends:
             with contextlib.suppress(OSError):  # not connected any more
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         return len(ends)
 
 
@@ -245,17 +247,17 @@ def _polls_of(task: Path) -> dict[int, set[int]]:
     """
     deadline = time.monotonic() + LOOP_WITHIN_S
     while True:
-        told = {fd: (_SELF / "fdinfo" / str(fd)).read_text() for fd in _descriptors(_EPOLL)}
-        polls = {fd: set(map(int, _WATCHED.findall(text))) for fd, text in told.items()}
+        texts = {fd: (_SELF / "fdinfo" / str(fd)).read_text() for fd in _descriptors(_EPOLL)}
+        polls = {fd: set(map(int, _WATCHED.findall(text))) for fd, text in texts.items()}
         _, *arguments = (task / "syscall").read_text().split()
         if arguments and (poll := int(arguments[0], 16)) in polls:
             return {poll: polls[poll]}
         if time.monotonic() > deadline:
-            flags = {fd: _FLAGS.search(text) for fd, text in told.items()}
+            flags = {fd: _FLAGS.search(text) for fd, text in texts.items()}
             return {
                 fd: polls[fd]
-                for fd, found in flags.items()
-                if found and not int(found[1], 8) & os.O_CLOEXEC
+                for fd, match in flags.items()
+                if match and not int(match[1], 8) & os.O_CLOEXEC
             }
         time.sleep(LOOP_CHECK_S)
 
@@ -272,11 +274,11 @@ def _tcp_sockets(among: Container[int] | None = None) -> Iterator[socket.socket]
     for descriptor in _descriptors("socket:"):
         with contextlib.suppress(OSError):  # it is closed meanwhile
             if among is None or descriptor in among:
-                found = socket.fromfd(descriptor, -1, -1)
-                if found.family in (socket.AF_INET, socket.AF_INET6):
-                    yield found
+                another = socket.fromfd(descriptor, -1, -1)
+                if another.family in (socket.AF_INET, socket.AF_INET6):
+                    yield another
                 else:
-                    found.close()
+                    another.close()
 
 
 def _peer(connection: socket.socket) -> tuple[str, int] | None:

@@ -147,7 +147,7 @@ def rules_of(
             " FilterCountGroupedByKey (in Compose: to the left of it)"
         )
     filters: list[Any] = list(flattened(rank_filter))
-    if all(type(each) in _FILTERS for each in filters):
+    if all(type(rule) in _FILTERS for rule in filters):
         return [*rules, *filters], None
     return rules, rank_filter
 

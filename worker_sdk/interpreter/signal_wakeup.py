@@ -59,9 +59,9 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
     close_all, ends = closed.extend, map(os.close, chain.from_iterable(pipes))
     try:
         pipes.extend(map(os.pipe2, (os.O_NONBLOCK | os.O_CLOEXEC,)))
-        heard, told = pipes[0]
-        poll.register(heard, select.POLLIN)
-        ready = _poll_woken(poll, limit_ms, heard, told)
+        read_fd, write_fd = pipes[0]
+        poll.register(read_fd, select.POLLIN)
+        ready = _poll_woken(poll, limit_ms, read_fd, write_fd)
     except OSError:
         if pipes:
             raise
@@ -69,7 +69,7 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
         return bool(poll.poll(look_ms if limit_ms is None else min(limit_ms, look_ms)))
     finally:
         close_all(ends)
-    return any(found == fd for found, _ in ready)
+    return any(ready_fd == fd for ready_fd, _ in ready)
 
 
 class Mailbox(Generic[T]):
@@ -98,15 +98,15 @@ class Mailbox(Generic[T]):
 
 
 def _poll_woken(
-    poll: select.poll, limit_ms: float | None, heard: int, told: int
+    poll: select.poll, limit_ms: float | None, read_fd: int, write_fd: int
 ) -> list[tuple[int, int]]:
-    """Poll, while the interpreter writes signals to ``told``, which ``heard`` reads."""
+    """Poll, while the interpreter writes signals to ``write_fd``, which ``read_fd`` reads."""
     before: list[int] = []
     replaced: list[int] = []
     put_back, former = replaced.extend, map(signal.set_wakeup_fd, before)
     try:
-        _waits[told] = before
-        before.extend(map(_set_quietly, (told,)))
+        _waits[write_fd] = before
+        before.extend(map(_set_quietly, (write_fd,)))
         return poll.poll(limit_ms)
     finally:
         try:
@@ -115,12 +115,12 @@ def _poll_woken(
             if replaced:
                 raise  # by a handler, not by the former descriptor, which is closed by now
             signal.set_wakeup_fd(-1)
-        if replaced and replaced[0] != told:
+        if replaced and replaced[0] != write_fd:
             signal.set_wakeup_fd(replaced[0])  # A handler has set it meanwhile.
-        _waits.pop(told, None)
-        # What was told here goes to where it would have been written.
+        _waits.pop(write_fd, None)
+        # What was written here goes to where it would have been written.
         with suppress(BlockingIOError):
-            signals = os.read(heard, _BYTES_MAX)
+            signals = os.read(read_fd, _BYTES_MAX)
             if signals and before and before[0] >= 0:
                 with suppress(OSError):
                     os.write(before[0], signals)

@@ -141,11 +141,11 @@ class LeaderSearch:
             if not is_away:
                 said = short_reason(reason).removeprefix(_NOT_CONNECTED)
             (away if is_away else others).setdefault(said, []).append(address)
-        told = [f"{why} ({_say_so(addresses)})" for why, addresses in away.items()]
-        if told:
-            told[0] = f"{NO_LEADER}: {told[0]}"
+        reasons = [f"{why} ({_say_so(addresses)})" for why, addresses in away.items()]
+        if reasons:
+            reasons[0] = f"{NO_LEADER}: {reasons[0]}"
         return "; ".join(
-            [*told, *(f"{listed(addresses)}: {why}" for why, addresses in others.items())]
+            [*reasons, *(f"{listed(addresses)}: {why}" for why, addresses in others.items())]
         )
 
     @property

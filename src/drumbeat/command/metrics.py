@@ -73,7 +73,7 @@ def written(
     lines = [f"# HELP {titled} {metric.help}\n# TYPE {titled} {metric.kind}\n"]
     names = [f'{label}="' for label in metric.labels]
     for values, value in samples:
-        pairs = [f'{label}{labelled(each)}"' for label, each in zip(names, values, strict=True)]
+        pairs = [f'{label}{labelled(text)}"' for label, text in zip(names, values, strict=True)]
         labels = f"{{{','.join(pairs)}}}" if pairs else ""
         lines.append(f"{name}{labels} {value!r}\n")
     return "".join(lines)

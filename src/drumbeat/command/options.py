@@ -169,7 +169,10 @@ class SectionedGroup(click.Group):
         widest = max(len(name) for name in self.commands)
         for section, commands in self.sections.items():
             limit = formatter.width - 6 - widest
-            rows = [(f"{each.name:{widest}}", each.get_short_help_str(limit)) for each in commands]
+            rows = [
+                (f"{command.name:{widest}}", command.get_short_help_str(limit))
+                for command in commands
+            ]
             with formatter.section(section):
                 formatter.write_dl(rows)
 

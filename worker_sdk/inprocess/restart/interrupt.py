@@ -128,8 +128,8 @@ def _import_locking() -> set[CodeType]:
     """
     importing = vars(sys.modules["_frozen_importlib"])
     context = vars(importing.get("_ImportLockContext", object)).values()
-    found = [importing.get("_get_module_lock"), *context]
-    codes = {each.__code__ for each in found if isinstance(each, FunctionType)}
+    functions = [importing.get("_get_module_lock"), *context]
+    codes = {function.__code__ for function in functions if isinstance(function, FunctionType)}
     inner = {const for code in codes for const in code.co_consts if isinstance(const, CodeType)}
     return codes | inner
 
