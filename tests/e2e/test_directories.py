@@ -56,14 +56,6 @@ def test_a_cleaner_costs_nothing_but_what_it_took(cluster: Cluster) -> None:
     assert left_in(cluster.directory) == []
 
 
-def test_the_error_of_a_worker_arrives_although_its_directory_is_gone(cluster: Cluster) -> None:
-    script = cluster.directory / "cleaning.py"
-    script.write_text(CLEANING)
-    agent = cluster.agent("--standalone", "--stderr-capture", "off", str(script))
-    assert agent.wait() == 1
-    agent.wait_for_line("message   : ValueError: cleaned in 0")
-
-
 CALLING = """
 import time
 from worker_sdk import heartbeat, record, runtime, timers
