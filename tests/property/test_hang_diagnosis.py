@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 INNOCENT = {"all_reduce": ALL_REDUCE, "backward": BACKWARD, "item": COPY}
 
 
+@cache
 def evidence(rank: int, stacks: str, **more: Any) -> RankEvidence:
     host = rank // PER_HOST
     found = seen(rank, stacks, host=host, local_rank=rank % PER_HOST, **more)
@@ -101,8 +103,8 @@ def is_open(way: str, size: int, culprit: int, unheard: set[int]) -> bool:
     return way == "in a C call with the lock, asked" and bool(silent)
 
 
-def cases(way: str) -> Iterator[tuple[int, str, int | None, int, set[int], tuple[int, ...]]]:
-    """Yield rounds: sizes, where others wait, steps, the cause, who is not heard, whose limit."""
+def cases(way: str) -> Iterator[tuple[int, str, int | None, int, set[int]]]:
+    """Yield rounds: sizes, where others wait, steps, the cause, and hosts that are not heard."""
     for size, waits, step in itertools.product((2, 3, 4, 6, 9), INNOCENT, (None, 7)):
         hosts = range(-(-size // PER_HOST))
         for culprit, gone in itertools.product(range(size), range(len(hosts))):
@@ -113,28 +115,36 @@ def cases(way: str) -> Iterator[tuple[int, str, int | None, int, set[int], tuple
                 is_alike = way == "in the same collective" or not is_culprit_seen or seen_of == 1
                 if way.endswith("collective") and unheard and is_alike:
                     continue
-                for expired in sorted({(0,), (culprit,), (size - 1,), tuple(range(size))}):
-                    if culprit in expired or not way.endswith("its runtime limit"):
-                        yield size, waits, step, culprit, unheard, expired
+                yield size, waits, step, culprit, unheard
+
+
+def expiries(way: str, size: int, culprit: int) -> list[tuple[int, ...]]:
+    """Return the ranks whose limits may have expired."""
+    return [
+        expired
+        for expired in sorted({(0,), (culprit,), (size - 1,), tuple(range(size))})
+        if culprit in expired or not way.endswith("its runtime limit")
+    ]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_cause_is_named_or_no_rank_is(way: str) -> None:
     outcomes: Counter[str] = Counter()
-    for size, waits, step, culprit, unheard, expired in cases(way):
+    for size, waits, step, culprit, unheard in cases(way):
         ranks = a_round(way, size, culprit, waits, unheard, step)
-        limits = limits_of(way, culprit, expired)
-        found = diagnose(0, SeenRanks.of(ranks), limits, now=100.0)
-        case = f"{size=} {waits=} {step=} {culprit=} {unheard=} {expired=}: {found.summary}"
-        named = set(causes(found))
-        if not named:
-            assert is_open(way, size, culprit, unheard), f"it can be told: {case}"
-            outcomes["cannot tell"] += 1
-            continue
-        # Of a host that does not answer all ranks are named.
-        is_host = not any(each.is_reached for each in ranks if each.rank in named)
-        host = {each.rank for each in ranks if each.worker.group_rank == culprit // PER_HOST}
-        allowed = host if is_host else {culprit}
-        assert culprit in named <= allowed, f"an innocent rank is named: {case}"
-        outcomes["named"] += 1
+        evidence_of_all = SeenRanks.of(ranks)
+        for expired in expiries(way, size, culprit):
+            diagnosis = diagnose(0, evidence_of_all, limits_of(way, culprit, expired), now=100.0)
+            named = set(causes(diagnosis))
+            case = f"{size=} {waits=} {step=} {culprit=} {unheard=} {expired=}"
+            if not named:
+                assert is_open(way, size, culprit, unheard), f"{case}: {diagnosis.summary}"
+                outcomes["cannot tell"] += 1
+                continue
+            # Of a host that does not answer all ranks are named.
+            is_host = not any(rank.is_reached for rank in ranks if rank.rank in named)
+            host = {rank.rank for rank in ranks if rank.worker.group_rank == culprit // PER_HOST}
+            allowed = host if is_host else {culprit}
+            assert culprit in named <= allowed, f"an innocent rank: {case}: {diagnosis.summary}"
+            outcomes["named"] += 1
     assert (outcomes["named"] > 0) == (way != "in the same collective")
