@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.agent.core.model import Assignment
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.model import Assignment
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:

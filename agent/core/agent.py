@@ -15,11 +15,12 @@ from drumbeat.agent import errors
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.link import CoordinatorLink
-from drumbeat.agent.core.model import Assignment, Beat, DesiredState, Exit, Standby, Stop
+from drumbeat.agent.core.model import Beat, DesiredState, Exit
 from drumbeat.agent.core.notice import Leaving, Notice
 from drumbeat.agent.core.round_workers import SIGTERM, RoundWorkers
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.core.model import Exceeded
+from drumbeat.model import Assignment, Standby, Stop
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from drumbeat.agent.core import model
-from drumbeat.agent.core.model import Assignment, Beat, Failure
+from drumbeat.agent.core.model import Beat, Failure
 from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.errors import AgentError
 from drumbeat.agent.workers.failures.report import FailureReport
 from drumbeat.agent.workers.supervisor import messages
+from drumbeat.model import Assignment
 
 # The supervisor takes these as they are, and the worker the order.
 StopWorkers = messages.StopWorkers

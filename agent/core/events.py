@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from drumbeat.agent.core import model
-from drumbeat.agent.core.model import DesiredState, Pace
-from drumbeat.agent.core.notice import Notice, NoticeReport
+from drumbeat.agent.core.model import DesiredState
+from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.errors import AgentError
 from drumbeat.agent.watchdog.core import model as watchdog
 from drumbeat.agent.workers.supervisor import messages
 from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import InprocessDirective
+from drumbeat.model import NoticeReport, Pace
 
 # The supervisor's reports, the watchdog's acts and the workers' steps, as they are.
 WorkersStarted = messages.WorkersStarted

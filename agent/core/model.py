@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.agent.core.notice import Leaving, NoticeReport
+from drumbeat.agent.core.notice import Leaving
 from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
 from drumbeat.agent.watchdog.hang import Hang
 from drumbeat.agent.workers.failures.report import FailureReport, WorkerFailure
 from drumbeat.inprocess import DirectiveKind, HostReport, InprocessStep, Interruption
+from drumbeat.model import Assignment, GroupBeat, Standby, Stop
 
 NO_ROUND = NO_ITERATION = -1
 """Before the first one. An iteration is one call of the training function in its process, by all
 workers that take part in in-process restart."""
-
-
-class GroupState(StrEnum):
-    """What this host's worker group does. The values are those of the protocol."""
-
-    IDLE = "IDLE"
-    """No workers; waits for a round."""
-    STARTING = "STARTING"
-    """The supervisor was told to start them; waits for its answer."""
-    RUNNING = "RUNNING"
-    """They run; waits for exits."""
-    STOPPING = "STOPPING"
-    """The coordinator wants something else; waits for the last process to end."""
-    SUCCEEDED = "SUCCEEDED"
-    """All exited with 0; waits for the other agents."""
-    FAILED = "FAILED"
-    """One failed, the others are being stopped; waits for the coordinator's decision."""
 
 
 class WorkerStep(Struct, frozen=True, kw_only=True):
@@ -80,20 +63,12 @@ class WorkerOrder(Struct, frozen=True, kw_only=True):
     kind: DirectiveKind | Abort
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class Beat(GroupBeat, frozen=True, kw_only=True):
     """The agent's whole actual state, with what made the group fail. See ``drumbeat.v1.Beat``."""
 
-    state: GroupState
-    round_id: int | None
-    master_port: int
-    failures_written: int
-    workers_alive: int
-    is_start_impossible: bool = False
     inprocess: InprocessReport | None = None
     failure: Failure | None = None
-    workers_done: int = 0
     leaving: Leaving | None = None
-    notice: NoticeReport | None = None
     exceeded: tuple[Exceeded, ...] = ()  # limits that workers of the round exceed now
 
     @property
@@ -101,45 +76,6 @@ class Beat(Struct, frozen=True, kw_only=True):
         """This beat without what can wait for the next one that is due anyway."""
         report = self.inprocess
         return self if report is None else replace(self, inprocess=report.news)
-
-
-class Pace(Struct, frozen=True, kw_only=True):
-    """How often to beat and how to come back; seconds."""
-
-    heartbeat_interval_s: float
-    reconnect_delay_max_s: float
-
-
-class Assignment(Struct, frozen=True, kw_only=True):
-    """This agent's part of a round. See ``drumbeat.v1.Assignment``."""
-
-    round_id: int
-    restart_count: int
-    group_rank: int
-    group_world_size: int
-    rank_first: int
-    world_size: int
-    role_rank_first: int
-    role_world_size: int
-    master_addr: str
-    master_port: int
-    reason: str
-    restarts_used: int = 0
-    restarts_max: int = 0
-    has_store: bool = False
-
-
-class Standby(Struct, frozen=True, kw_only=True):
-    """Hold no workers. ``reason`` says what the run waits for, ``time_left_s`` how long."""
-
-    reason: str
-    time_left_s: float | None = None
-
-
-class Stop(Struct, frozen=True, kw_only=True):
-    """Stop the workers; the verdict follows."""
-
-    reason: str
 
 
 class Exit(Struct, frozen=True, kw_only=True):

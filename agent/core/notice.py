@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import StrEnum
 
 from msgspec import Struct
+
+from drumbeat.model import NoticeKind, NoticeReport
 
 
 class Leaving(Struct, frozen=True, kw_only=True):
@@ -13,18 +14,6 @@ class Leaving(Struct, frozen=True, kw_only=True):
 
     reason: str
     until: float
-
-
-class NoticeKind(StrEnum):
-    """What a notice is about."""
-
-    PREEMPTION = "PREEMPTION"
-    DRAIN = "DRAIN"
-    STOP = "STOP"
-    RESTART = "RESTART"
-    SCALE_UP = "SCALE_UP"
-    CHECKPOINT = "CHECKPOINT"
-    OTHER = "OTHER"  # of a later version
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -62,25 +51,6 @@ class WorkerAnswer(Struct, frozen=True, kw_only=True):
     is_missed: bool = False
     is_ready: bool = True
     is_saved: bool = False
-
-
-class NoticeReport(Struct, frozen=True, kw_only=True):
-    """What the workers of a host say of a notice, together.
-
-    ``proposed`` and ``chosen`` are the steps that they were told, ``asked`` the latest that any of
-    them asked about. ``is_missed`` is about the proposed step, if there is one; ``is_ready`` if all
-    of them will stop at it. ``is_saved`` if no worker is left that asks and has not saved.
-    ``step_time_s`` is the shortest.
-    """
-
-    notice_id: int
-    chosen: int | None = None
-    asked: int | None = None
-    is_missed: bool = False
-    is_saved: bool = False
-    step_time_s: float | None = None
-    proposed: int | None = None
-    is_ready: bool = False
 
 
 def report_of(

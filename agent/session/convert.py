@@ -11,22 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
 from drumbeat import VERSION
-from drumbeat.agent.core.model import (
-    Abort,
-    Beat,
-    Failure,
-    GroupState,
-    InprocessReport,
-    WorkerOrder,
-    WorkerStep,
-)
-from drumbeat.agent.core.notice import Leaving, NoticeReport
+from drumbeat.agent.core.model import Abort, Beat, Failure, InprocessReport, WorkerOrder, WorkerStep
+from drumbeat.agent.core.notice import Leaving
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
-from drumbeat.agent.watchdog.hang import Hang, HangKind, Standing
+from drumbeat.agent.watchdog.hang import Hang, Standing
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.agent.workers.failures.exit_status import signal_name
-from drumbeat.agent.workers.memory.growth import HostMemory, WorkerMemory
 from drumbeat.inprocess import (
     InprocessStep,
     Interruption,
@@ -36,8 +27,10 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from drumbeat.mapping import MessageMapping, duration, enum_table
+from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.violation import InvalidField
+from drumbeat.wire import NOTICE_REPORT
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -58,17 +51,11 @@ SPEC_BYTES_MAX = 40 * 1024
 EXCEEDED_MAX = 256  # limits of one beat
 
 GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
-_NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 _BEAT = MessageMapping(
     Beat,
     session_pb2.Beat,
-    parts={"state": GroupState, "notice": _NOTICE_REPORT},
+    parts={"state": GroupState, "notice": NOTICE_REPORT},
     given=("round_id", "inprocess", "failure", "leaving", "exceeded"),
-)
-MEMORY = MessageMapping(
-    HostMemory,
-    failure_pb2.HostMemory,
-    parts={"workers": MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)},
 )
 # Of a hang and a failure, what is the same in their messages.
 _HANG = MessageMapping(

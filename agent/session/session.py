@@ -14,10 +14,10 @@ import structlog
 
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.effects import OpenSession
-from drumbeat.agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
-from drumbeat.agent.core.notice import Notice, NoticeKind
+from drumbeat.agent.core.model import Beat, DesiredState, Exit
+from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.errors import AccessRefused, AgentError, RunEnded, RunRefused, SpecRefused
-from drumbeat.agent.session.convert import MEMORY, Identity, beat_message, hello_message
+from drumbeat.agent.session.convert import Identity, beat_message, hello_message
 from drumbeat.agent.session.log_answers import LogAnswers
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.session.stack_answers import StackAnswers
@@ -26,17 +26,12 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.workers.failures.verdict import complete, is_to_be_completed, read_report
 from drumbeat.command.leader_search import Outcome
-from drumbeat.inprocess import (
-    DirectiveKind,
-    InprocessDirective,
-    InprocessSeat,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
-)
 from drumbeat.mapping import MessageMapping, duration, seconds_of
+from drumbeat.model import NoticeKind
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.violation import InvalidField
+from drumbeat.wire import DESIRED, DIRECTIVE, MEMORY, PACE
 
 log = structlog.get_logger()
 
@@ -56,18 +51,7 @@ _OF_CALLER = {
     "it to one",
 }
 
-PACE = MessageMapping(Pace, session_pb2.Pace)
-_STATES: dict[str, MessageMapping[Any]] = {
-    "standby": MessageMapping(Standby, session_pb2.Standby),
-    "run": MessageMapping(Assignment, session_pb2.Assignment),
-    "stop": MessageMapping(Stop, session_pb2.Stop),
-}
-_DIRECTIVE = MessageMapping(
-    InprocessDirective, inprocess_pb2.InprocessDirective, given=("kind", "terminated")
-)
-_NOTICE = MessageMapping(Notice, session_pb2.Notice, given=("kind",))
-_NOTICE_KINDS = dict(enumerate(NoticeKind, 1))  # in the protocol's order
-_BEGIN = MessageMapping(IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
+NOTICE = MessageMapping(Notice, session_pb2.Notice, parts={"kind": NoticeKind})
 
 
 class Session:
@@ -224,7 +208,7 @@ class Session:
 
     def _take_for_workers(self, response: session_pb2.Directive) -> None:
         if response.HasField("notice"):
-            notice = notice_from(response.notice)
+            notice = NOTICE.read(response.notice)
             self._on_event(ev.NoticeReceived(attempt=self._attempt, notice=notice))
         elif response.HasField("end_held"):
             held = response.end_held
@@ -232,10 +216,13 @@ class Session:
                 attempt=self._attempt, round_id=held.round_id, number=held.number
             )
             self._on_event(released)
-        elif (directive := directive_from(response.inprocess)) is not None:
-            self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
         else:
-            self._pass_over("what workers shall do in an iteration")
+            try:
+                directive = DIRECTIVE.read(response.inprocess)
+            except InvalidField:
+                self._pass_over("what workers shall do in an iteration")
+            else:
+                self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
 
     def _take_desired(self, message: session_pb2.DesiredState) -> None:
         state, spent = desired_from(message), message.master_port_spent
@@ -339,29 +326,4 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
             is_released=True,
             is_drained=message.release.is_drained,
         )
-    return None if kind is None else _STATES[kind].read(getattr(message, kind))
-
-
-def notice_from(message: session_pb2.Notice) -> Notice:
-    """Read what training is told."""
-    return _NOTICE.read(message, kind=_NOTICE_KINDS.get(message.kind, NoticeKind.OTHER))
-
-
-def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:
-    """Read what workers shall do; ``None`` if it is of a kind this agent does not know."""
-    kind: DirectiveKind
-    match message.WhichOneof("kind"):
-        case "begin":
-            kind = _BEGIN.read(message.begin, seats=tuple(map(_seat_from, message.begin.seats)))
-        case "interrupt":
-            kind = IterationInterrupt(reason=message.interrupt.reason)
-        case "complete":
-            kind = IterationComplete()
-        case _:
-            return None
-    return _DIRECTIVE.read(message, kind=kind, terminated=tuple(message.terminated))
-
-
-def _seat_from(message: inprocess_pb2.InprocessSeat) -> InprocessSeat:
-    seat = InprocessSeat(*(getattr(message, name) for name in InprocessSeat._fields))
-    return seat if message.HasField("active_rank") else seat._replace(active_rank=None)
+    return None if kind is None else DESIRED[kind].read(getattr(message, kind))

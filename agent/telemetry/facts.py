@@ -13,8 +13,9 @@ from msgspec import Struct, field
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
-from drumbeat.agent.core.model import NO_ROUND, Assignment, DesiredState, Exit, Failure, Standby
+from drumbeat.agent.core.model import NO_ROUND, DesiredState, Exit, Failure
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
+from drumbeat.model import Assignment, Standby
 
 # How a worker ended: by itself with 0 or badly, also if it could not be started; or by the agent,
 # also if that did not start it because another could not be.

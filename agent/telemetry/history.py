@@ -13,21 +13,14 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import SIGNAL_REPEAT_S, AgentCore
 from drumbeat.agent.core.link import CoordinatorLink
-from drumbeat.agent.core.model import (
-    Assignment,
-    DesiredState,
-    Exit,
-    Failure,
-    GroupState,
-    Standby,
-    Stop,
-)
+from drumbeat.agent.core.model import DesiredState, Exit, Failure
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.workers.failures.exit_status import describe_exit, signal_name
 from drumbeat.agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.command.leader_search import NO_LEADER, short_reason
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
+from drumbeat.model import Assignment, GroupState, Standby, Stop
 
 HOLD_S = 1.0  # how long the line of a failed worker waits for what the coordinator decides about it
 FAILURES_TOLD_MAX = 4  # of one host that fail together and get a line each; the rest is a number

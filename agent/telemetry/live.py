@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from drumbeat.agent.core.model import Assignment
 from drumbeat.agent.watchdog.hang import Standing
 from drumbeat.durations import format_duration
 from drumbeat.format import count
+from drumbeat.model import Assignment
 
 # Of how much time the pace is: long enough to be steady, short enough to follow.
 PACE_WINDOW_S = 30.0

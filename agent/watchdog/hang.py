@@ -6,19 +6,10 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from drumbeat.model import HangKind
+
 # Of the time for stacks, what a thread of the runtime has for its answer if a signal may follow.
 ASKED_SHARE = 0.4
-
-
-class HangKind(StrEnum):
-    """Which limit a worker broke. The values are those of the protocol."""
-
-    TIMER = "TIMER"
-    SECTION = "SECTION"
-    STARTUP = "STARTUP"
-    RUNTIME = "RUNTIME"
-    PROGRESS = "PROGRESS"
-    EXIT = "EXIT"
 
 
 class Purpose(StrEnum):

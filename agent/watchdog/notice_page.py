@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from drumbeat.agent.core.notice import Notice, NoticeReport, WorkerAnswer, report_of
+from drumbeat.agent.core.notice import Notice, WorkerAnswer, report_of
+from drumbeat.model import NoticeReport
 from worker_sdk.board import notice_layout as layout
 
 if TYPE_CHECKING:

@@ -28,13 +28,14 @@ from drumbeat.agent.watchdog.core import model as msg
 from drumbeat.agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
 from drumbeat.agent.watchdog.core.worker import Worker, merged
-from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing, describe_hang
+from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StackTaker, with_state
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
 from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.command.console import write_text
+from drumbeat.model import HangKind
 from worker_sdk import context
 
 log = structlog.get_logger()

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
-from drumbeat.agent.core.model import Assignment
 from drumbeat.agent.runtime.cgroup import WorkersCgroup
 from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
 from drumbeat.agent.runtime.preflight import inherited_environment
@@ -48,6 +47,7 @@ from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
+from drumbeat.model import Assignment
 from worker_sdk import context
 
 log = structlog.get_logger()

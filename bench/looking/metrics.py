@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.figures import one_of_each
 from bench.harness import Question
 from drumbeat.coordinator.core import events as ev
-from drumbeat.coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
@@ -24,6 +24,7 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.metrics.exposition import Exposition, Standing
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.model import GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

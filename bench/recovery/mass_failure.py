@@ -23,7 +23,6 @@ from bench.harness import Question
 from bench.scale.core_cost import RUN, Fleet
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.effects import Decided
-from drumbeat.coordinator.core.model import Assignment, GroupState, Pace
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.state import Phase
@@ -31,6 +30,7 @@ from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.sessions import Sessions
+from drumbeat.model import Assignment, GroupState, Pace
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:

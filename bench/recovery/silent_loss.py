@@ -14,7 +14,8 @@ from bench.harness import Question
 from bench.scale.core_cost import RUN, Fleet
 from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import DeadlineReached
-from drumbeat.coordinator.core.model import Assignment, GroupState, RunSpec
+from drumbeat.coordinator.core.model import RunSpec
+from drumbeat.model import Assignment, GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,16 +23,10 @@ from drumbeat.coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from drumbeat.coordinator.core.model import (
-    AgentIdentity,
-    Beat,
-    FailureRecord,
-    GroupState,
-    RunSpec,
-    WorkerRanks,
-)
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec, WorkerRanks
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.model import GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

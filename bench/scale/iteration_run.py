@@ -22,11 +22,12 @@ from drumbeat.coordinator.core.inprocess.records import (
     InprocessSpec,
     IterationPhase,
 )
-from drumbeat.coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
-from drumbeat.coordinator.wire import inprocess as convert_inprocess
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
+from drumbeat.model import GroupState
+from drumbeat.wire import DIRECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ def messages(ranks: int) -> list[float]:
 
     def write() -> None:
         for effect in fleet.told:
-            convert_inprocess.directive_message(effect.directive).SerializeToString()
+            DIRECTIVE.write(effect.directive).SerializeToString()
 
     return [timed(write) for _ in range(SAMPLES)]
 

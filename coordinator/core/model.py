@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from msgspec import Struct
@@ -10,12 +9,11 @@ from msgspec.structs import force_setattr, replace
 
 from drumbeat.coordinator.core.inprocess.records import InprocessReport
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.run.notice import Leaving, NoticeReport
+from drumbeat.coordinator.core.run.notice import Leaving
 from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
+from drumbeat.model import Assignment, GroupBeat, HangGroup, HangKind, HostMemory, Standby, Stop
 
-# Far beyond any run or host, and well within what messages and clocks can hold.
-DURATION_MAX_S = 1e9
 # What an agent reports of a worker that it could not start, with a process id of 0.
 EXIT_NOT_STARTED = 127
 # Of those its agent ended: who did something wrong before.
@@ -84,28 +82,6 @@ class KeptDrain(Struct, frozen=True, kw_only=True):
         return self.run_id, self.name
 
 
-class GroupState(StrEnum):
-    """What an agent's worker group does. The values are those of the protocol."""
-
-    IDLE = "IDLE"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-
-
-class HangKind(StrEnum):
-    """Which limit a worker broke. The values are those of the protocol."""
-
-    TIMER = "TIMER"
-    SECTION = "SECTION"
-    STARTUP = "STARTUP"
-    RUNTIME = "RUNTIME"
-    PROGRESS = "PROGRESS"
-    EXIT = "EXIT"
-
-
 class ExpiredLimit(Struct, frozen=True, kw_only=True):
     """A limit that a worker exceeds at present. Durations are seconds.
 
@@ -122,39 +98,14 @@ class ExpiredLimit(Struct, frozen=True, kw_only=True):
     is_held: bool = False
 
 
-class WorkerMemory(Struct, frozen=True, kw_only=True):
-    """Resident memory of one worker's process, and by how much it grows in a minute; in bytes."""
-
-    local_rank: int
-    resident_bytes: int
-    growth_bytes: int = 0  # 0: it does not grow
-
-
-class HostMemory(Struct, frozen=True, kw_only=True):
-    """Memory of a host's workers; ``used_bytes`` and the limit are of their cgroup, or the host."""
-
-    workers: tuple[WorkerMemory, ...] = ()
-    used_bytes: int = 0  # 0, here and below: not known
-    limit_bytes: int = 0
-    is_cgroup: bool = False
-
-
-class Beat(Struct, frozen=True, kw_only=True):
+class Beat(GroupBeat, frozen=True, kw_only=True):
     """An agent's whole actual state; the latest one wins."""
 
-    state: GroupState
-    round_id: int | None = None  # of the state and its workers; None: the agent holds no round
-    master_port: int = 0  # it holds for the next round it leads
-    failures_written: int = 0
-    workers_alive: int = 0
-    workers_done: int = 0  # exited with 0 before they were told to stop
-    is_start_impossible: bool = False  # the group failed at its start, and was the first one
     workers: tuple[WorkerProgress, ...] = ()  # those that say anything
     observations: tuple[Observation, ...] = ()
     inprocess: InprocessReport | None = None  # None: workers do not restart in process
     failure: FailureRecord | None = None  # of the group, in short: its record may arrive later
     leaving: Leaving | None = None  # its host will go away
-    notice: NoticeReport | None = None  # what its workers say of the one that is pending
     pids: tuple[int, ...] = ()  # of its workers by local rank, 0 if unknown; empty: as before
     expired: tuple[ExpiredLimit, ...] = ()  # limits that workers of the round exceed now
     memory: HostMemory | None = None  # of the workers of the round; None: not known
@@ -306,17 +257,6 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
         return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
 
-class HangGroup(Struct, frozen=True, kw_only=True):
-    """Ranks that are at the same place. ``stack`` is that of one of them, innermost call first."""
-
-    count: int
-    ranks: str  # as ranges, cut if there are many
-    place: str  # e.g. "backward (train.py:20)"
-    activity: str  # what ranks there do, in words
-    stack: str = ""
-    is_cause: bool = False
-
-
 class HungRank(Struct, frozen=True, kw_only=True):
     """A rank that causes a hang, with what was seen of it."""
 
@@ -394,41 +334,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
     def is_success(self) -> bool:
         """Whether all workers that were waited for exited with 0."""
         return self.cause is VerdictCause.SUCCEEDED
-
-
-class Pace(Struct, frozen=True, kw_only=True):
-    """How often agents beat, how long a silence is tolerated, how they come back; seconds."""
-
-    heartbeat_interval_s: float
-    lease_s: float
-    reconnect_delay_max_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standby:
-    """Desired: hold no workers and stay ready."""
-
-    reason: str
-    agents_present: int = 0
-    agents_wanted: int = 0
-    time_left_s: float | None = field(default=None, compare=False)  # of a wait, for display
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """Desired: hold the workers of this round, seated like this."""
-
-    seat: Seat
-    round: Round = field(compare=False, repr=False)
-    round_id: int
-    restarts_used: int = field(default=0, compare=False)
-    restarts_max: int = field(default=0, compare=False)
-
-
-class Stop(Struct, frozen=True, kw_only=True):
-    """Desired: stop the workers; the verdict follows."""
-
-    reason: str
 
 
 class Release(Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from drumbeat.coordinator.core.model import Pace
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearningRules
+from drumbeat.model import Pace
 
 _BASE_PACE = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25)
 _LEARNING = LearningRules()

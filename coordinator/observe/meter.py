@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.observe.goodput import Ledger
 from drumbeat.coordinator.observe.stretches import (
     AWAY_MAX,
@@ -18,6 +18,7 @@ from drumbeat.coordinator.observe.stretches import (
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import nanoseconds
+from drumbeat.model import GroupState
 
 # How much of what was seen of a round a coordinator that crashes loses at most.
 NOTE_INTERVAL_S = 60.0

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import json
 
-from drumbeat.coordinator.core.model import GroupState, Round
+from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.behind import Laggard, laggards
 from drumbeat.coordinator.observe.readings import Readings, View
@@ -25,6 +25,7 @@ from drumbeat.coordinator.observe.stretches import Marks
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
 from drumbeat.durations import SECOND
+from drumbeat.model import GroupState
 
 # Ranks visited between two turns of other tasks: about 2 ms.
 ROWS_PER_TURN = 2_000

@@ -32,7 +32,6 @@ from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.cluster.service import Cluster, ClusterService, version
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
-from drumbeat.coordinator.core.model import Pace
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
@@ -42,6 +41,7 @@ from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.transport.binding import advertised, bound
 from drumbeat.coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
+from drumbeat.model import Pace
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.observe.tracing.exporter import Tracing

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError, LimitReached, Unavailable
+from drumbeat.model import GroupState
 
 # Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000

@@ -28,7 +28,9 @@ from drumbeat.mapping import (
     seconds_of,
     text,
 )
+from drumbeat.model import HangKind
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.wire import HANG_GROUP
 
 NAME_CHARACTERS_MAX = 256
 LIMIT_BYTES_MAX = 512  # of the name of the timer or section that ran out
@@ -76,10 +78,9 @@ _STANDING = MessageMapping(Standing, failure_pb2.RankProgress, parts={"progress"
 _EXPIRED = MessageMapping(
     model.ExpiredLimit,
     session_pb2.ExpiredLimit,
-    parts={"kind": model.HangKind},
+    parts={"kind": HangKind},
     checks={"scope": cut_bytes(LIMIT_BYTES_MAX), "number": between(1, 2**63)},
 )
-_HANG_GROUP = MessageMapping(model.HangGroup, failure_pb2.HangGroup)
 _REPORT = MessageMapping(
     model.FailureReport,
     failure_pb2.FailureReport,
@@ -97,7 +98,7 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
     hang = MessageMapping(
         model.Hang,
         failure_pb2.Hang,
-        parts={"kind": model.HangKind, "progress": PROGRESS},
+        parts={"kind": HangKind, "progress": PROGRESS},
         checks={"scope": cut_bytes(LIMIT_BYTES_MAX), "stacks": long, "evidence": long},
     )
     return MessageMapping(
@@ -237,7 +238,7 @@ def hang_message(
             for each in hang.causes
         ),
         causes_count=hang.causes_count,
-        groups=map(_HANG_GROUP.write, hang.groups),
+        groups=map(HANG_GROUP.write, hang.groups),
         groups_count=hang.groups_count,
     )
 

@@ -14,8 +14,8 @@ from drumbeat import inprocess as values
 from drumbeat.coordinator.core.inprocess.rank_rules import RankRule, RuleKind
 from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from drumbeat.coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
-from drumbeat.coordinator.core.model import DURATION_MAX_S
-from drumbeat.mapping import MessageMapping, enum_table, seconds_of
+from drumbeat.mapping import enum_table, seconds_of
+from drumbeat.model import DURATION_MAX_S
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
@@ -26,7 +26,6 @@ GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
 _KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, values.InterruptionKind)
-_BEGIN = MessageMapping(values.IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
 _STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, values.InprocessStep)
 
 
@@ -96,19 +95,3 @@ def _rule(message: iteration_pb2.RankRule) -> RankRule | None:
 
 def _seconds(message: Duration) -> float:
     return min(max(0.0, seconds_of(message)), DURATION_MAX_S)
-
-
-def directive_message(directive: values.InprocessDirective) -> inprocess_pb2.InprocessDirective:
-    """Write what an agent's workers do in an iteration."""
-    message = inprocess_pb2.InprocessDirective(
-        round_id=directive.round_id, iteration=directive.iteration, terminated=directive.terminated
-    )
-    match directive.kind:
-        case values.IterationBegin(seats=seats) as begin:
-            # As dictionaries: a begin has one for each worker of the fleet.
-            message.begin.MergeFrom(_BEGIN.write(begin, seats=[seat._asdict() for seat in seats]))
-        case values.IterationInterrupt(reason=reason):
-            message.interrupt.reason = reason
-        case values.IterationComplete():
-            message.complete.SetInParent()
-    return message

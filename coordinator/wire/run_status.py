@@ -9,15 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.model import (
-    AgentIdentity,
-    GroupState,
-    HostMemory,
-    Round,
-    Seat,
-    Standby,
-    WorkerMemory,
-)
+from drumbeat.coordinator.core.model import AgentIdentity, Round, Seat
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.remembered import id_and_generation
 from drumbeat.coordinator.core.run.records import HistoryEntry
@@ -36,7 +28,9 @@ from drumbeat.coordinator.wire.failure import (
 from drumbeat.coordinator.wire.session import SPEC
 from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
+from drumbeat.model import GroupState, Standby
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.wire import MEMORY, WORKER_MEMORY
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
@@ -52,8 +46,6 @@ OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
 _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
-_WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)
-_MEMORY = MessageMapping(HostMemory, failure_pb2.HostMemory, parts={"workers": _WORKER_MEMORY})
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
 _NOT_SHOWN = ("address", "has_store", "knows_several", "program", "arguments_digest")
 _AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_NOT_SHOWN)
@@ -288,7 +280,7 @@ def _growth(growing: Growing, state: RunState) -> query_pb2.MemoryGrowth:
         used_bytes=growing.host.used_bytes,
         limit_bytes=growing.host.limit_bytes,
         is_cgroup=growing.host.is_cgroup,
-        worker=_WORKER_MEMORY.write(growing.worker),
+        worker=WORKER_MEMORY.write(growing.worker),
     )
     if (who := state.members.get(growing.incarnation)) is not None:  # else it has left meanwhile
         message.name, message.host = who.name, who.host
@@ -339,7 +331,7 @@ def _agent(
         message.workers.extend(map(PROGRESS.write, workers))
         message.pids.extend(presence.whereabouts.pids_in(state.round.round_id))
         if (memory := presence.beat.memory_in(state.round.round_id)) is not None:
-            message.memory.CopyFrom(_MEMORY.write(memory))
+            message.memory.CopyFrom(MEMORY.write(memory))
     return message
 
 

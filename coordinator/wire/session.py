@@ -19,19 +19,26 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
 from drumbeat.coordinator.core.run.adaptive_timeouts import NAMES_MAX, Observation
-from drumbeat.coordinator.core.run.notice import (
-    Leaving,
-    NoticeKind,
-    NoticeReport,
-    PendingNotice,
-)
+from drumbeat.coordinator.core.run.notice import Leaving, PendingNotice
 from drumbeat.coordinator.observe.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire import failure as failures
 from drumbeat.coordinator.wire import inprocess, logs, stacks
 from drumbeat.format import one_line
 from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
+from drumbeat.model import (
+    DURATION_MAX_S,
+    Assignment,
+    GroupState,
+    HostMemory,
+    NoticeKind,
+    NoticeReport,
+    Standby,
+    Stop,
+    WorkerMemory,
+)
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
+from drumbeat.wire import DESIRED, DIRECTIVE, NOTICE_REPORT, PACE
 
 # Of the one line that a beat has of a failure.
 HEADLINE_CHARACTERS_MAX = 300
@@ -52,7 +59,7 @@ SEVERAL = "several-coordinators"
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
-_GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, model.GroupState)
+_GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, GroupState)
 
 SPEC = MessageMapping(model.RunSpec, common_pb2.RunSpec, checks={"master_addr": failures.shown(0)})
 _IDENTITY = MessageMapping(
@@ -65,13 +72,10 @@ _IDENTITY = MessageMapping(
     },
     given=("incarnation", "has_store", "knows_several"),
 )
-_PACE = MessageMapping(model.Pace, session_pb2.Pace)
 _LEAVING = MessageMapping(Leaving, session_pb2.Leaving, checks={"reason": failures.shown(0)})
-_NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 _NOTICE = MessageMapping(
     PendingNotice, session_pb2.Notice, parts={"kind": NoticeKind}, given=("until_s",)
 )
-_STANDBY = MessageMapping(model.Standby, session_pb2.Standby)
 
 
 def refusal_of(problem: InvalidField) -> errors.InvalidRequest:
@@ -203,9 +207,9 @@ def read_beat(
         round_id = None
     state = _GROUP_STATES.get(message.state)
     if state is None:
-        on_problem(InvalidField("beat.state", message.state, " ".join(model.GroupState)))
+        on_problem(InvalidField("beat.state", message.state, " ".join(GroupState)))
         # One of a later version is that of workers that run, if there are any.
-        state = model.GroupState.IDLE if round_id is None else model.GroupState.RUNNING
+        state = GroupState.IDLE if round_id is None else GroupState.RUNNING
     failure = None
     if message.HasField("failure"):
         try:
@@ -243,10 +247,10 @@ def read_beat(
     )
 
 
-def _memory(message: failure_pb2.HostMemory, size: int) -> model.HostMemory:
+def _memory(message: failure_pb2.HostMemory, size: int) -> HostMemory:
     """Read the memory of the workers that the host has, each once; others are left out."""
     found = {
-        each.local_rank: model.WorkerMemory(
+        each.local_rank: WorkerMemory(
             local_rank=each.local_rank,
             resident_bytes=each.resident_bytes,
             growth_bytes=each.growth_bytes,
@@ -254,7 +258,7 @@ def _memory(message: failure_pb2.HostMemory, size: int) -> model.HostMemory:
         for each in message.workers[:size]
         if each.local_rank < size
     }
-    return model.HostMemory(
+    return HostMemory(
         workers=tuple(found.values()),
         used_bytes=message.used_bytes,
         limit_bytes=message.limit_bytes,
@@ -272,7 +276,7 @@ def _leaving(message: session_pb2.Beat, on_problem: OnProblem) -> Leaving | None
 
 def _notice_report(message: session_pb2.Beat, on_problem: OnProblem) -> NoticeReport | None:
     try:
-        return _NOTICE_REPORT.read(message.notice, "beat.notice")
+        return NOTICE_REPORT.read(message.notice, "beat.notice")
     except InvalidField as problem:
         on_problem(problem)
         return None
@@ -324,7 +328,7 @@ def _with_step_sums(progress: WorkerProgress, worker: failure_pb2.WorkerProgress
 
 def _age(message: Duration) -> float:
     seconds = message.seconds + message.nanos / 1e9
-    if 0 <= seconds <= model.DURATION_MAX_S:
+    if 0 <= seconds <= DURATION_MAX_S:
         return seconds
     raise OverflowError
 
@@ -336,7 +340,7 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
         case fx.Welcome(session_id=session_id, pace=pace, name=name):
             welcome = session_pb2.Welcome(
                 session_id=session_id,
-                pace=_PACE.write(pace),
+                pace=PACE.write(pace),
                 version=VERSION,
                 term=term,
                 features=FEATURES,
@@ -344,7 +348,7 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             )
             return session_pb2.Directive(welcome=welcome)
         case fx.SetPace(pace=pace):
-            return session_pb2.Directive(pace=_PACE.write(pace))
+            return session_pb2.Directive(pace=PACE.write(pace))
         case fx.TellAuthorities(keys=keys):
             kind = {"authorities": session_pb2.Authorities(keys=keys)}
         case fx.TellLimits(limits=limits):
@@ -360,7 +364,7 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             )
             kind = {"notice": told}
         case fx.Instruct(directive=directive):
-            kind = {"inprocess": inprocess.directive_message(directive)}
+            kind = {"inprocess": DIRECTIVE.write(directive)}
         case fx.EndHeld(round_id=round_id, number=number):
             kind = {"end_held": session_pb2.EndHeld(round_id=round_id, number=number)}
         case fx.Collect():
@@ -374,37 +378,17 @@ def desired_message(desired: fx.Direct) -> session_pb2.DesiredState:
     """Write a desired state."""
     kind: dict[str, Any]
     match desired.state:
-        case model.Standby() as standby:
-            kind = {"standby": _STANDBY.write(standby)}
-        case model.Assignment() as assignment:
-            kind = {"run": _assignment(assignment)}
-        case model.Stop(reason=reason):
-            kind = {"stop": session_pb2.Stop(reason=reason)}
+        case Standby() as standby:
+            kind = {"standby": DESIRED["standby"].write(standby)}
+        case Assignment() as assignment:
+            kind = {"run": DESIRED["run"].write(assignment)}
+        case Stop() as stop:
+            kind = {"stop": DESIRED["stop"].write(stop)}
         case model.Release(reason=reason, is_drained=is_drained):
             kind = {"release": session_pb2.Release(reason=reason, is_drained=is_drained)}
         case model.Exit() as state:
             kind = {"exit": _exit(state)}
     return session_pb2.DesiredState(master_port_spent=desired.master_port_spent, **kind)
-
-
-def _assignment(assignment: model.Assignment) -> session_pb2.Assignment:
-    seat, current = assignment.seat, assignment.round
-    return session_pb2.Assignment(
-        round_id=current.round_id,
-        restart_count=current.restart_count,
-        group_rank=seat.group_rank,
-        group_world_size=len(current.seats),
-        rank_first=seat.rank_first,
-        world_size=current.world_size,
-        role_rank_first=seat.role_rank_first,
-        role_world_size=seat.role_world_size,
-        master_addr=current.master_addr,
-        master_port=current.master_port,
-        reason=current.reason,
-        restarts_used=assignment.restarts_used,
-        restarts_max=assignment.restarts_max,
-        has_store=current.has_store,
-    )
 
 
 # The latest ends that were written: one goes to every agent, and to nearly all the same.

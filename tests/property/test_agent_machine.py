@@ -23,10 +23,11 @@ from drumbeat.agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from drumbeat.agent.core.model import Assignment, Exit, GroupState, Standby, Stop
+from drumbeat.agent.core.model import Exit
 from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.command.leader_search import REDIRECTS_MAX, Outcome
 from drumbeat.inprocess import InterruptionKind
+from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.agents import CONFIG, NOW, PACE, WORKERS, an_assignment, desired
 from tests.support.inprocess.values import (
     a_begin,

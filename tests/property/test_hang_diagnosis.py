@@ -11,7 +11,8 @@ import pytest
 
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
-from drumbeat.coordinator.core.model import ExpiredLimit, HangKind
+from drumbeat.coordinator.core.model import ExpiredLimit
+from drumbeat.model import HangKind
 from tests.support.hangs import (
     ALL_REDUCE,
     BACKWARD,

@@ -17,7 +17,7 @@ from drumbeat.agent.core.events import (
     SessionWelcomed,
     WorkersStarted,
 )
-from drumbeat.agent.core.model import GroupState, InprocessReport, WorkerOrder, WorkerStep
+from drumbeat.agent.core.model import InprocessReport, WorkerOrder, WorkerStep
 from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     InprocessDirective,
@@ -28,6 +28,7 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
+from drumbeat.model import GroupState
 from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 from tests.support.inprocess.values import (
     a_begin,

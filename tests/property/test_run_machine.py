@@ -22,13 +22,13 @@ from hypothesis.stateful import (
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DrainAsked, RestartAsked, StopAsked
 from drumbeat.coordinator.core.inprocess.records import InprocessSpec
-from drumbeat.coordinator.core.model import GroupState, Verdict, VerdictCause
+from drumbeat.coordinator.core.model import Verdict, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.run.notice import NoticeReport
 from drumbeat.coordinator.core.run.records import RunEnded
 from drumbeat.coordinator.core.run.state import Phase as RunPhase
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupState, NoticeReport
 from tests.support.journal import fold
 from tests.support.operator import ask
 from tests.support.orders import orders

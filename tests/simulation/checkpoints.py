@@ -13,14 +13,15 @@ from mmap import mmap
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.core.notice import Notice, NoticeKind
-from drumbeat.agent.core.notice import NoticeReport as HostReport
+from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import CheckpointAsked
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.run.notice import NoticeEnded, NoticeReport
+from drumbeat.coordinator.core.run.notice import NoticeEnded
 from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.model import NoticeKind, NoticeReport
+from drumbeat.model import NoticeReport as HostReport
 from tests.simulation.clock import Clock
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story

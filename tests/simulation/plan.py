@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.coordinator.core.model import Pace
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.model import Pace
 from drumbeat.worker.v1 import iteration_pb2
 from tests.simulation.machines.processes import Habits
 from tests.simulation.machines.wrapped import Conduct

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from drumbeat.agent.core.model import GroupState
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.journal import batches, layout
 from drumbeat.coordinator.journal.etcd import journal
+from drumbeat.model import GroupState
 from tests.simulation import faults, steering, strangers
 from tests.simulation.checks.checker import Checker
 from tests.simulation.clock import Clock

@@ -32,16 +32,7 @@ from drumbeat.agent import errors
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.effects import SendBeat
-from drumbeat.agent.core.model import (
-    Abort,
-    Assignment,
-    Beat,
-    DesiredState,
-    Exit,
-    GroupState,
-    Standby,
-    Stop,
-)
+from drumbeat.agent.core.model import Abort, Beat, DesiredState, Exit
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.observer import Observer
@@ -51,6 +42,7 @@ from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.command.leader_search import Outcome
 from drumbeat.coordinator.errors import NotLeader
 from drumbeat.inprocess import DirectiveKind, Interruption, InterruptionKind
+from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 from tests.support.inprocess import values as inprocess
 

@@ -12,13 +12,15 @@ from drumbeat.agent.core.events import (
     SessionWelcomed,
     WorkersStarted,
 )
-from drumbeat.agent.core.model import Assignment, Beat, GroupState, Pace, Standby
+from drumbeat.agent.core.model import Beat
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.model import Assignment, GroupState, Pace, Standby
 
 if TYPE_CHECKING:
     from drumbeat.agent.core.events import Event
-    from drumbeat.agent.core.model import Exit, Stop
+    from drumbeat.agent.core.model import Exit
+    from drumbeat.model import Stop
 
 PACE = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
 PORT = 4001

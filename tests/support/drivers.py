@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from drumbeat.coordinator.core.events import BeatReceived, FailureReported, SessionOpened
-from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.errors import CommandFailed, JournalFull
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.model import GroupState
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS

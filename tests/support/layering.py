@@ -111,7 +111,6 @@ ENVIRONMENT_EXCEPTIONS = {
 # Dataclasses among the values of cores, each for a field that a Struct can't have; ADR 33.
 DATACLASS_VALUES = {
     "coordinator/core/events.py": frozenset({"TokenCreated"}),
-    "coordinator/core/model.py": frozenset({"Assignment", "Standby"}),
 }
 
 FUNCTION_LINES_MAX = 60

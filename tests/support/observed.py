@@ -7,11 +7,12 @@ from typing import Any
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.effects import Effect, StartRound
-from drumbeat.agent.core.model import Assignment, Exit, Pace, Standby
+from drumbeat.agent.core.model import Exit
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.telemetry import Event, Item, Metric
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.observer import Observer
+from drumbeat.model import Assignment, Pace, Standby
 
 START = 100.0
 EPOCH_S = 1_700_000_000.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
@@ -12,7 +14,7 @@ from drumbeat.coordinator.core.inprocess.records import (
     IterationRecord,
 )
 from drumbeat.coordinator.core.membership.drains import Drains
-from drumbeat.coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
+from drumbeat.coordinator.core.model import Exit, Release, Verdict
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit, LearningRules
 from drumbeat.coordinator.core.run.notice import NoticeEnded, NoticeGiven, PendingNotice
 from drumbeat.coordinator.core.run.records import (
@@ -31,7 +33,17 @@ from drumbeat.coordinator.core.run.records import (
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.stragglers import NAMED_MAX, StragglerFound, StragglerOver
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
+from drumbeat.model import Assignment, Standby, Stop
 from tests.support.journal import json_round_trip
+
+# What the assignments of a round's agents do not have in common.
+OF_ONE_AGENT: dict[str, Any] = dict.fromkeys(
+    (
+        "group_rank", "rank_first", "role_rank_first", "role_world_size",
+        "restarts_used", "restarts_max",
+    ),
+    0,
+)  # fmt: skip
 
 
 class Promises:
@@ -43,7 +55,9 @@ class Promises:
         self.stragglers: dict[int, str] = {}  # of the round, by rank
         self.notice: PendingNotice | None = None
         self.notices_count = 0
-        self.rounds: dict[int, Round] = {}
+        self.rounds: dict[int, Assignment] = {}  # what all participants are told alike
+        self.sizes: dict[str, int] = {}
+        self.seats: dict[int, dict[str, tuple[int, int]]] = {}  # group rank, first rank
         self.rounds_seen = 0
         self.masters: set[tuple[str, int]] = set()
         self.has_fixed_port = False  # of rank 0 of every round
@@ -115,6 +129,7 @@ class Promises:
                 assert self.verdict is None, "admitted to an ended run"
                 self.rounds_seen = max(self.rounds_seen, rounds_seen)
                 self.agents[agent.incarnation] = agent.address
+                self.sizes[agent.incarnation] = agent.local_world_size
             case RoundStarted():
                 self.check_start(record)
             case AgentRemoved(incarnation=incarnation, is_excused=True):
@@ -173,7 +188,7 @@ class Promises:
                 self.stragglers = {rank: name for rank, name in left if name != gone}
             case StragglerFound(straggler=found):
                 assert found.rank not in self.stragglers, "found twice"
-                assert found.rank < self.rounds[max(self.succeeded)].world_size
+                assert found.rank < self.world_size()
                 self.stragglers[found.rank] = found.name
                 assert len(self.stragglers) <= NAMED_MAX, "more than are named at once"
             case StragglerOver(straggler=over):
@@ -243,15 +258,16 @@ class Promises:
         self, state: Standby | Assignment | Stop | Exit | Release, incarnation: str
     ) -> None:
         match state:
-            case Assignment(round=current, seat=seat):
+            case Assignment(round_id=round_id):
                 assert self.verdict is None, "an assignment after the verdict"
-                known = self.rounds.setdefault(current.round_id, current)
-                assert known == current, "two assignments of one round differ"
-                assert current.round_id == max(self.succeeded), "told before it was journaled"
-                assert current.seats[seat.agent.incarnation] == seat
-                assert seat.agent.incarnation not in self.given_up, "a place that was given up"
-                assert current.restart_count == self.restart_count
-                self.check_ranks(current)
+                common = replace(state, **OF_ONE_AGENT)
+                known = self.rounds.setdefault(round_id, common)
+                assert known == common, "two assignments of one round differ"
+                assert round_id == max(self.succeeded), "told before it was journaled"
+                assert incarnation in self.participants
+                assert incarnation not in self.given_up, "a place that was given up"
+                assert state.restart_count == self.restart_count
+                self.check_seat(state, incarnation)
             case Exit(verdict=verdict):
                 assert verdict == self.verdict, "a verdict that was not journaled"
             case Release(is_drained=True):
@@ -267,16 +283,20 @@ class Promises:
         assert limits == self.limits, "limits that were not journaled"
         assert all(limit.limit_s >= LearningRules().limit_min_s for limit in limits)
 
-    def check_ranks(self, current: Round) -> None:
-        ranks = [
-            seat.rank_first + local
-            for seat in current.seats.values()
-            for local in range(seat.agent.local_world_size)
-        ]
-        assert sorted(ranks) == list(range(current.world_size))
-        assert [seat.group_rank for seat in current.seats.values()] == list(
-            range(len(current.seats))
-        )
+    def world_size(self) -> int:
+        return sum(self.sizes[who] for who in self.participants)
+
+    def check_seat(self, own: Assignment, incarnation: str) -> None:
+        seats = self.seats.setdefault(own.round_id, {})
+        seat = own.group_rank, own.rank_first
+        assert seats.setdefault(incarnation, seat) == seat, "a seat changed within its round"
+        assert own.group_world_size == len(self.participants)
+        assert own.world_size == self.world_size()
+        rank = 0
+        if len(seats) == len(self.participants):
+            for number, (who, seat) in enumerate(sorted(seats.items(), key=lambda row: row[1])):
+                assert seat == (number, rank), "ranks overlap, or leave a gap"
+                rank += self.sizes[who]
 
 
 def _drained_by(record: Any) -> set[str]:

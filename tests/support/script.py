@@ -27,7 +27,7 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
 from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from drumbeat.coordinator.core.inprocess.records import InprocessSpec
-from drumbeat.coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
+from drumbeat.coordinator.core.model import Exit, Hang, Release
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.inprocess import (
@@ -36,6 +36,7 @@ from drumbeat.inprocess import (
     IterationBegin,
     IterationInterrupt,
 )
+from drumbeat.model import Assignment, HangKind, Standby, Stop
 from tests.support.inprocess.rules import active_max
 from tests.support.operator import ask
 from tests.support.world import RUN, START, Story, a_spec
@@ -43,7 +44,7 @@ from tests.support.world import RUN, START, Story, a_spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drumbeat.coordinator.core.model import RunSpec, Verdict
+    from drumbeat.coordinator.core.model import AgentIdentity, RunSpec, Verdict
     from drumbeat.coordinator.observe.worker_progress import Standing
 
 SPEC_FIELDS = {
@@ -258,7 +259,9 @@ class Script:
                 case fx.Decided(decision=decision, reason=reason):
                     self._say(f"{decision}: {reason}")
                 case fx.Direct(session_id=session_id) as desired:
-                    self._say(f"{self.story.sessions[session_id]} <- {_desired(desired)}")
+                    name = self.story.sessions[session_id]
+                    wanted = _desired(desired, self.story.agents[name].identity)
+                    self._say(f"{name} <- {wanted}")
                 case fx.Instruct(session_id=session_id, directive=directive):
                     self._say(f"{self.story.sessions[session_id]} <- {_directive(directive)}")
                 case fx.Reject(session_id=session_id, error=error):
@@ -299,18 +302,17 @@ def _directive(directive: InprocessDirective) -> str:
             return f"COMPLETE {iteration}"
 
 
-def _desired(desired: fx.Direct) -> str:
+def _desired(desired: fx.Direct, agent: AgentIdentity) -> str:
     match desired.state:
         case Standby(reason=reason, agents_present=present, agents_wanted=wanted):
             return f"STANDBY: {reason} ({present} present, {wanted} wanted)"
-        case Assignment(seat=seat, round=current):
-            size = seat.agent.local_world_size
-            ranks = f"ranks {seat.rank_first}-{seat.rank_first + size - 1} of {current.world_size}"
-            role = f"{seat.agent.role} {seat.role_rank_first} of {seat.role_world_size}"
-            place = f"{current.master_addr}:{current.master_port}"
+        case Assignment() as own:
+            last = own.rank_first + agent.local_world_size - 1
+            ranks = f"ranks {own.rank_first}-{last} of {own.world_size}"
+            role = f"{agent.role} {own.role_rank_first} of {own.role_world_size}"
             return (
-                f"RUN round {current.round_id}: group rank {seat.group_rank}, {ranks}, {role}, "
-                f"restart {current.restart_count}, {place}"
+                f"RUN round {own.round_id}: group rank {own.group_rank}, {ranks}, {role}, "
+                f"restart {own.restart_count}, {own.master_addr}:{own.master_port}"
             )
         case Stop(reason=reason):
             return f"STOP: {reason}"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from drumbeat.agent.core.effects import OpenSession
-from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.core.model import Beat
 from drumbeat.agent.runtime.file_thread import FileThread
 from drumbeat.agent.runtime.private_directory import PrivateDirectory
 from drumbeat.agent.session.access import Access
@@ -22,6 +22,7 @@ from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.agent.workers.output.kept import KeptOutput
+from drumbeat.model import GroupState
 from tests.support.fake_coordinator import DEADLINE_S
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.coordinator.core.model import GroupState, Hang, HangKind
+from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
+from drumbeat.model import GroupState, HangKind
 from tests.support.journal import round_trip
 from tests.support.traces import told
 from tests.support.world import START, Story, a_running_story, a_story

@@ -22,14 +22,11 @@ from drumbeat.coordinator.core.events import (
 )
 from drumbeat.coordinator.core.model import (
     AgentIdentity,
-    Assignment,
     Beat,
     Exit,
     FailureRecord,
-    GroupState,
     Release,
     RunSpec,
-    Standby,
     WorkerRanks,
 )
 from drumbeat.coordinator.core.policy import Policy
@@ -37,6 +34,7 @@ from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
+from drumbeat.model import Assignment, GroupState, Standby
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip
 

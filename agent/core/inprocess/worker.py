@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core.model import NO_ITERATION, Abort, WorkerOrder
 from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import HangKind, Purpose, describe_hang
+from drumbeat.agent.watchdog.hang import Purpose, describe_hang
 from drumbeat.agent.workers.failures.exit_status import describe_exit
 from drumbeat.agent.workers.supervisor.messages import WorkerExited
 from drumbeat.inprocess import (
@@ -23,6 +23,7 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
+from drumbeat.model import HangKind
 
 REPORTED_CHARACTERS_MAX = 500
 """Of a message in a report, which goes out with every beat; records have all of it."""

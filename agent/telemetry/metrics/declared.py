@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drumbeat.agent.core.model import GroupState
 from drumbeat.command.metrics import BUILD, LONG_S, Metric
+from drumbeat.model import GroupState
 
 STATES = tuple(state.lower() for state in GroupState)
 STATUSES = ("succeeded", "failed", "terminated")

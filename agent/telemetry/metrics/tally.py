@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from drumbeat.agent.core.model import GroupState
 from drumbeat.agent.runtime.status import AgentStatus
 from drumbeat.agent.telemetry.metrics import declared
 from drumbeat.agent.watchdog.hang import Standing
-from drumbeat.agent.workers.memory.growth import NO_MEMORY, HostMemory
+from drumbeat.agent.workers.memory.growth import NO_MEMORY
 from drumbeat.command.metrics import Sample
+from drumbeat.model import GroupState, HostMemory
 
 _COUNTED = {
     "sessions_lost": (declared.SESSIONS_LOST, ("",)),

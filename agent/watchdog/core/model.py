@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Purpose
+from drumbeat.agent.watchdog.hang import Evidence, Hang, Purpose
+from drumbeat.model import HangKind
 
 
 class WorkerKey(Struct, frozen=True, order=True):

@@ -10,7 +10,8 @@ from itertools import chain
 
 from drumbeat.agent.watchdog.core import model as msg
 from drumbeat.agent.watchdog.core.model import Tally, WorkerKey
-from drumbeat.agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
+from drumbeat.agent.watchdog.hang import Evidence, Purpose, Standing
+from drumbeat.model import HangKind
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX, NAMES_MAX = 128, 65

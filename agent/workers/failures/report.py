@@ -9,6 +9,7 @@ from drumbeat.agent.watchdog.hang import seconds
 from drumbeat.agent.workers.failures.exit_status import describe_exit
 from drumbeat.format import are, count, printable
 from drumbeat.inprocess import InterruptionKind
+from drumbeat.model import HangGroup
 
 WIDTH = 72
 PLACES_MAX = 20  # more places than this are counted only; those with the fewest workers come first
@@ -63,17 +64,6 @@ class Position(Struct, frozen=True, kw_only=True):
     scope: str = ""
     scope_age_s: float = 0.0
     heartbeat_age_s: float | None = None
-
-
-class HangGroup(Struct, frozen=True, kw_only=True):
-    """Ranks that were at the same place when the round hung. See ``drumbeat.v1.HangGroup``."""
-
-    count: int
-    ranks: str
-    place: str
-    activity: str = ""
-    stack: str = ""
-    is_cause: bool = False
 
 
 class HangDiagnosis(Struct, frozen=True, kw_only=True):

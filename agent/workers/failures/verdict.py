@@ -11,10 +11,10 @@ from drumbeat.agent.workers.failures.report import (
     FailedWorker,
     FailureReport,
     HangDiagnosis,
-    HangGroup,
     Position,
 )
 from drumbeat.mapping import MessageMapping
+from drumbeat.model import HangGroup
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 log = structlog.get_logger()

@@ -7,28 +7,13 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from drumbeat.model import HostMemory
+
 # A worker's memory grows if its lowest point rose from each of so many spans to the next: what is
 # allocated and freed within a step, or once while a model is loaded, is no growth.
 SPAN_S, SPANS = 20.0, 6
 # A smaller rise over all spans is none: at this pace the last gigabyte lasts half an hour.
 RISE_LEAST_BYTES = 64 * 2**20
-
-
-class WorkerMemory(Struct, frozen=True, kw_only=True):
-    """One worker's process: ``growth_bytes`` is per minute, 0 if its memory does not grow."""
-
-    local_rank: int
-    resident_bytes: int
-    growth_bytes: int = 0
-
-
-class HostMemory(Struct, frozen=True, kw_only=True):
-    """The workers, and what their cgroup or their host has in use and at most; 0: not known."""
-
-    workers: tuple[WorkerMemory, ...] = ()
-    used_bytes: int = 0
-    limit_bytes: int = 0
-    is_cgroup: bool = False
 
 
 NO_MEMORY = HostMemory()

@@ -13,16 +13,10 @@ from itertools import chain
 
 from drumbeat.coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
 from drumbeat.coordinator.core.failures.stack_frames import Activity, ranges
-from drumbeat.coordinator.core.model import (
-    ExpiredLimit,
-    Hang,
-    HangDiagnosis,
-    HangGroup,
-    HangKind,
-    HungRank,
-)
+from drumbeat.coordinator.core.model import ExpiredLimit, Hang, HangDiagnosis, HungRank
 from drumbeat.durations import format_duration
 from drumbeat.format import are, count, listed, one_line
+from drumbeat.model import HangGroup, HangKind
 from drumbeat.violation import show_value
 
 # A rank whose latest heartbeat is younger than this share of the time that the round stands still,

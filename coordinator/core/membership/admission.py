@@ -9,15 +9,10 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.model import (
-    DURATION_MAX_S,
-    AgentIdentity,
-    Beat,
-    RunSpec,
-    VerdictCause,
-)
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.model import DURATION_MAX_S
 
 # How far above what is known here a newcomer may have held a round. All rounds to come
 # are above its own, so this bounds how much of the numbers one message may use up: far

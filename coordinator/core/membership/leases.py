@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import BeatReceived
-from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, GroupState
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.observer import Observer
 from drumbeat.coordinator.observe.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
+from drumbeat.model import GroupState
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and what waits for a suspect waits no longer than needed.

@@ -8,7 +8,6 @@ from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
 from drumbeat.coordinator.core.model import (
     ExpiredLimit,
     HangDiagnosis,
-    HangKind,
     HungRank,
     Round,
     Seat,
@@ -18,6 +17,7 @@ from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.durations import format_duration, nanoseconds
+from drumbeat.model import HangKind
 
 # After so long an undecided hang is judged again, when another limit expires.
 ASK_AGAIN_S = 10.0

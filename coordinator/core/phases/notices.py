@@ -16,13 +16,12 @@ from drumbeat.coordinator.core.run.notice import (
     Leaving,
     NoticeEnded,
     NoticeGiven,
-    NoticeKind,
-    NoticeReport,
     PendingNotice,
     StepChosen,
     StepProposed,
 )
 from drumbeat.format import count
+from drumbeat.model import NoticeKind, NoticeReport
 
 # The longest wait for a host's word: where its workers are, or that they will stop at a step. No
 # longer than a lease: a host that is silent is given up.

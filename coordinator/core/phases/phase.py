@@ -15,7 +15,6 @@ from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
-from drumbeat.coordinator.core.run.notice import NoticeKind
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     Record,
@@ -27,6 +26,7 @@ from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.stretches import MEASURED, Found, Stretch
 from drumbeat.format import count
+from drumbeat.model import Assignment, NoticeKind, Standby, Stop
 
 Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded
 
@@ -144,7 +144,7 @@ class RunContext:
                 state=self.desired_state(incarnation, wait, released.get(incarnation), now=now),
                 master_port_spent=presence.master_port_spent,
             )
-            if push != presence.pushed:
+            if _is_news(push, presence.pushed):
                 presence.pushed = push
                 taken.append(push)
         self._untold, self._is_for_all = set(), False
@@ -158,28 +158,41 @@ class RunContext:
         if state.verdict is not None:
             return self.exit_of(state.verdict, incarnation)
         if state.phase is Phase.ENDING:
-            return model.Stop(reason=state.reason)
+            return Stop(reason=state.reason)
         if state.phase is Phase.RUNNING and current is not None:
             if released is not None:
                 return model.Release(reason=released)
             if state.is_seated(incarnation):
-                return model.Assignment(
-                    seat=current.seats[incarnation],
-                    round=current,
-                    round_id=current.round_id,
-                    restarts_used=state.restarts_used,
-                    restarts_max=state.spec.restarts_max,
-                )
+                return self._assignment(current, incarnation)
             left = count(len(current.seats) - len(state.given_up), "agent")
             more = f"; {wait.reason}" if wait is not None else ""
             reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
             wait = Wait(reason=reason, agents_wanted=0, until=None)
         wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
-        return model.Standby(
+        return Standby(
             reason=wait.reason,
             agents_present=present,
             agents_wanted=wait.agents_wanted,
             time_left_s=None if wait.until is None else max(0.0, wait.until - now),
+        )
+
+    def _assignment(self, current: model.Round, incarnation: str) -> Assignment:
+        seat = current.seats[incarnation]
+        return Assignment(
+            round_id=current.round_id,
+            restart_count=current.restart_count,
+            group_rank=seat.group_rank,
+            group_world_size=len(current.seats),
+            rank_first=seat.rank_first,
+            world_size=current.world_size,
+            role_rank_first=seat.role_rank_first,
+            role_world_size=seat.role_world_size,
+            master_addr=current.master_addr,
+            master_port=current.master_port,
+            reason=current.reason,
+            restarts_used=self.state.restarts_used,
+            restarts_max=self.state.spec.restarts_max,
+            has_store=current.has_store,
         )
 
     def exit_of(self, verdict: model.Verdict, incarnation: str) -> model.Exit:
@@ -193,6 +206,18 @@ class RunContext:
             shows_report=first is None or first.agent.incarnation == incarnation or is_among,
             shown_on=first.agent.host if first is not None else "",
         )
+
+
+def _is_news(push: fx.Direct, pushed: fx.Direct | None) -> bool:
+    """Return whether a session has to be sent this after what it was sent last."""
+    if pushed is None or push.master_port_spent != pushed.master_port_spent:
+        return True
+    match push.state, pushed.state:
+        case Assignment(round_id=new), Assignment(round_id=old):
+            return new != old  # a round keeps its seats
+        case Standby() as new, Standby() as old:
+            return replace(new, time_left_s=old.time_left_s) != old  # that passes by itself
+    return push.state != pushed.state
 
 
 def decided(state: RunState, record: Record) -> list[fx.Effect]:

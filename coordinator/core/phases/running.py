@@ -9,19 +9,12 @@ from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
-from drumbeat.coordinator.core.model import (
-    Beat,
-    FailureRecord,
-    GroupState,
-    HangDiagnosis,
-    VerdictCause,
-)
+from drumbeat.coordinator.core.model import Beat, FailureRecord, HangDiagnosis, VerdictCause
 from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.rendezvous import Wait, last_call_deadline
 from drumbeat.coordinator.core.run import reasons
-from drumbeat.coordinator.core.run.notice import NoticeKind
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     GroupSucceeded,
@@ -32,6 +25,7 @@ from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
 from drumbeat.durations import nanoseconds
 from drumbeat.format import are
+from drumbeat.model import GroupState, NoticeKind
 
 _PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)
 

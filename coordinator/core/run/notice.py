@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-
-class NoticeKind(StrEnum):
-    """What a notice is about. The values are those of the protocol."""
-
-    PREEMPTION = "PREEMPTION"
-    DRAIN = "DRAIN"
-    STOP = "STOP"
-    RESTART = "RESTART"
-    SCALE_UP = "SCALE_UP"
-    CHECKPOINT = "CHECKPOINT"  # nothing will change
+from drumbeat.model import NoticeKind
 
 
 class Leaving(Struct, frozen=True, kw_only=True):
@@ -24,19 +13,6 @@ class Leaving(Struct, frozen=True, kw_only=True):
 
     reason: str
     time_left_s: float
-
-
-class NoticeReport(Struct, frozen=True, kw_only=True):
-    """What the workers of a host say of a notice, together; see ``drumbeat.v1.NoticeReport``."""
-
-    notice_id: int
-    chosen: int | None = None
-    asked: int | None = None
-    is_missed: bool = False
-    is_saved: bool = False
-    step_time_s: float | None = None
-    proposed: int | None = None
-    is_ready: bool = False
 
 
 class PendingNotice(Struct, frozen=True, kw_only=True):

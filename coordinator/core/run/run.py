@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.failures.verdict import is_wanted, taken
 from drumbeat.coordinator.core.membership.admission import numbered, refusal
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.membership.leases import Membership
-from drumbeat.coordinator.core.model import KeptDrain, Release, Standby, Verdict, VerdictCause
+from drumbeat.coordinator.core.model import KeptDrain, Release, Verdict, VerdictCause
 from drumbeat.coordinator.core.phases.ending import Ended, Ending
 from drumbeat.coordinator.core.phases.gathering import Gathering
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
@@ -21,7 +21,6 @@ from drumbeat.coordinator.core.phases.running import Running
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import differ
-from drumbeat.coordinator.core.run.notice import NoticeKind
 from drumbeat.coordinator.core.run.reasons import hosts
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.run.steering import (
@@ -38,6 +37,7 @@ from drumbeat.coordinator.errors import (
     StaleSession,
 )
 from drumbeat.format import are, count
+from drumbeat.model import NoticeKind, Standby
 
 PHASES: dict[Phase, type[RunPhase]] = {
     Phase.GATHERING: Gathering,

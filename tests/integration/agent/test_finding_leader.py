@@ -12,10 +12,11 @@ import pytest
 
 from drumbeat.agent.core.events import SessionLost, SessionWelcomed
 from drumbeat.agent.core.link import CoordinatorLink
-from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.core.model import Beat
 from drumbeat.agent.errors import AccessRefused
 from drumbeat.agent.session import grpc_transport, session
 from drumbeat.agent.session.spool import Spooled
+from drumbeat.model import GroupState
 from drumbeat.v1 import common_pb2, failure_pb2
 from tests.support.fake_coordinator import (
     DEADLINE_S,

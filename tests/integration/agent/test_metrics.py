@@ -17,7 +17,6 @@ from urllib.request import Request, urlopen
 import pytest
 from msgspec import structs
 
-from drumbeat.agent.core.model import GroupState
 from drumbeat.agent.errors import UsageError
 from drumbeat.agent.runtime.status import AgentStatus, WorkerStatus
 from drumbeat.agent.telemetry.facts import StageEnded
@@ -27,7 +26,7 @@ from drumbeat.agent.telemetry.metrics.host import Host
 from drumbeat.agent.telemetry.metrics.tally import Look
 from drumbeat.agent.watchdog.hang import Standing
 from drumbeat.agent.workers.devices.gpus import Gpu
-from drumbeat.agent.workers.memory.growth import HostMemory, WorkerMemory
+from drumbeat.model import GroupState, HostMemory, WorkerMemory
 from tests.support.agents import CONFIG
 from tests.support.certificates import CertificateAuthority
 from tests.support.scraped import names, values

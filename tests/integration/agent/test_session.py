@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core.effects import OpenSession
 from drumbeat.agent.core.events import Event, SessionLost, SessionWelcomed
-from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.core.model import Beat
 from drumbeat.agent.runtime.file_thread import FileThread
 from drumbeat.agent.runtime.private_directory import PrivateDirectory
 from drumbeat.agent.session.access import Access
@@ -34,6 +34,7 @@ from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import duration
+from drumbeat.model import GroupState
 from drumbeat.v1 import session_pb2
 from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator

@@ -20,7 +20,7 @@ from drumbeat.coordinator.api.control_service import ControlService
 from drumbeat.coordinator.api.query_service import QueryService
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
@@ -28,6 +28,7 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver, Outbox
 from drumbeat.coordinator.wire.session import directive_message
 from drumbeat.mapping import duration, seconds_of
+from drumbeat.model import GroupState
 from drumbeat.v1 import control_pb2 as pb
 from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS

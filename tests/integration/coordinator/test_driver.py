@@ -14,11 +14,7 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
     LimitsReset,
 )
-from drumbeat.coordinator.core.model import (
-    Assignment,
-    Beat,
-    GroupState,
-)
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
@@ -34,6 +30,7 @@ from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.observe.stretches import ProgressNoted
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
+from drumbeat.model import Assignment, GroupState
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.drivers import (
     DEADLINE_S,
@@ -279,7 +276,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
         _, desired = await take(outbox, 2)
         assert isinstance(desired, fx.Direct)
         assert isinstance(desired.state, Assignment)
-        assert (desired.state.round_id, desired.state.round.restart_count) == (1, 1)
+        assert (desired.state.round_id, desired.state.restart_count) == (1, 1)
         assert await asyncio.wait_for(again, DEADLINE_S) is False
         state = driver.registry.runs["r"].state
         assert (state.restart_count, state.failures_count) == (1, 1)

@@ -27,7 +27,6 @@ from drumbeat.coordinator.core.model import (
     FailureRecord,
     FailureReport,
     Hang,
-    HangKind,
     RunSpec,
     Verdict,
     VerdictCause,
@@ -62,6 +61,7 @@ from drumbeat.coordinator.journal.stored import RELEASE, Host
 from drumbeat.coordinator.observe.stretches import Cause, Found, Marks, ProgressNoted
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
+from drumbeat.model import HangKind
 from tests.support.inprocess.rules import active_max, group_sizes
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import BeatReceived, LimitsReset
-from drumbeat.coordinator.core.model import Assignment, GroupState
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase
@@ -26,6 +25,7 @@ from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.shell import driver as driver_module
 from drumbeat.coordinator.shell.server import crash_if_failed
 from drumbeat.coordinator.shell.sessions import Sessions
+from drumbeat.model import Assignment, GroupState
 from tests.support import breaks, drivers
 from tests.support.drivers import (
     DEADLINE_S,

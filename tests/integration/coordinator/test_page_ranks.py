@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
-from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupState
 from tests.support.pages import site
 from tests.support.waiting import MS, wait_until
 from tests.support.world import a_spec, an_agent

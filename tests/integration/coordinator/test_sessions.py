@@ -12,7 +12,7 @@ import pytest
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import BeatReceived
-from drumbeat.coordinator.core.model import Beat, GroupState, Pace
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.errors import LimitReached, Unavailable
@@ -21,6 +21,7 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX
+from drumbeat.model import GroupState, Pace
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.drivers import DEADLINE_S, hello, one_hello, running
 from tests.support.waiting import MS, wait_until

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from drumbeat.agent.core import effects as agent_fx
 from drumbeat.agent.core.events import DirectiveReceived
-from drumbeat.agent.core.model import Assignment, Exit
+from drumbeat.agent.core.model import Exit
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
 )
-from drumbeat.coordinator.core.model import Assignment as CoordinatorAssignment
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
-from drumbeat.coordinator.core.model import Release, Verdict
+from drumbeat.coordinator.core.model import Release, Round, Verdict
 from drumbeat.coordinator.core.run.records import (
     CallKind,
     CallNoted,
@@ -36,6 +35,8 @@ from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput import SEGMENTS_MAX, Ledger
 from drumbeat.coordinator.observe.stragglers import StragglerRecord
 from drumbeat.coordinator.observe.stretches import Part
+from drumbeat.model import Assignment
+from drumbeat.model import Assignment as CoordinatorAssignment
 from tests.simulation.checks.iterations import IterationChecker
 from tests.simulation.machines.training import is_slow
 from tests.support.run_promises import Promises
@@ -78,7 +79,7 @@ class Checker:
         self.promises = Promises()
         self.listeners: list[Listener] = []
         self.iterations = IterationChecker(self.listeners)
-        self.rounds = self.promises.rounds
+        self.rounds: dict[int, Round] = {}
         self.counted: set[tuple[str, int]] = set()
         self.summed_up: set[tuple[str, int]] = set()
         self.written: dict[str, list[agent_fx.WriteFailure]] = defaultdict(list)
@@ -192,7 +193,11 @@ class Checker:
         assert current is not None
         assert current.round_id == len(self.rounds), "round ids have gaps"
         seats = current.seats.values()
-        self.promises.check_ranks(current)
+        first = 0
+        for group_rank, seat in enumerate(seats):
+            assert (seat.group_rank, seat.rank_first) == (group_rank, first), "ranks"
+            first += seat.agent.local_world_size
+        assert first == current.world_size
         roles: dict[str, list[int]] = defaultdict(list)
         for seat in seats:
             size = seat.agent.local_world_size

@@ -24,7 +24,7 @@ from drumbeat.coordinator.core.inprocess.roster import Roster
 from drumbeat.coordinator.core.membership import leases as membership
 from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.membership.leases import Membership
-from drumbeat.coordinator.core.model import Beat, GroupState, VerdictCause
+from drumbeat.coordinator.core.model import Beat, VerdictCause
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.running import Running
@@ -39,6 +39,7 @@ from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import IsCreated
 from drumbeat.coordinator.observe.meter import Meter
 from drumbeat.inprocess import InprocessStep
+from drumbeat.model import GroupState
 from tests.simulation.machines.coordinator import Life
 
 if TYPE_CHECKING:

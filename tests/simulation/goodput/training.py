@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing
+from drumbeat.model import HangKind
 from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
 from tests.simulation.machines.training import Progress

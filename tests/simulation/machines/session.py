@@ -15,15 +15,14 @@ from drumbeat.agent.core.events import (
 from drumbeat.agent.errors import AgentError, RunRefused, SpecRefused
 from drumbeat.agent.session import convert
 from drumbeat.agent.session.session import (
-    PACE,
+    NOTICE,
     WELCOME_TIMEOUT_S,
     desired_from,
-    directive_from,
-    notice_from,
 )
 from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.wire import DIRECTIVE, PACE
 from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer
 
@@ -168,11 +167,10 @@ class SimSession:
                     DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
                 )
             case "inprocess":
-                directive = directive_from(message.inprocess)
-                assert directive is not None, message
+                directive = DIRECTIVE.read(message.inprocess)
                 agent.submit(InprocessDirected(attempt=self._attempt, directive=directive))
             case "notice":
-                notice = notice_from(message.notice)
+                notice = NOTICE.read(message.notice)
                 agent.submit(NoticeReceived(attempt=self._attempt, notice=notice))
             case "pace":
                 pace = PACE.read(message.pace)

@@ -8,7 +8,7 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import InprocessDirected, WorkerExited
 from drumbeat.agent.core.model import Abort, WorkerOrder, WorkerStep
 from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Hang, HangKind, Purpose, Standing
+from drumbeat.agent.watchdog.hang import Hang, Purpose, Standing
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,
@@ -18,6 +18,7 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
+from drumbeat.model import HangKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

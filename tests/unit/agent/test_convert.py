@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.agent.core.model import (
-    Beat,
-    Exit,
-    Failure,
-    GroupState,
-    Pace,
-    Standby,
-    Stop,
-)
+from drumbeat.agent.core.model import Beat, Exit, Failure
 from drumbeat.agent.session import convert
-from drumbeat.agent.session.session import PACE, desired_from
+from drumbeat.agent.session.session import desired_from
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.failures.exit_status import signal_name
 from drumbeat.agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.mapping import duration
+from drumbeat.model import GroupState, Pace, Standby, Stop
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.wire import PACE
 from tests.support.agents import CONFIG, IDENTITY, an_assignment
 
 MESSAGE_RUN = session_pb2.Assignment(

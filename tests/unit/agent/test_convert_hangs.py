@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from drumbeat.agent.core.events import WorkerExited
-from drumbeat.agent.core.model import Beat, GroupState
+from drumbeat.agent.core.model import Beat
 from drumbeat.agent.session import convert
-from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing
 from drumbeat.agent.workers.failures.records import ended_by
 from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.mapping import duration
+from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import CONFIG, IDENTITY, an_assignment
 

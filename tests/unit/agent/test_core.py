@@ -16,8 +16,9 @@ from drumbeat.agent.core.events import (
     WorkersStarted,
     WorkerStartFailed,
 )
-from drumbeat.agent.core.model import Exit, Standby, Stop
+from drumbeat.agent.core.model import Exit
 from drumbeat.agent.errors import RunRefused
+from drumbeat.model import Standby, Stop
 from tests.support.agent_script import Stories, shown_effects
 from tests.support.agents import CONFIG, AgentStory, an_assignment, desired, of
 

@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import HeldReleased, LimitsExceeded, SessionLost, SessionWelcomed
-from drumbeat.agent.core.model import GroupState
 from drumbeat.agent.session import convert
 from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
-from drumbeat.agent.watchdog.hang import HangKind
 from drumbeat.mapping import duration
+from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import PACE, AgentStory, a_beat, of
 

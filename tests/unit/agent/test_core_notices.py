@@ -14,8 +14,8 @@ from drumbeat.agent.core.events import (
     SignalReceived,
     WorkersStopped,
 )
-from drumbeat.agent.core.model import Standby
-from drumbeat.agent.core.notice import Notice, NoticeKind, NoticeReport
+from drumbeat.agent.core.notice import Notice
+from drumbeat.model import NoticeKind, NoticeReport, Standby
 from tests.support.agents import CONFIG, AgentStory, desired, of
 
 CONFIGURED = dataclasses.replace(CONFIG, preemption_signal="SIGUSR1", preemption_grace=40.0)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from drumbeat.agent.core.model import Assignment
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.manager import worker_environments
+from drumbeat.model import Assignment
 
 ASSIGNMENT = Assignment(
     round_id=0,

@@ -9,8 +9,8 @@ import pytest
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import SupervisorDied, WorkersStarted, WorkerStartFailed
-from drumbeat.agent.core.model import GroupState
 from drumbeat.agent.core.round_workers import _TRANSITIONS, RoundWorkers
+from drumbeat.model import GroupState
 from tests.support.agents import CONFIG, NOW, an_assignment
 from tests.support.inprocess.values import exits
 

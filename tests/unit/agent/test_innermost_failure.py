@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from drumbeat.agent.core.events import WorkerExited
-from drumbeat.agent.core.model import Assignment
 from drumbeat.agent.workers.failures.records import ended_by
 from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.model import Assignment
 
 ASSIGNMENT = Assignment(
     round_id=0,

@@ -11,13 +11,14 @@ import pytest
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.model import WorkerStep
 from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Evidence, Hang, HangKind, Standing
+from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing
 from drumbeat.agent.workers.failures import redaction
 from drumbeat.agent.workers.failures.redacted_events import redacted
 from drumbeat.agent.workers.failures.redaction import Redactor, is_secret_name
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import Interruption, InterruptionKind
+from drumbeat.model import HangKind
 from worker_sdk.errors import bounded
 
 SECRET = "hf_q7Lx0pW3vbn2Zk9T"

@@ -15,15 +15,7 @@ from drumbeat.coordinator.core.membership.admission import (
     refusal,
     spec_error,
 )
-from drumbeat.coordinator.core.model import (
-    DURATION_MAX_S,
-    AgentIdentity,
-    Beat,
-    GroupState,
-    RunSpec,
-    Verdict,
-    VerdictCause,
-)
+from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec, Verdict, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
@@ -34,6 +26,7 @@ from drumbeat.coordinator.errors import (
     RunClosed,
     SpecMismatch,
 )
+from drumbeat.model import DURATION_MAX_S, GroupState
 from drumbeat.v1 import common_pb2
 from tests.support.world import a_running_story, a_spec, a_story, an_agent
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.membership.leases import Membership
-from drumbeat.coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict, VerdictCause
+from drumbeat.coordinator.core.model import Exit, Verdict, VerdictCause
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import EndingStarted, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.model import Assignment, Standby, Stop
 from tests.unit.coordinator.test_run_state import started, state_of
 
 
@@ -24,9 +25,7 @@ def desire(state: RunState, who: str = "a.1", wait: Wait | None = None) -> objec
 def test_a_gathering_run_tells_what_it_waits_for_and_how_long() -> None:
     wait = Wait(reason="1 of 2", agents_wanted=1, until=12.5)
     found = desire(state_of(), wait=wait)
-    assert found == Standby(reason="1 of 2", agents_present=2, agents_wanted=1)
-    assert isinstance(found, Standby)
-    assert found.time_left_s == 2.5  # compared apart: it makes no two desires differ
+    assert found == Standby(reason="1 of 2", agents_present=2, agents_wanted=1, time_left_s=2.5)
 
 
 def test_a_wait_that_is_over_or_endless_has_no_negative_time_left() -> None:
@@ -43,9 +42,20 @@ def test_without_a_wait_the_reason_is_that_of_the_run() -> None:
 
 def test_a_participant_is_told_its_seat_and_others_stand_by() -> None:
     state = state_of(started())
-    assert state.round is not None
-    seat = state.round.seats["a.1"]
-    assert desire(state) == Assignment(seat=seat, round=state.round, round_id=0)
+    assert desire(state) == Assignment(
+        round_id=0,
+        restart_count=0,
+        group_rank=0,
+        group_world_size=2,
+        rank_first=0,
+        world_size=3,
+        role_rank_first=0,
+        role_world_size=3,
+        master_addr="10.a",
+        master_port=1,
+        reason="round 0",
+        restarts_max=9,
+    )
     reason = "round 0 runs on 2 agents; this one stands by"
     assert desire(state, "c.1") == Standby(reason=reason, agents_present=2)
 

@@ -7,10 +7,11 @@ import pytest
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import AgentLeft, DrainAsked, StopAsked
 from drumbeat.coordinator.core.membership.drains import CALLS_KNOWN_MAX, Drains
-from drumbeat.coordinator.core.model import Assignment, Exit, KeptDrain, Release, Standby
+from drumbeat.coordinator.core.model import Exit, KeptDrain, Release
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.state import DRAINED_KNOWN_MAX
 from drumbeat.coordinator.errors import LimitReached
+from drumbeat.model import Assignment, Standby
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story, a_spec
 

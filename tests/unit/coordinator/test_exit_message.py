@@ -5,17 +5,11 @@ from __future__ import annotations
 import pytest
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.model import (
-    Exit,
-    FailureReport,
-    Hang,
-    HangKind,
-    Verdict,
-    VerdictCause,
-)
+from drumbeat.coordinator.core.model import Exit, FailureReport, Hang, Verdict, VerdictCause
 from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX, verdict_message
 from drumbeat.coordinator.wire.session import desired_message
+from drumbeat.model import HangKind
 from drumbeat.v1 import session_pb2
 from tests.support.world import a_record, a_story
 

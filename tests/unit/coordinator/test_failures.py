@@ -21,9 +21,10 @@ from drumbeat.coordinator.core.failures.verdict import (
     make_report,
 )
 from drumbeat.coordinator.core.inprocess.records import IterationPhase, IterationState
-from drumbeat.coordinator.core.model import FailureRecord, Hang, HangKind
+from drumbeat.coordinator.core.model import FailureRecord, Hang
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
+from drumbeat.model import HangKind
 from tests.support.world import a_record
 
 

@@ -66,7 +66,7 @@ def test_an_id_is_used_many_times_and_each_run_is_kept_apart() -> None:
         story.now += 1.0
         story.join("a", began_at=story.now)
         story.obey("a")
-        assert story.assignment("a").round.round_id == 0
+        assert story.assignment("a").round_id == 0
         story.succeed("a")
         assert story.state(RUN if number == 1 else f"{RUN}#{number}").phase is Phase.ENDED
     assert [run.state.generation for run in story.registry.runs.values()] == [1, 2, 3, 4, 5]

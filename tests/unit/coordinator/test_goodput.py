@@ -9,7 +9,6 @@ import pytest
 
 from drumbeat.coordinator.api.documents import goodput_document
 from drumbeat.coordinator.command.looking.screens import goodput_screen, text_of
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.core.run.records import RoundEnded
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.goodput import HOSTS_MAX, SEGMENTS_MAX, Ledger
@@ -27,6 +26,7 @@ from drumbeat.coordinator.observe.stretches import (
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
 from drumbeat.mapping import duration
+from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2
 from tests.support.world import Story, a_running_story, a_spec
 

@@ -16,7 +16,7 @@ from drumbeat.coordinator.core.failures.hang_diagnosis import (
     diagnose,
 )
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from drumbeat.coordinator.core.model import HangKind
+from drumbeat.model import HangKind
 from tests.support.hangs import (
     ALL_REDUCE,
     BACKWARD,

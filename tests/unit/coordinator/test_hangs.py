@@ -10,15 +10,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from drumbeat.coordinator.core.model import (
-    Exit,
-    ExpiredLimit,
-    GroupState,
-    Hang,
-    HangKind,
-    Verdict,
-    VerdictCause,
-)
+from drumbeat.coordinator.core.model import Exit, ExpiredLimit, Hang, Verdict, VerdictCause
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.stretches import Cause, Stretch
@@ -26,6 +18,7 @@ from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
 from drumbeat.coordinator.wire.session import desired_message
 from drumbeat.durations import SECOND
+from drumbeat.model import GroupState, HangKind
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_stack, judged, seen
 from tests.support.world import Story, a_running_story
 

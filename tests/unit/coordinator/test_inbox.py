@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.events import AgentLeft, BeatReceived, SessionClosed
 from drumbeat.coordinator.core.inprocess.records import InprocessReport
-from drumbeat.coordinator.core.model import Beat, ExpiredLimit, GroupState, HangKind
+from drumbeat.coordinator.core.model import Beat, ExpiredLimit
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.run.notice import Leaving, NoticeReport
+from drumbeat.coordinator.core.run.notice import Leaving
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
+from drumbeat.model import GroupState, HangKind, NoticeReport
 from tests.support.world import a_record
 
 RUNNING = Beat(state=GroupState.RUNNING, round_id=0, workers_alive=2)

@@ -9,13 +9,13 @@ import pytest
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.core.registry.isolation import BREAKS_AGAIN_WITHIN_S
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import RunEnded
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import RunClosed, Unavailable
+from drumbeat.model import GroupState
 from tests.support import breaks
 from tests.support.journal import fold, round_trip
 from tests.support.status import status_of

@@ -18,7 +18,7 @@ def test_a_round_waits_for_a_free_port_of_its_leader() -> None:
     story.fail("a")
     assert story.standby("b").reason == "waiting for a free port of a"
     story.beat("a", port=20_777)
-    assert story.assignment("b").round.master_port == 20_777
+    assert story.assignment("b").master_port == 20_777
 
 
 def test_an_address_of_an_earlier_round_does_not_come_again() -> None:
@@ -59,7 +59,7 @@ def test_a_coordinator_that_stood_still_reads_what_waits_before_it_gives_a_run_u
     story.beat("a", port=0)
     assert story.state().phase is Phase.GATHERING
     story.beat("a", port=20_001)
-    assert story.assignment("a").round.master_port == 20_001
+    assert story.assignment("a").master_port == 20_001
 
 
 @pytest.mark.parametrize(("present", "reason"), [(1, "a free port of a"), (0, "1 of 2 agents")])

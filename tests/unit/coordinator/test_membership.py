@@ -6,8 +6,9 @@ import pytest
 
 from drumbeat.coordinator.core.events import OutageEnded
 from drumbeat.coordinator.core.membership.leases import Membership
-from drumbeat.coordinator.core.model import Beat, GroupState, Pace
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.model import GroupState, Pace
 from tests.support.world import a_running_story
 
 POLICY = Policy(base_pace=Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25))

@@ -6,14 +6,9 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.phases.notices import ANSWERS_WAIT_S, PROPOSAL_MAX_S, UNANSWERED_MAX
-from drumbeat.coordinator.core.run.notice import (
-    Leaving,
-    NoticeEnded,
-    NoticeReport,
-    StepChosen,
-    StepProposed,
-)
+from drumbeat.coordinator.core.run.notice import Leaving, NoticeEnded, StepChosen, StepProposed
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
+from drumbeat.model import NoticeReport
 from tests.support.world import START, Story, a_running_story
 
 GOING = Leaving(reason="got SIGTERM, its host will go away", time_left_s=20.0)

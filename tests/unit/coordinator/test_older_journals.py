@@ -6,9 +6,10 @@ import pytest
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import RestartAsked
-from drumbeat.coordinator.core.model import Assignment, Exit, GroupState, Standby
+from drumbeat.coordinator.core.model import Exit
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.model import Assignment, GroupState, Standby
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story, a_story
 

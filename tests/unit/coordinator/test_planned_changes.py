@@ -11,17 +11,11 @@ from drumbeat.coordinator.core.events import CheckpointAsked, DrainAsked, Restar
 from drumbeat.coordinator.core.model import Release
 from drumbeat.coordinator.core.phases.notices import ANSWERS_WAIT_S
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.run.notice import (
-    Leaving,
-    NoticeEnded,
-    NoticeGiven,
-    NoticeKind,
-    NoticeReport,
-    PendingNotice,
-)
+from drumbeat.coordinator.core.run.notice import Leaving, NoticeEnded, NoticeGiven, PendingNotice
 from drumbeat.coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded, RoundStarted
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import WrongPhase
+from drumbeat.model import NoticeKind, NoticeReport
 from tests.support.operator import ask
 from tests.support.world import Story, a_running_story
 

@@ -7,10 +7,10 @@ from array import array
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.observe import ranks
 from drumbeat.coordinator.observe.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grid, make_grid
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupState
 from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached, Event, SessionOpened
 from drumbeat.coordinator.core.membership.admission import spec_error
-from drumbeat.coordinator.core.model import Pace
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import InvalidRequest, LimitReached
+from drumbeat.model import Pace
 from tests.support.world import BEAT_S, Story, a_running_story, a_spec, a_story
 
 

@@ -8,14 +8,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import BeatReceived, FailureReported, SessionOpened
 from drumbeat.coordinator.core.failures.root_cause import root_causes
-from drumbeat.coordinator.core.model import (
-    Assignment,
-    Beat,
-    GroupState,
-    Release,
-    Standby,
-    Stop,
-)
+from drumbeat.coordinator.core.model import Beat, Release
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
@@ -31,6 +24,7 @@ from drumbeat.coordinator.core.run.records import (
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import SessionReplaced, StaleSession
 from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
+from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.world import RUN, START, a_record, a_running_story, a_story, an_agent
 
 MET = "2 of 2 agents are there"
@@ -41,7 +35,7 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
     a, b = an_agent("a"), an_agent("b")
     pace = story.policy.base_pace
     wait = "1 of 2 agents, waiting for 1"
-    waiting = Standby(reason=wait, agents_present=1, agents_wanted=1)
+    waiting = Standby(reason=wait, agents_present=1, agents_wanted=1, time_left_s=600.0)
     assert story.join("a") == [
         fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec)),
         fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a, at_s=START)),
@@ -62,8 +56,20 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
         at_s=START,
     )
 
-    def run(name: str) -> Assignment:
-        return Assignment(seat=current.seats[f"{name}.1"], round=current, round_id=0)
+    def run(group_rank: int) -> Assignment:
+        return Assignment(
+            round_id=0,
+            restart_count=0,
+            group_rank=group_rank,
+            group_world_size=2,
+            rank_first=group_rank,
+            world_size=2,
+            role_rank_first=group_rank,
+            role_world_size=2,
+            master_addr="10.a",
+            master_port=20_000,
+            reason=MET,
+        )
 
     assert effects == [
         fx.Persist(run_id=RUN, record=AgentAdmitted(agent=b, at_s=START)),
@@ -72,8 +78,8 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
         fx.Persist(run_id=RUN, record=started),
         fx.Decided(run_id=RUN, decision="round started", reason=f"2 agents; {MET}", round_id=0),
         fx.Persist(run_id=RUN, record=ProgressNoted(marks=Marks(), at_s=START)),
-        fx.Direct(session_id="s1", state=run("a"), master_port_spent=20_000),
-        fx.Direct(session_id="s2", state=run("b")),
+        fx.Direct(session_id="s1", state=run(0), master_port_spent=20_000),
+        fx.Direct(session_id="s2", state=run(1)),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.model import GroupState
+from drumbeat.model import GroupState
 from tests.support.world import a_record, a_running_story, a_story
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
 from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.model import GroupState
 from tests.support.world import a_running_story
 
 

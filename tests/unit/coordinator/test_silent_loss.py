@@ -12,8 +12,8 @@ import pytest
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.core.run.records import AgentRemoved, RoundStarted
+from drumbeat.model import GroupState
 from tests.support.world import BEAT_S, Story, a_running_story, a_story
 
 if TYPE_CHECKING:

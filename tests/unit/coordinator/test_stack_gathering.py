@@ -17,7 +17,7 @@ from drumbeat.coordinator.core.collecting.stack_gathering import (
     asked_of,
 )
 from drumbeat.coordinator.core.events import SessionOpened
-from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.errors import LimitReached
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
@@ -27,6 +27,7 @@ from drumbeat.coordinator.shell.collecting.stacks import (
     StackQuestions,
 )
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS
 from tests.support.world import a_running_story, a_spec, an_agent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.coordinator.core.model import Hang, HangKind
+from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
 from drumbeat.coordinator.observe.worker_progress import (
@@ -15,6 +15,7 @@ from drumbeat.coordinator.observe.worker_progress import (
     WorkerProgress,
     furthest_behind,
 )
+from drumbeat.model import HangKind
 from tests.support.world import Story, a_running_story
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import ForgetAsked, RestartAsked, StopAsked
-from drumbeat.coordinator.core.model import Assignment, Exit, VerdictCause
+from drumbeat.coordinator.core.model import Exit, VerdictCause
 from drumbeat.coordinator.core.registry.registry import FORGETS_KNOWN_MAX
 from drumbeat.coordinator.core.run.state import CALLS_KNOWN_MAX, Phase
 from drumbeat.coordinator.errors import InvalidRequest, UnknownRun, WrongPhase
 from drumbeat.coordinator.wire.control import grace_of
+from drumbeat.model import Assignment
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.operator import ask
 from tests.support.status import status_of

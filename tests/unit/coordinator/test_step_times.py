@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from drumbeat.coordinator.core.model import Beat, GroupState
+from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
 from drumbeat.coordinator.observe.messages import (
     RANKS_CHOSEN,
@@ -20,6 +20,7 @@ from drumbeat.coordinator.observe.step_times import (
     StepTimes,
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2
 from tests.support.world import START, Story, a_running_story
 from tests.unit.coordinator.test_stragglers import RULE, Ranks, a_round

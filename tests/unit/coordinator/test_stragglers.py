@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drumbeat.coordinator.core.membership.admission import spec_error
-from drumbeat.coordinator.core.model import Beat, GroupState, Round
+from drumbeat.coordinator.core.model import Beat, Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.medians import PEERS_MAX, spread
@@ -25,6 +25,7 @@ from drumbeat.coordinator.observe.stragglers import (
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import events_page
+from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2
 from tests.support.world import START, Story, a_running_story, a_spec, an_agent
 

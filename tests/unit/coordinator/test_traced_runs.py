@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from drumbeat.coordinator.core.model import GroupState
 from drumbeat.coordinator.core.run.records import RoundEnded
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.tracing.failures import (
@@ -17,6 +16,7 @@ from drumbeat.coordinator.observe.tracing.failures import (
 from drumbeat.coordinator.observe.tracing.model import Place, Span
 from drumbeat.coordinator.observe.tracing.spans import spans_of
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupState
 from tests.support.journal import round_trip
 from tests.support.traces import told
 from tests.support.world import Story, a_running_story

@@ -45,8 +45,8 @@ def test_a_run_tells_its_round_and_the_ranks_of_each_agent() -> None:
     run = status(story)
     current = run.round
     assert (current.round_id, current.world_size, current.group_world_size) == (0, 8, 2)
-    assert current.master_addr == story.assignment("a").round.master_addr
-    assert current.master_port == story.assignment("a").round.master_port
+    assert current.master_addr == story.assignment("a").master_addr
+    assert current.master_port == story.assignment("a").master_port
     assert (current.restart_count, run.generation, run.agents_count) == (0, 1, 2)
     assert [
         (

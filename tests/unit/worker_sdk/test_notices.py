@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 import worker_sdk
-from drumbeat.agent.core.notice import Notice, NoticeKind, WorkerAnswer
+from drumbeat.agent.core.notice import Notice, WorkerAnswer
 from drumbeat.agent.watchdog.notice_page import LINE_MAX, NoticePage
+from drumbeat.model import NoticeKind
 from tests.support.boards import leave
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk import checkpointed, notice, notices, should_checkpoint

@@ -16,9 +16,9 @@ from drumbeat.agent.compat.worker_values import (
     worker_group,
     worker_spec,
 )
-from drumbeat.agent.core.model import Assignment
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.model import Assignment
 
 
 def train() -> None:

@@ -8,17 +8,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.agent.core.inprocess.worker import shortened
-from drumbeat.agent.core.model import (
-    Abort,
-    Failure,
-    GroupState,
-    InprocessReport,
-    WorkerOrder,
-    WorkerStep,
-)
+from drumbeat.agent.core.model import Abort, Failure, InprocessReport, WorkerOrder, WorkerStep
 from drumbeat.agent.session import convert
 from drumbeat.agent.session.convert import beat_message, failure_message
-from drumbeat.agent.session.session import directive_from
 from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
@@ -31,8 +23,10 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
+from drumbeat.model import GroupState
 from drumbeat.v1 import failure_pb2, inprocess_pb2
 from drumbeat.violation import InvalidField
+from drumbeat.wire import DIRECTIVE
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import CONFIG, IDENTITY, a_beat
 
@@ -281,11 +275,12 @@ def test_every_directive_is_read(
 ) -> None:
     message.round_id, message.iteration = 3, 9
     wanted = InprocessDirective(round_id=3, iteration=9, kind=kind)
-    assert directive_from(message) == wanted
+    assert DIRECTIVE.read(message) == wanted
 
 
 def test_a_directive_of_a_later_version_is_passed_over() -> None:
-    assert directive_from(inprocess_pb2.InprocessDirective(round_id=3)) is None
+    with pytest.raises(InvalidField, match="kind: 'unknown' is given"):
+        DIRECTIVE.read(inprocess_pb2.InprocessDirective(round_id=3))
 
 
 def test_a_record_says_which_iteration_it_was() -> None:

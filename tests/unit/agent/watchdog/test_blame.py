@@ -6,7 +6,8 @@ import pytest
 
 from drumbeat.agent.watchdog.blame import BLAMED_WITHIN_S, Blame
 from drumbeat.agent.watchdog.core.model import Report, Signal
-from drumbeat.agent.watchdog.hang import Hang, HangKind, Standing
+from drumbeat.agent.watchdog.hang import Hang, Standing
+from drumbeat.model import HangKind
 from tests.support.watch_script import NOW, WORKER
 
 SIGUSR1, SIGUSR2, SIGTERM, SIGKILL = 10, 12, 15, 9

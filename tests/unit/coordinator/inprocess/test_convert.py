@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from drumbeat.coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
 from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from drumbeat.coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
-from drumbeat.coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
+from drumbeat.coordinator.core.model import FailureReport, Verdict, VerdictCause
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.wire.failure import failure_reported, verdict_message
 from drumbeat.coordinator.wire.inprocess import (
@@ -18,7 +18,6 @@ from drumbeat.coordinator.wire.inprocess import (
     GROUP_CHARACTERS_MAX,
     ID_MAX,
     RULES_MAX,
-    directive_message,
     report_of,
 )
 from drumbeat.inprocess import (
@@ -32,7 +31,9 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from drumbeat.mapping import refuse
+from drumbeat.model import DURATION_MAX_S
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.wire import DIRECTIVE
 from drumbeat.worker.v1 import iteration_pb2
 from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 
@@ -189,7 +190,7 @@ def test_a_directive_is_written_whole() -> None:
         master_addr="10.0.0.1",
         master_port=4000,
     )
-    message = directive_message(InprocessDirective(round_id=3, iteration=7, kind=begin))
+    message = DIRECTIVE.write(InprocessDirective(round_id=3, iteration=7, kind=begin))
     assert (message.round_id, message.iteration) == (3, 7)
     assert [seat.rank for seat in message.begin.seats] == [4, 5]
     assert [seat.local_rank for seat in message.begin.seats] == [0, 2]
@@ -199,12 +200,12 @@ def test_a_directive_is_written_whole() -> None:
     assert (message.begin.world_size, message.begin.active_world_size) == (6, 5)
     assert (message.begin.master_addr, message.begin.master_port) == ("10.0.0.1", 4000)
     interrupt = InprocessDirective(round_id=3, iteration=7, kind=IterationInterrupt(reason="why"))
-    assert directive_message(interrupt).interrupt.reason == "why"
+    assert DIRECTIVE.write(interrupt).interrupt.reason == "why"
     complete = InprocessDirective(
         round_id=3, iteration=7, kind=IterationComplete(), terminated=(1, 4)
     )
-    assert directive_message(complete).WhichOneof("kind") == "complete"
-    assert list(directive_message(complete).terminated) == [1, 4]
+    assert DIRECTIVE.write(complete).WhichOneof("kind") == "complete"
+    assert list(DIRECTIVE.write(complete).terminated) == [1, 4]
     assert list(message.terminated) == []
 
 

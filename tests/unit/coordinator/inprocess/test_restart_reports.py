@@ -15,11 +15,11 @@ from drumbeat.coordinator.core.inprocess.records import (
     InprocessSpec,
     IterationBegan,
 )
-from drumbeat.coordinator.core.model import GroupState, Standby
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.inprocess import InterruptionKind
+from drumbeat.model import GroupState, Standby
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
 from tests.support.status import RunStatus, kind, status_of

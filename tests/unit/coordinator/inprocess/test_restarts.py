@@ -15,10 +15,10 @@ from drumbeat.coordinator.core.inprocess.records import (
     IterationPhase,
 )
 from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
-from drumbeat.coordinator.core.model import Assignment, GroupState, Standby, Stop
 from drumbeat.coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.inprocess import IterationBegin, IterationInterrupt
+from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.status import RunStatus, status_of
 from tests.support.world import Story, a_running_story

@@ -1,0 +1,156 @@
+"""Pure. The values that agents and the coordinator exchange. Durations are seconds.
+
+The values of enums, and the names of fields but for the ``_s`` of durations, are those of the
+protocol, ``drumbeat.v1``. What one side alone knows is in its own ``core/model.py``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+# Far beyond any run or host, and well within what messages and clocks can hold.
+DURATION_MAX_S = 1e9
+
+
+class GroupState(StrEnum):
+    """What a host's worker group does."""
+
+    IDLE = "IDLE"
+    """No workers; waits for a round."""
+    STARTING = "STARTING"
+    """The supervisor was told to start them; waits for its answer."""
+    RUNNING = "RUNNING"
+    """They run; waits for exits."""
+    STOPPING = "STOPPING"
+    """The coordinator wants something else; waits for the last process to end."""
+    SUCCEEDED = "SUCCEEDED"
+    """All exited with 0; waits for the other agents."""
+    FAILED = "FAILED"
+    """One failed, the others are being stopped; waits for the coordinator's decision."""
+
+
+class HangKind(StrEnum):
+    """Which limit a worker broke."""
+
+    TIMER = "TIMER"
+    SECTION = "SECTION"
+    STARTUP = "STARTUP"
+    RUNTIME = "RUNTIME"
+    PROGRESS = "PROGRESS"
+    EXIT = "EXIT"
+
+
+class NoticeKind(StrEnum):
+    """What a notice is about."""
+
+    PREEMPTION = "PREEMPTION"
+    DRAIN = "DRAIN"
+    STOP = "STOP"
+    RESTART = "RESTART"
+    SCALE_UP = "SCALE_UP"
+    CHECKPOINT = "CHECKPOINT"  # nothing will change
+    OTHER = "OTHER"  # of a later version
+
+
+class NoticeReport(Struct, frozen=True, kw_only=True):
+    """What the workers of a host say of a notice, together.
+
+    ``proposed`` and ``chosen`` are the steps that they know, ``asked`` the latest that any of
+    them asked about. ``is_missed`` is about the proposed step, if there is one; ``is_ready`` if all
+    of them will stop at it. ``is_saved`` if no worker is left that asks and has not saved.
+    ``step_time_s`` is the shortest.
+    """
+
+    notice_id: int
+    chosen: int | None = None
+    asked: int | None = None
+    is_missed: bool = False
+    is_saved: bool = False
+    step_time_s: float | None = None
+    proposed: int | None = None
+    is_ready: bool = False
+
+
+class WorkerMemory(Struct, frozen=True, kw_only=True):
+    """Resident memory of one worker's process in bytes, and by how much it grows in a minute."""
+
+    local_rank: int
+    resident_bytes: int
+    growth_bytes: int = 0  # 0: it does not grow
+
+
+class HostMemory(Struct, frozen=True, kw_only=True):
+    """Memory of a host's workers; ``used_bytes`` and the limit are of their cgroup, or the host."""
+
+    workers: tuple[WorkerMemory, ...] = ()
+    used_bytes: int = 0  # 0, here and below: not known
+    limit_bytes: int = 0
+    is_cgroup: bool = False
+
+
+class GroupBeat(Struct, frozen=True, kw_only=True):
+    """The part of a beat that is the same on both sides: a host's worker group."""
+
+    state: GroupState
+    round_id: int | None = None  # of the state and its workers; None: the agent holds no round
+    master_port: int = 0  # it holds for the next round it leads
+    failures_written: int = 0
+    workers_alive: int = 0
+    workers_done: int = 0  # exited with 0 before they were told to stop
+    is_start_impossible: bool = False  # the group failed at its start, and was the first one
+    notice: NoticeReport | None = None  # what its workers say of the one that is pending
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """How often agents beat, how they come back, and how long a silence is tolerated."""
+
+    heartbeat_interval_s: float
+    reconnect_delay_max_s: float
+    lease_s: float = 0.0  # the coordinator's; agents do not use it
+
+
+class Standby(Struct, frozen=True, kw_only=True):
+    """Desired: hold no workers. ``reason`` says what the run waits for, and how long it will."""
+
+    reason: str
+    agents_present: int = 0
+    agents_wanted: int = 0
+    time_left_s: float | None = None
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """Desired: hold the workers of a round, seated like this; ranks are those of worker 0."""
+
+    round_id: int
+    restart_count: int
+    group_rank: int
+    group_world_size: int
+    rank_first: int
+    world_size: int
+    role_rank_first: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    reason: str
+    restarts_used: int = 0
+    restarts_max: int = 0
+    has_store: bool = False  # torch's store listens at the master's port already
+
+
+class Stop(Struct, frozen=True, kw_only=True):
+    """Desired: stop the workers; the verdict follows."""
+
+    reason: str
+
+
+class HangGroup(Struct, frozen=True, kw_only=True):
+    """Ranks that are at the same place when a round hangs."""
+
+    count: int
+    ranks: str  # as ranges, cut if there are many
+    place: str  # e.g. "backward (train.py:20)"
+    activity: str = ""  # what ranks there do, in words
+    stack: str = ""  # of one of them, innermost call first
+    is_cause: bool = False
