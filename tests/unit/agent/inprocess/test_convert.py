@@ -13,8 +13,6 @@ from drumbeat.agent.session import convert
 from drumbeat.agent.session.convert import beat_message, failure_message
 from drumbeat.agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
-    DirectiveKind,
-    InprocessDirective,
     InprocessSeat,
     InprocessStep,
     Interruption,
@@ -26,7 +24,6 @@ from drumbeat.inprocess import (
 from drumbeat.model import GroupState
 from drumbeat.v1 import failure_pb2, inprocess_pb2
 from drumbeat.violation import InvalidField
-from drumbeat.wire import DIRECTIVE
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import CONFIG, IDENTITY, a_beat
 
@@ -228,59 +225,6 @@ def test_every_kind_is_read(kind: InterruptionKind) -> None:
 
 def test_there_may_be_no_kind() -> None:
     assert convert.kind_from(iteration_pb2.INTERRUPTION_KIND_UNSPECIFIED) is None
-
-
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [
-        (
-            inprocess_pb2.InprocessDirective(
-                begin=inprocess_pb2.IterationBegin(
-                    seats=[
-                        inprocess_pb2.InprocessSeat(local_rank=0, rank=4, active_rank=0),
-                        inprocess_pb2.InprocessSeat(local_rank=1, rank=5),
-                    ],
-                    world_size=8,
-                    active_world_size=1,
-                    master_addr="a",
-                    master_port=70,
-                )
-            ),
-            IterationBegin(
-                seats=(
-                    InprocessSeat(local_rank=0, rank=4, active_rank=0),
-                    InprocessSeat(local_rank=1, rank=5),
-                ),
-                world_size=8,
-                active_world_size=1,
-                master_addr="a",
-                master_port=70,
-            ),
-        ),
-        (
-            inprocess_pb2.InprocessDirective(
-                interrupt=iteration_pb2.IterationInterrupt(reason="r")
-            ),
-            IterationInterrupt(reason="r"),
-        ),
-        (
-            inprocess_pb2.InprocessDirective(complete=iteration_pb2.IterationComplete()),
-            IterationComplete(),
-        ),
-    ],
-)
-def test_every_directive_is_read(
-    message: inprocess_pb2.InprocessDirective,
-    kind: DirectiveKind,
-) -> None:
-    message.round_id, message.iteration = 3, 9
-    wanted = InprocessDirective(round_id=3, iteration=9, kind=kind)
-    assert DIRECTIVE.read(message) == wanted
-
-
-def test_a_directive_of_a_later_version_is_passed_over() -> None:
-    with pytest.raises(InvalidField, match="kind: 'unknown' is given"):
-        DIRECTIVE.read(inprocess_pb2.InprocessDirective(round_id=3))
 
 
 def test_a_record_says_which_iteration_it_was() -> None:

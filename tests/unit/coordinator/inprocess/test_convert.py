@@ -21,19 +21,13 @@ from drumbeat.coordinator.wire.inprocess import (
     report_of,
 )
 from drumbeat.inprocess import (
-    InprocessDirective,
-    InprocessSeat,
     InprocessStep,
     Interruption,
     InterruptionKind,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
 )
 from drumbeat.mapping import refuse
 from drumbeat.model import DURATION_MAX_S
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.wire import DIRECTIVE
 from drumbeat.worker.v1 import iteration_pb2
 from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 
@@ -177,36 +171,6 @@ def test_nobody_needs_to_wait_for_interruptions_of_others() -> None:
     assert report is not None
     assert report.spec is not None
     assert report.spec.last_call_wait_s == 0.0
-
-
-def test_a_directive_is_written_whole() -> None:
-    begin = IterationBegin(
-        seats=(
-            InprocessSeat(local_rank=0, rank=4, active_rank=4, role_rank=1, role_world_size=2),
-            InprocessSeat(local_rank=2, rank=5, active_rank=None, role_rank=2, role_world_size=3),
-        ),
-        world_size=6,
-        active_world_size=5,
-        master_addr="10.0.0.1",
-        master_port=4000,
-    )
-    message = DIRECTIVE.write(InprocessDirective(round_id=3, iteration=7, kind=begin))
-    assert (message.round_id, message.iteration) == (3, 7)
-    assert [seat.rank for seat in message.begin.seats] == [4, 5]
-    assert [seat.local_rank for seat in message.begin.seats] == [0, 2]
-    assert [seat.HasField("active_rank") for seat in message.begin.seats] == [True, False]
-    roles = [(seat.role_rank, seat.role_world_size) for seat in message.begin.seats]
-    assert roles == [(1, 2), (2, 3)]
-    assert (message.begin.world_size, message.begin.active_world_size) == (6, 5)
-    assert (message.begin.master_addr, message.begin.master_port) == ("10.0.0.1", 4000)
-    interrupt = InprocessDirective(round_id=3, iteration=7, kind=IterationInterrupt(reason="why"))
-    assert DIRECTIVE.write(interrupt).interrupt.reason == "why"
-    complete = InprocessDirective(
-        round_id=3, iteration=7, kind=IterationComplete(), terminated=(1, 4)
-    )
-    assert DIRECTIVE.write(complete).WhichOneof("kind") == "complete"
-    assert list(DIRECTIVE.write(complete).terminated) == [1, 4]
-    assert list(message.terminated) == []
 
 
 def a_record(**fields: Any) -> session_pb2.ReportFailuresRequest:
