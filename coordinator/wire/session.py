@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from msgspec import structs
@@ -31,7 +31,6 @@ from drumbeat.model import (
     GroupState,
     HostMemory,
     NoticeKind,
-    NoticeReport,
     Standby,
     Stop,
     WorkerMemory,
@@ -40,6 +39,7 @@ from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
 from drumbeat.wire import DESIRED, DIRECTIVE, NOTICE_REPORT, PACE
 
+Part = TypeVar("Part")
 # Of the one line that a beat has of a failure.
 HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
@@ -239,8 +239,12 @@ def read_beat(
         inprocess=inprocess.report_of(message, size),
         failure=failure,
         workers_done=min(message.workers_done, size),
-        leaving=_leaving(message, on_problem) if message.HasField("leaving") else None,
-        notice=_notice_report(message, on_problem) if message.HasField("notice") else None,
+        leaving=_part(_LEAVING, message.leaving, "beat.leaving", on_problem)
+        if message.HasField("leaving")
+        else None,
+        notice=_part(NOTICE_REPORT, message.notice, "beat.notice", on_problem)
+        if message.HasField("notice")
+        else None,
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,
@@ -266,17 +270,12 @@ def _memory(message: failure_pb2.HostMemory, size: int) -> HostMemory:
     )
 
 
-def _leaving(message: session_pb2.Beat, on_problem: OnProblem) -> Leaving | None:
+def _part(
+    table: MessageMapping[Part], message: Any, path: str, on_problem: OnProblem
+) -> Part | None:
+    """Read a part of a beat that counts for nothing if it has a problem."""
     try:
-        return _LEAVING.read(message.leaving, "beat.leaving")
-    except InvalidField as problem:
-        on_problem(problem)
-        return None
-
-
-def _notice_report(message: session_pb2.Beat, on_problem: OnProblem) -> NoticeReport | None:
-    try:
-        return NOTICE_REPORT.read(message.notice, "beat.notice")
+        return table.read(message, path)
     except InvalidField as problem:
         on_problem(problem)
         return None
