@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from drumbeat.agent.settings import cli
+from drumbeat.agent import cli
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command import loading
 from drumbeat.command.console import open_missing

@@ -10,7 +10,7 @@ from drumbeat.violation import Violation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from drumbeat.agent.workers.failures.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
+    from drumbeat.agent.failures.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
 
 _WIDTH_MAX = 60
 
@@ -302,6 +302,6 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Load what reads files when it is asked for: most of the agent never does."""
         if name != "ProcessFailure":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from drumbeat.agent.workers.failures.process_failure import ProcessFailure  # noqa: PLC0415
+        from drumbeat.agent.failures.process_failure import ProcessFailure  # noqa: PLC0415
 
         return ProcessFailure

@@ -42,7 +42,6 @@ PACKAGES = (
     "coordinator/core",
     "coordinator/observe",
     "agent/core",
-    "agent/watchdog/core",
     "worker_sdk/inprocess",
 )
 QUICK_TESTS = ("tests/unit", "tests/scenarios", "tests/property")

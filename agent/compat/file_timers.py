@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 import structlog
 
+from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.errors import TimerFileUnusable
-from drumbeat.agent.watchdog.core import model as msg
 from drumbeat.agent.watchdog.stacks import lineage
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 from worker_sdk.interpreter.signal_numbers import is_signal

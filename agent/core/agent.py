@@ -18,8 +18,8 @@ from drumbeat.agent.core.link import CoordinatorLink
 from drumbeat.agent.core.model import Beat, DesiredState, Exit
 from drumbeat.agent.core.notice import Leaving, Notice
 from drumbeat.agent.core.round_workers import SIGTERM, RoundWorkers
+from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.watchdog.core.model import Exceeded
 from drumbeat.model import Assignment, Standby, Stop
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128

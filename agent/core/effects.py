@@ -8,8 +8,8 @@ from drumbeat.agent.core import model
 from drumbeat.agent.core.model import Beat, Failure
 from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.errors import AgentError
-from drumbeat.agent.workers.failures.report import FailureReport
-from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.failures.report import FailureReport
+from drumbeat.agent.model import messages
 from drumbeat.model import Assignment
 
 # The supervisor takes these as they are, and the worker the order.

@@ -7,9 +7,9 @@ from msgspec import Struct
 from drumbeat.agent.core import model
 from drumbeat.agent.core.model import DesiredState
 from drumbeat.agent.core.notice import Notice
+from drumbeat.agent.core.watchdog import model as watchdog
 from drumbeat.agent.errors import AgentError
-from drumbeat.agent.watchdog.core import model as watchdog
-from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.model import messages
 from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import InprocessDirective
 from drumbeat.model import NoticeReport, Pace

@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from drumbeat.agent.core.notice import Leaving
-from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
-from drumbeat.agent.watchdog.hang import Hang
-from drumbeat.agent.workers.failures.report import FailureReport, WorkerFailure
+from drumbeat.agent.core.watchdog.model import Exceeded, WorkerKey
+from drumbeat.agent.failures.report import FailureReport, WorkerFailure
+from drumbeat.agent.model.hang import Hang
 from drumbeat.inprocess import DirectiveKind, HostReport, InprocessStep, Interruption
 from drumbeat.model import Assignment, GroupBeat, Standby, Stop
 

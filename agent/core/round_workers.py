@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
+from drumbeat.agent.core import failure_records as records
 from drumbeat.agent.core.inprocess.iterations import HostIterations
 from drumbeat.agent.core.model import NO_ROUND, Beat, Failure
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.workers.failures import records
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.model import Assignment, GroupState
 
 SIGTERM, SIGKILL = 15, 9

@@ -17,16 +17,16 @@ from typing import Any, cast
 import cloudpickle
 
 from drumbeat.agent import errors
-from drumbeat.agent.launching import exchange
-from drumbeat.agent.launching.exchange import Outcome
-from drumbeat.agent.runtime import preflight
-from drumbeat.agent.runtime.installation import own_process
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.failures.exit_status import describe_ending
+from drumbeat.agent.failures.process_failure import ProcessFailure
+from drumbeat.agent.host.environment import inherited_environment
+from drumbeat.agent.host.installation import own_process
+from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.runtime import exchange, preflight
+from drumbeat.agent.runtime.exchange import Outcome
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.agent.settings.run_ids import make_up_run_id
-from drumbeat.agent.workers.failures.exit_status import describe_ending
-from drumbeat.agent.workers.failures.process_failure import ProcessFailure
 from drumbeat.agent.workers.output import logs
 from drumbeat.agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
@@ -116,7 +116,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     Whatever interrupts this ends the agent first: a KeyboardInterrupt by SIGINT, else by SIGTERM.
     """
     exchange.write(directory / exchange.AGENT, [pickle.dumps(config)])
-    env = preflight.inherited_environment()
+    env = inherited_environment()
     # Of this process. The program is told of failures by an error, not in a file.
     env.pop(context.ERROR_FILE, None)
     lifeline, held = os.pipe2(os.O_CLOEXEC)

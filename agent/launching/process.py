@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drumbeat.agent.__main__ import run
 from drumbeat.agent.errors import AgentError
-from drumbeat.agent.launching import exchange
+from drumbeat.agent.runtime import exchange
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command.console import close_console, open_missing
 from drumbeat.command.loading import load_structlog_alone

@@ -26,12 +26,14 @@ from drumbeat.agent.core.events import (
     SuspendRequested,
     WorkerStep,
 )
-from drumbeat.agent.launching.exchange import outcome_of, write_outcome
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.failures.redaction import Redactor
+from drumbeat.agent.failures.report import render_report
+from drumbeat.agent.host.environment import inherited_environment
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.model.messages import WorkerError
+from drumbeat.agent.runtime.exchange import outcome_of, write_outcome
 from drumbeat.agent.runtime.live_status import LiveStatus
-from drumbeat.agent.runtime.preflight import inherited_environment
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
-from drumbeat.agent.runtime.status import status_of
 from drumbeat.agent.runtime.status_file import StatusFile
 from drumbeat.agent.session.convert import (
     INCARNATION_KEY_BYTES,
@@ -48,16 +50,14 @@ from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.handlers import Telemetry
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.metrics.tally import Look
+from drumbeat.agent.telemetry.status import status_of
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES
 from drumbeat.agent.workers.devices.host import HostDevices, find_devices
-from drumbeat.agent.workers.failures.redaction import Redactor
-from drumbeat.agent.workers.failures.report import render_report
 from drumbeat.agent.workers.manager import Workers
 from drumbeat.agent.workers.output.files import WorkerOutput
 from drumbeat.agent.workers.ports import Ports
 from drumbeat.agent.workers.store.server import Stores
 from drumbeat.agent.workers.supervisor import process_tree
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
 from worker_sdk import errors

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 
 from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.model.hang import Standing
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.live import TrainingPace, live_text
-from drumbeat.agent.watchdog.hang import Standing
 from drumbeat.command.live_line import open_line
 from drumbeat.model import Assignment
 

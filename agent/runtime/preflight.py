@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from drumbeat.agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
+from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry import handlers
 from drumbeat.agent.workers.devices.accelerators import (
@@ -221,11 +222,3 @@ def prepare_log_dir(path: str) -> str:
     except OSError as error:
         raise LogDirectoryUnusable(str(directory), error.strerror or str(error)) from None
     return str(directory)
-
-
-def inherited_environment() -> dict[str, str]:
-    """Return what workers inherit of this process's environment: all but the agent's own options.
-
-    An ``agent join`` within a worker must not take the outer one's settings for its own.
-    """
-    return {name: value for name, value in os.environ.items() if not name.startswith("DRUMBEAT_")}

@@ -14,9 +14,16 @@ import click
 import msgspec
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
-from drumbeat.agent.runtime.private_directory import SPOOL, PrivateDirectory, private_directories
-from drumbeat.agent.runtime.status import AgentStatus, Leftover, as_json, as_table, decoded, encoded
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory, private_directories
+from drumbeat.agent.telemetry.status import (
+    AgentStatus,
+    Leftover,
+    as_json,
+    as_table,
+    decoded,
+    encoded,
+)
 
 NAME = "status"
 STATUS_BYTES_MAX = 1024 * 1024  # of a host with the most workers it is a third of that

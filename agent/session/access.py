@@ -11,7 +11,7 @@ from drumbeat.access import client, diagnosis
 from drumbeat.access.client import Credentials
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import CA_CHARACTERS
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig
 

@@ -11,27 +11,23 @@ from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
 from drumbeat import VERSION
-from drumbeat.agent.core.model import Abort, Beat, Failure, InprocessReport, WorkerOrder, WorkerStep
+from drumbeat.agent.core.model import Beat, Failure, InprocessReport
 from drumbeat.agent.core.notice import Leaving
+from drumbeat.agent.core.watchdog.model import Exceeded
+from drumbeat.agent.failures.exit_status import signal_name
+from drumbeat.agent.model.hang import Hang, Standing
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
-from drumbeat.agent.watchdog.hang import Hang, Standing
+from drumbeat.agent.watchdog.worker_messages import INTERRUPTION
 from drumbeat.agent.workers.devices.gpus import Gpu
-from drumbeat.agent.workers.failures.exit_status import signal_name
 from drumbeat.inprocess import (
     InprocessStep,
-    Interruption,
     InterruptionKind,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
 )
 from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.violation import InvalidField
 from drumbeat.wire import NOTICE_REPORT
-from drumbeat.worker.v1 import iteration_pb2, worker_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
 INT64_MAX = 2**63 - 1
@@ -40,13 +36,6 @@ INCARNATION_KEY_BYTES = 32
 HEADLINE_CHARACTERS_MAX = 300
 AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
-
-# Of what a worker says of an iteration.
-MESSAGE_BYTES_MAX = 4 * 1024
-TRACEBACK_BYTES_MAX = 64 * 1024
-GROUP_BYTES_MAX = 128
-SPEC_BYTES_MAX = 40 * 1024
-"""Enough for 16 rules, with sizes of groups of 16,383 workers each."""
 
 EXCEEDED_MAX = 256  # limits of one beat
 
@@ -71,27 +60,17 @@ _RECORD = MessageMapping(
     parts={"interruption": InterruptionKind},
     given=(*_RANKS, "happened_at", "round_id", "hang"),
 )
-_INTERRUPTION = MessageMapping(
-    Interruption, iteration_pb2.Interruption, parts={"kind": InterruptionKind}
-)
 _REPORT = MessageMapping(
     InprocessReport,
     inprocess_pb2.InprocessReport,
-    parts={"step": InprocessStep, "terminated": _INTERRUPTION, "interruptions": _INTERRUPTION},
+    parts={"step": InprocessStep, "terminated": INTERRUPTION, "interruptions": INTERRUPTION},
     given=("spec",),
 )
 
-_BEGIN = MessageMapping(IterationBegin, worker_pb2.WorkerBegin, given=("seats",))
 _DURATIONS = (
     "join_timeout", "last_call", "exit_barrier_timeout", "shutdown_timeout", "coordinator_grace",
 )  # fmt: skip
 
-# What a worker can know of itself; the others are for agents and the coordinator to say.
-_SAID = (
-    InterruptionKind.EXCEPTION, InterruptionKind.BASE_EXCEPTION, InterruptionKind.SOFT_TIMEOUT,
-    InterruptionKind.UNHEALTHY,
-)  # fmt: skip
-_SAID_AT_THE_END = (*_SAID, InterruptionKind.TERMINATED, InterruptionKind.EXITED)
 
 kind_from = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind).get
 """Reads a kind, ``None`` if there is none or it is of a later version."""
@@ -288,66 +267,3 @@ def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
         message.spec.MergeFromString(report.spec)
         message.spec.SetInParent()  # also if all of it is left at zero
     return message
-
-
-def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep | None:
-    """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
-    if message.iteration > INT64_MAX:
-        raise InvalidField("step.iteration", message.iteration, "below 2**63")
-    if (kind := message.WhichOneof("kind")) is None:
-        return None
-    spec, group, why = b"", "", None
-    content, path = getattr(message, kind), f"step.{kind}.interruption"
-    if kind == "entered":
-        # Of what is handed on, the coordinator knows what it means.
-        spec, group = content.spec.SerializeToString(deterministic=True), content.group
-        _check_size("step.entered.spec", spec, SPEC_BYTES_MAX)
-        _check_size("step.entered.group", group.encode(), GROUP_BYTES_MAX)
-    elif kind != "completed" and content.HasField("interruption"):
-        # Its token tells better than the message which worker it is.
-        why = replace(_INTERRUPTION.read(content.interruption, path), local_rank=worker.local_rank)
-        if why.kind not in (_SAID if kind == "interrupted" else _SAID_AT_THE_END):
-            raise InvalidField(f"{path}.kind", why.kind, "what a worker can know of itself")
-        _check_size(f"{path}.message", why.message.encode(), MESSAGE_BYTES_MAX)
-        _check_size(f"{path}.traceback", why.traceback.encode(), TRACEBACK_BYTES_MAX)
-    elif kind == "terminated":
-        raise InvalidField(path, None, "an interruption")
-    iteration = message.iteration
-    return WorkerStep(
-        worker=worker, iteration=iteration, kind=kind, interruption=why, spec=spec, group=group
-    )
-
-
-def _check_size(path: str, encoded: bytes, most: int) -> None:
-    if len(encoded) > most:
-        raise InvalidField(path, len(encoded), f"at most {most} bytes")
-
-
-def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
-    """Write what a worker shall do."""
-    message = worker_pb2.WorkerOrder(iteration=order.iteration)
-    match order.kind:
-        case IterationBegin(seats=(seat,)) as begin:
-            own = seat._asdict()
-            del own["local_rank"]
-            message.begin.CopyFrom(_BEGIN.write(begin, **own))
-        case IterationInterrupt(reason=reason):
-            message.interrupt.reason = reason
-        case Abort(reason=reason):
-            message.abort.reason = reason
-        case IterationComplete():
-            message.complete.SetInParent()
-    return message
-
-
-def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.Greeted:
-    """Write where the next program of a worker begins, after what was said and told last."""
-    if step is None:
-        return worker_pb2.Greeted()
-    told = order if order is not None and order.iteration >= step.iteration else None
-    left, is_complete = "", told is not None and isinstance(told.kind, IterationComplete)
-    if told is not None and isinstance(told.kind, Abort):
-        left = f"no iteration follows: {told.kind.reason}"
-    elif step.kind == "terminated" and step.interruption and not is_complete:
-        left = f"it has left this round's iterations: {step.interruption.message}"
-    return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)

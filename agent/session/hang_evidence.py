@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.session.convert import progress_message
 from drumbeat.agent.watchdog.stack_taking import Look
 from drumbeat.v1 import session_pb2

@@ -14,7 +14,7 @@ from functools import partial
 
 import structlog
 
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.log_reading import BATCH_BYTES, LogReading, News, is_wanted
 from drumbeat.agent.session.transport import Connection, TransportError

@@ -22,9 +22,9 @@ from drumbeat.agent.session.log_answers import LogAnswers
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.session.stack_answers import StackAnswers
 from drumbeat.agent.session.transport import Connect, Connection, Reports, TransportError
+from drumbeat.agent.session.verdict import complete, is_to_be_completed, read_report
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.runner import Watchdog
-from drumbeat.agent.workers.failures.verdict import complete, is_to_be_completed, read_report
 from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import MessageMapping, duration, seconds_of
 from drumbeat.model import NoticeKind

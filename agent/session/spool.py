@@ -20,7 +20,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.runtime.private_directory import SPOOL, PrivateDirectory
+from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.transport import Connection, Failures, TransportError
 from drumbeat.agent.settings.config import AgentConfig

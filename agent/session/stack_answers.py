@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
-from drumbeat.agent.runtime.file_thread import FileThread
+from drumbeat.agent.host.file_thread import FileThread
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.hang_evidence import evidence_messages
 from drumbeat.agent.session.transport import Connection, TransportError

@@ -1,6 +1,6 @@
 """Pure. What one agent is told: every setting, and the rules that tie them together.
 
-Command line and environment are read in ``drumbeat.agent.settings.cli``, what depends on the host
+Command line and environment are read in ``drumbeat.agent.cli``, what depends on the host
 (devices, files) in ``drumbeat.agent.runtime.preflight``. Argument over environment over default.
 """
 
@@ -23,8 +23,7 @@ from drumbeat.violation import Violation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drumbeat.agent.watchdog.core.model import WatchdogPolicy
-    from drumbeat.agent.workers.output.std import StdOrMap
+    from drumbeat.agent.settings.std import StdOrMap
 
 
 # Unless `--coordinator-grace` is given: time to move a coordinator; and for a machine that reaches
@@ -468,21 +467,6 @@ class AgentConfig(JobSettings):
     def command(self) -> tuple[str, ...]:
         """The complete argument vector of a worker."""
         return self.program.command(self.python)
-
-    @property
-    def watchdog(self) -> WatchdogPolicy:
-        """When a worker counts as one that hangs."""
-        # Imported here: the command line needs none of it.
-        from drumbeat.agent.watchdog.core.model import WatchdogPolicy  # noqa: PLC0415
-
-        return WatchdogPolicy(
-            startup_timeout_s=self.startup_timeout or None,
-            runtime_timeout_s=self.runtime_timeout or None,
-            progress_timeout_s=self.progress_timeout or None,
-            exit_timeout_s=self.exit_timeout or None,
-            kill_grace_s=self.hang_grace,
-            tells_step_sums=bool(self.straggler_report),
-        )
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""

@@ -77,7 +77,7 @@ def _read_streams(value: Any) -> str:
     given = value if isinstance(value, str) else str(int(value))
     if given != NOWHERE:
         # Imported here: it costs as much as the rest of the command line, and few need it.
-        from drumbeat.agent.workers.output.std import Std  # noqa: PLC0415
+        from drumbeat.agent.settings.std import Std  # noqa: PLC0415
 
         Std.from_str(given)
     return given

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from drumbeat.agent.errors import UnknownEventHandler
-from drumbeat.agent.runtime.installation import installed
+from drumbeat.agent.host.installation import installed
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry import Event, EventHandler, Item, Metric
 from drumbeat.agent.telemetry.facts import AgentFacts, Fact

@@ -12,11 +12,11 @@ from msgspec import Struct, field
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import SIGNAL_REPEAT_S, AgentCore
+from drumbeat.agent.core.failure_records import EXIT_NOT_STARTED
 from drumbeat.agent.core.link import CoordinatorLink
 from drumbeat.agent.core.model import DesiredState, Exit, Failure
+from drumbeat.agent.failures.exit_status import describe_exit, signal_name
 from drumbeat.agent.telemetry.facts import AgentFacts
-from drumbeat.agent.workers.failures.exit_status import describe_exit, signal_name
-from drumbeat.agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.command.leader_search import NO_LEADER, short_reason
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from drumbeat.agent.watchdog.hang import Standing
+from drumbeat.agent.model.hang import Standing
 from drumbeat.durations import format_duration
 from drumbeat.format import count
 from drumbeat.model import Assignment

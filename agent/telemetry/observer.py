@@ -7,6 +7,7 @@ from typing import Any
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
+from drumbeat.agent.failures.exit_status import describe_ending
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry import Event, EventSource, Item, Metric
 from drumbeat.agent.telemetry.facts import (
@@ -16,7 +17,6 @@ from drumbeat.agent.telemetry.facts import (
     RoundFacts,
     StageEnded,
 )
-from drumbeat.agent.workers.failures.exit_status import describe_ending
 
 _Metadata = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from drumbeat.agent.watchdog.core import model as msg
-from drumbeat.agent.watchdog.hang import Hang
+from drumbeat.agent.core.watchdog import model as msg
+from drumbeat.agent.model.hang import Hang
 
 # A worker that ends so soon after a signal that it could handle ends because of the hang, if its
 # exit code does not tell.

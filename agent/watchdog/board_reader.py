@@ -13,8 +13,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from drumbeat.agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
-from drumbeat.agent.watchdog.hang import Purpose
+from drumbeat.agent.core.watchdog.model import AUTO, Slot, Snapshot, Tally, WorkerKey
+from drumbeat.agent.model.hang import Purpose
 from drumbeat.agent.watchdog.notice_page import NoticePage
 from drumbeat.format import one_line
 from worker_sdk.board import layout

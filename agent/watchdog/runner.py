@@ -20,20 +20,20 @@ from drumbeat.agent.compat.file_timers import PIPE_BYTES, FileTimers, requested_
 from drumbeat.agent.core.events import LimitsExceeded, NoticeAnswered
 from drumbeat.agent.core.model import WorkerOrder, WorkerStep
 from drumbeat.agent.core.notice import Notice
+from drumbeat.agent.core.watchdog import model as msg
+from drumbeat.agent.core.watchdog.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
+from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
+from drumbeat.agent.core.watchdog.worker import Worker, merged
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.memory.reader import MemoryReader
+from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.model.hang import Evidence, Hang, Standing, describe_hang
 from drumbeat.agent.watchdog.blame import Blame
 from drumbeat.agent.watchdog.board_reader import Board
-from drumbeat.agent.watchdog.core import model as msg
-from drumbeat.agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
-from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
-from drumbeat.agent.watchdog.core.worker import Worker, merged
-from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StackTaker, with_state
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
-from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.command.console import write_text
 from drumbeat.model import HangKind
 from worker_sdk import context

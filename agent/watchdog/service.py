@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import grpc
 
 from drumbeat.agent.core.model import WorkerOrder, WorkerStep
-from drumbeat.agent.session.convert import greeting, order_message, step_from
-from drumbeat.agent.watchdog.core import model as msg
+from drumbeat.agent.core.watchdog import model as msg
+from drumbeat.agent.watchdog.worker_messages import greeting, order_message, step_from
 from drumbeat.durations import DURATION_MAX_S
 from drumbeat.mapping import seconds_of
 from drumbeat.violation import InvalidField

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import structlog
 from msgspec.structs import replace
 
+from drumbeat.agent.core.watchdog.model import Snapshot, WorkerKey
+from drumbeat.agent.model.hang import Evidence, Standing
 from drumbeat.agent.watchdog.board_reader import Board
-from drumbeat.agent.watchdog.core.model import Snapshot, WorkerKey
-from drumbeat.agent.watchdog.hang import Evidence, Standing
 from drumbeat.agent.watchdog.stacks import StackSource, is_stopped, take_evidence
 from drumbeat.format import describe
 

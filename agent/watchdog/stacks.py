@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import structlog
 
-from drumbeat.agent.watchdog.hang import ASKED_SHARE, Evidence
+from drumbeat.agent.model.hang import ASKED_SHARE, Evidence
 from drumbeat.format import count, printable
 from worker_sdk.board.layout import STACKS_END
 

@@ -19,30 +19,30 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
-from drumbeat.agent.runtime.cgroup import WorkersCgroup
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
-from drumbeat.agent.runtime.preflight import inherited_environment
-from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.runner import Watchdog
-from drumbeat.agent.watchdog.stacks import describe_process
-from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
-from drumbeat.agent.workers.devices.host import HostDevices
-from drumbeat.agent.workers.failures.error_file import read_error_file, read_faults, with_stacks
-from drumbeat.agent.workers.failures.evidence import Explainer, space_of
-from drumbeat.agent.workers.failures.exit_status import (
+from drumbeat.agent.core.redacted_events import redacted
+from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
+from drumbeat.agent.failures.error_file import read_error_file, read_faults, with_stacks
+from drumbeat.agent.failures.evidence import Explainer, space_of
+from drumbeat.agent.failures.exit_status import (
     Evidence,
     describe_ending,
     describe_full,
     explain,
     out_of_memory,
 )
-from drumbeat.agent.workers.failures.redacted_events import redacted
-from drumbeat.agent.workers.failures.redaction import Redactor
-from drumbeat.agent.workers.memory.growth import LastMemory
+from drumbeat.agent.failures.redaction import Redactor
+from drumbeat.agent.host.cgroup import WorkersCgroup
+from drumbeat.agent.host.environment import inherited_environment
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.memory.growth import LastMemory
+from drumbeat.agent.model import messages
+from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.watchdog.stacks import describe_process
+from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
+from drumbeat.agent.workers.devices.host import HostDevices
 from drumbeat.agent.workers.output.files import OutputError, WorkerOutput
 from drumbeat.agent.workers.output.lines import exception_in
-from drumbeat.agent.workers.supervisor import messages
 from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
@@ -123,7 +123,7 @@ class Workers:
             launch=self._launch_supervisor,
         )
         self.watchdog = Watchdog(
-            config.watchdog,
+            watchdog_policy(config),
             output.directory,
             self._signal_worker,
             self._submit,
@@ -440,3 +440,15 @@ def worker_environments(
             environment[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
         environments[local_rank] = {name: str(value) for name, value in environment.items()}
     return environments
+
+
+def watchdog_policy(config: AgentConfig) -> WatchdogPolicy:
+    """Return when a worker counts as one that hangs."""
+    return WatchdogPolicy(
+        startup_timeout_s=config.startup_timeout or None,
+        runtime_timeout_s=config.runtime_timeout or None,
+        progress_timeout_s=config.progress_timeout or None,
+        exit_timeout_s=config.exit_timeout or None,
+        kill_grace_s=config.hang_grace,
+        tells_step_sums=bool(config.straggler_report),
+    )

@@ -15,8 +15,7 @@ from functools import partial
 import psutil
 
 from bench.harness import Question, Scene
-from drumbeat.agent.workers.supervisor.client import SupervisorClient
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     Preload,
     StartWorkers,
     StopWorkers,
@@ -27,6 +26,7 @@ from drumbeat.agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
 
 WORKERS = 8

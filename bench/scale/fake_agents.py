@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.access.client import Credentials, Metadata
-from drumbeat.coordinator.access.caller import incarnation_of
+from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from drumbeat.access.token import InvalidToken, Role, Token, parse_token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.caller import TRUSTED, Caller
+from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 
 AUTHORIZATION = "authorization"
 _SCHEME = "bearer "

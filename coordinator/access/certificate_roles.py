@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from drumbeat.access.token import Role
 from drumbeat.command.settings import Kind
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.format import one_line
 
 # Of a certificate; what it has beyond them counts for nothing.

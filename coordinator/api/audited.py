@@ -7,8 +7,8 @@ from functools import wraps
 from typing import Any, Protocol, TypeVar
 
 from drumbeat.coordinator.access.audit import Audit
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.api.operations import BY_METHOD, Scope
+from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.format import one_line
 
 # What the audit has of requests, and how it names that.

@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.coordinator.access.audit import Audit
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.access.token_table import secret_sha256
 from drumbeat.coordinator.api.audited import Details, audited
 from drumbeat.coordinator.core.effects import Steered
 from drumbeat.coordinator.core.events import (
@@ -21,6 +19,8 @@ from drumbeat.coordinator.core.events import (
     StopAsked,
     TokenRevoked,
 )
+from drumbeat.coordinator.core.tokens.caller import Caller
+from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.errors import NoOwnAuthority, UnknownRun
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.wire.control import (

@@ -11,10 +11,10 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.caller import TRUSTED, Caller, incarnation_of
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller, incarnation_of
 from drumbeat.coordinator.errors import (
     Forbidden,
     InvalidRequest,

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from drumbeat.coordinator.access.caller import TRUSTED, Caller
+from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 from drumbeat.coordinator.errors import LimitReached
 from drumbeat.coordinator.limits import Limits
 

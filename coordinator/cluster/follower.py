@@ -10,9 +10,9 @@ from typing import Any
 import structlog
 
 from drumbeat.access.token import Token
-from drumbeat.coordinator.access.caller import Caller
-from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.cluster.election import Election
+from drumbeat.coordinator.core.tokens.caller import Caller
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.errors import CoordinatorError, NotLeader
 from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal.etcd.following import following

@@ -12,6 +12,7 @@ import structlog
 from drumbeat.coordinator.cluster.election import Election, SeenTerms
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Leader, Member
+from drumbeat.coordinator.cluster.server import Server, crash_if_failed
 from drumbeat.coordinator.cluster.service import Cluster
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.cluster.term import Term
@@ -26,7 +27,6 @@ from drumbeat.coordinator.journal.etcd.following import until_answered
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Etcd
 from drumbeat.coordinator.journal.keys import Keys
-from drumbeat.coordinator.shell.server import Server, crash_if_failed
 
 log = structlog.get_logger()
 

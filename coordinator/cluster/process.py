@@ -15,19 +15,19 @@ import structlog
 from drumbeat.access.local import publish, withdraw
 from drumbeat.access.token import NO_CA, parse_token
 from drumbeat.addresses import HostPort
-from drumbeat.coordinator.access.join_token import (
+from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.cluster.join_token import (
     how_to_join,
     is_loopback,
     join_token,
     pin,
     shows_secrets,
 )
-from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
-from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.cluster.server import Publish
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.server import Publish
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.web.page import Page

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import metadata
 
 from drumbeat.coordinator.access.audit import Audit
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.api.audited import Details, audited
 from drumbeat.coordinator.cluster.model import Leader, Member
+from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.errors import CannotStepDown
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.methods import CONTROL, QUERY, Services

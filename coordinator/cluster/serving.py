@@ -14,10 +14,10 @@ import structlog
 
 from drumbeat.coordinator.access.authority import Authority
 from drumbeat.coordinator.cluster import process
+from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import MissingExtra, StateDirectoryUnusable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.shell.server import serving
 from drumbeat.coordinator.shell.transport.binding import advertised
 from drumbeat.coordinator.shell.transport.connections import prepare_process
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import structlog
 
-from drumbeat.coordinator.access.join_token import is_loopback
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster import process
 from drumbeat.coordinator.cluster.election import SeenTerms
+from drumbeat.coordinator.cluster.join_token import is_loopback
 from drumbeat.coordinator.cluster.membership import Membership
 from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.cluster.term import Term
@@ -25,7 +26,6 @@ from drumbeat.coordinator.journal.etcd.client import EtcdClient
 from drumbeat.coordinator.journal.etcd.following import reason_of, until_answered
 from drumbeat.coordinator.journal.etcd.model import Etcd
 from drumbeat.coordinator.journal.keys import Keys
-from drumbeat.coordinator.shell.server import Server
 from drumbeat.coordinator.shell.transport.binding import advertised, check_port
 from drumbeat.tasks import until_one_ends
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from drumbeat.coordinator.access.token_table import KeptToken
 from drumbeat.coordinator.core.collecting.log_reading import LogsAsked
 from drumbeat.coordinator.core.model import Desired, KeptDrain
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.notice import PendingNotice
 from drumbeat.coordinator.core.run.records import Record
+from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.inprocess import InprocessDirective
 from drumbeat.model import Pace

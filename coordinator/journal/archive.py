@@ -8,10 +8,10 @@ from math import isfinite
 import msgspec
 from msgspec import Struct
 
-from drumbeat.coordinator.access.token_table import KeptToken
 from drumbeat.coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.contents import Problem
 

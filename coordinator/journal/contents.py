@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.core.effects import KeepForgets
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.records import Record
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal.etcd.model import KeyValue
 from drumbeat.coordinator.journal.keys import Keys

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from drumbeat.coordinator.access.token_table import TokenTable
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.records import (
@@ -22,6 +21,7 @@ from drumbeat.coordinator.core.run.records import (
     weight,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState, key_of
+from drumbeat.coordinator.core.tokens.token_table import TokenTable
 from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.contents import Problem
 from drumbeat.coordinator.journal.watches import Watches

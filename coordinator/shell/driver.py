@@ -13,7 +13,6 @@ from typing import Any, get_args
 import structlog
 from msgspec.structs import replace
 
-from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
     CallNoted,
@@ -32,6 +31,7 @@ from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
 from drumbeat.coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, Phase, RunState
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.errors import CoordinatorError, JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.outage import Outage

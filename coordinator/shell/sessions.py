@@ -14,10 +14,10 @@ import structlog
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
-from drumbeat.coordinator.access.caller import TRUSTED, Caller
 from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import FailureRecord
 from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 from drumbeat.coordinator.errors import (
     CoordinatorError,
     Deposed,

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from drumbeat.access.token import Role
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, Authenticator
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.access.token_table import KeptToken
 from drumbeat.coordinator.cluster.service import Cluster
 from drumbeat.coordinator.cluster.term import Term
+from drumbeat.coordinator.core.tokens.caller import Caller
+from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import Forbidden, RevokedToken, Unauthenticated
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ssl
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.core.tokens.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.errors import CoordinatorError, Forbidden, NotLeader
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.transport.binding import advertised

@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler
 
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
 from drumbeat.coordinator.api.operations import BY_PATH, Operation
+from drumbeat.coordinator.api.permissions import check_method
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.errors import (
     CoordinatorError,
@@ -146,7 +147,7 @@ class Site:
         call.known = known = self._access.known(call.request, self.coordinator)
         call.connection.caller = known.caller.name
         call.run_id = call.request.match_info.get("run_id", "")
-        known.caller.check_method(route.operation.full_name)
+        check_method(known.caller, route.operation.full_name)
         if call.run_id:
             known.caller.check_run(call.run_id)
         set_caller(known.caller)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.caller import Caller
-from drumbeat.coordinator.access.token_table import KeptToken
 from drumbeat.coordinator.core.events import DrainAsked, TokenCreated
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.tokens.caller import Caller
+from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.wire.session import run_id_of
 from drumbeat.durations import DURATION_MAX_S

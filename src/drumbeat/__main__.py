@@ -10,7 +10,7 @@ from drumbeat import VERSION
 from drumbeat.command import options
 
 _MODULES = {
-    "agent": "drumbeat.agent.settings.cli",
+    "agent": "drumbeat.agent.cli",
     "coordinator": "drumbeat.coordinator.command.cli",
 }
 

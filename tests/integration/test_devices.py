@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from drumbeat.agent.settings.kinds import NumaMode
-from drumbeat.agent.workers.devices.binding import bind_workers, parse_cpu_list
-from drumbeat.agent.workers.devices.host import read_topology
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     Command,
     StartWorkers,
     WorkerExited,
     WorkerStart,
 )
+from drumbeat.agent.settings.kinds import NumaMode
+from drumbeat.agent.workers.devices.binding import bind_workers, parse_cpu_list
+from drumbeat.agent.workers.devices.host import read_topology
 from drumbeat.agent.workers.supervisor.protocol import Decoder, ProtocolError, encode
 from tests.support.supervision import DEADLINE_S, Mailbox, running
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from drumbeat.agent.model.messages import WorkerStart
 from drumbeat.agent.workers.output import destination
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, LINE_BYTES_MAX
 from drumbeat.agent.workers.output.sources import OutputPipe
 from drumbeat.agent.workers.output.tail import Tail
-from drumbeat.agent.workers.supervisor.messages import WorkerStart
 from drumbeat.agent.workers.supervisor.spawner import opened_outputs
 from tests.support.full_disk import DEVICE, FullDisk
 from tests.support.waiting import MS, wait_until_sync

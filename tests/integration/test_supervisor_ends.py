@@ -16,9 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from drumbeat.agent.workers.supervisor.client import SupervisorClient
-from drumbeat.agent.workers.supervisor.launch import launch_early, take_supervisor
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     KillWorkers,
     StartWorkers,
     WorkerExited,
@@ -26,6 +24,8 @@ from drumbeat.agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.agent.workers.supervisor.client import SupervisorClient
+from drumbeat.agent.workers.supervisor.launch import launch_early, take_supervisor
 from drumbeat.agent.workers.supervisor.process import Supervisor
 from drumbeat.agent.workers.supervisor.process_tree import kill_descendants, list_children
 from drumbeat.agent.workers.supervisor.protocol import encode

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     KillWorkers,
     TemplateNews,
     TemplateReported,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     TemplateNews,
     TemplateReported,
     WorkerExited,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.agent.workers.supervisor.messages import TemplateNews, TemplateReported
+from drumbeat.agent.model.messages import TemplateNews, TemplateReported
 from tests.support.supervision import running
 from tests.support.warm import Job, news
 

@@ -24,7 +24,7 @@ from drumbeat.agent.core.events import (
     WorkerStartFailed,
 )
 from drumbeat.agent.core.model import Exit
-from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.command.leader_search import REDIRECTS_MAX, Outcome
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import Assignment, GroupState, Standby, Stop

@@ -18,7 +18,7 @@ from drumbeat.agent.core.events import (
     WorkersStarted,
 )
 from drumbeat.agent.core.model import InprocessReport, WorkerOrder, WorkerStep
-from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,

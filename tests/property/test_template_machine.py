@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drumbeat.agent.workers.supervisor import template_keeper as tk
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     KillWorkers,
     Preload,
     StartWorkers,
@@ -14,6 +13,7 @@ from drumbeat.agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.agent.workers.supervisor import template_keeper as tk
 from drumbeat.agent.workers.supervisor.template_keeper import TemplateKeeper, Warmth
 from tests.support.orders import orders
 

@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.token_table import KeptToken, TokenTable, secret_sha256
-from drumbeat.coordinator.access.tokens import Tokens
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable, secret_sha256
+from drumbeat.coordinator.core.tokens.tokens import Tokens
 from tests.support.orders import orders
 
 POLICY = Policy(tokens_max=4, tokens_ended_max=3)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drumbeat.agent.watchdog.core import model as fx
-from drumbeat.agent.watchdog.core.model import (
+from drumbeat.agent.core.watchdog import model as fx
+from drumbeat.agent.core.watchdog.model import (
     BoardRead,
     DeadlineReached,
     Event,
@@ -24,8 +24,8 @@ from drumbeat.agent.watchdog.core.model import (
     WorkerKey,
     WorkerStarted,
 )
-from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
-from drumbeat.agent.watchdog.hang import Evidence
+from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
+from drumbeat.agent.model.hang import Evidence
 from tests.support.orders import orders
 
 SIGTERM, SIGKILL = 15, 9

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,

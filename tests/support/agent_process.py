@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 
+from drumbeat.agent.model.messages import Command, SupervisorEvent
 from drumbeat.agent.workers.supervisor.client import SupervisorClient
-from drumbeat.agent.workers.supervisor.messages import Command, SupervisorEvent
 from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.agent.workers.supervisor.protocol import Decoder, encode
 

@@ -33,12 +33,12 @@ from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.effects import SendBeat
 from drumbeat.agent.core.model import Abort, Beat, DesiredState, Exit
+from drumbeat.agent.core.watchdog.model import WorkerKey
+from drumbeat.agent.failures.report import FailureReport
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.observer import Observer
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.workers.failures.report import FailureReport
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.command.leader_search import Outcome
 from drumbeat.coordinator.errors import NotLeader
 from drumbeat.inprocess import DirectiveKind, Interruption, InterruptionKind

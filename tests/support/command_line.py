@@ -6,7 +6,7 @@ import io
 from contextlib import redirect_stderr
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.settings import cli
+from drumbeat.agent import cli
 
 if TYPE_CHECKING:
     from drumbeat.agent.settings.config import AgentConfig

@@ -12,11 +12,11 @@ from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import parse_token
 from drumbeat.coordinator.cluster.membership import Membership
 from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.server import Server
 from drumbeat.coordinator.web.page import Page
 from drumbeat.v1 import query_pb2
 from tests.support.channels import with_token

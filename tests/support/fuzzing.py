@@ -20,7 +20,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from bench.strangers import http2
-from drumbeat.coordinator.access.caller import incarnation_of
+from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.coordinator.shell.transport.methods import SERVICES
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, session_pb2

@@ -66,7 +66,7 @@ VALUE_NAMES = {
     "urllib.parse": frozenset({"quote", "quote_plus"}),
 }
 # What a pure module hands on to others, who ask for it by name, without loading it for itself.
-HANDED_ON = {"agent/errors.py": frozenset({"drumbeat.agent.workers.failures.process_failure"})}
+HANDED_ON = {"agent/errors.py": frozenset({"drumbeat.agent.failures.process_failure"})}
 # What an annotation may name although only the shell may make one.
 ANNOTATION_MODULES = frozenset({"random"})
 ACTING_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint", "__import__"})
@@ -82,7 +82,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
-    "coordinator/access/join_token.py": "whether standard output is a log",
+    "coordinator/cluster/join_token.py": "whether standard output is a log",
     "coordinator/observe/tracing/exporter.py": "how many spans may wait",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
@@ -91,11 +91,12 @@ ENVIRONMENT_EXCEPTIONS = {
     "src/drumbeat/command/logs.py": "whether the user's terminal is to have colours",
     "src/drumbeat/command/live_line.py": "whether a user looks at this terminal",
     "src/drumbeat/command/loading.py": "how gRPC is to be loaded",
+    "agent/host/environment.py": "what workers inherit",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/workers/supervisor/launch.py": "what its supervisor inherits",
     "src/drumbeat/access/exposure.py": "a token, which leaves it",
-    "agent/runtime/private_directory.py": "where the files of this user's session are",
-    "agent/workers/failures/process_failure.py": "which values are secrets",
+    "agent/host/private_directory.py": "where the files of this user's session are",
+    "agent/failures/process_failure.py": "which values are secrets",
     "agent/workers/template/startup/sitecustomize.py": "what this interpreter is to be",
     "agent/workers/template/differences/import_values.py": "copies of it that imports have made",
     "agent/workers/template/differences/late_settings.py": "what a worker sets too late",

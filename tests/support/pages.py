@@ -21,14 +21,14 @@ from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator.access.authority import Authority
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.access.token_table import secret_sha256
+from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.server import serving
 from drumbeat.coordinator.web.page import Page
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import with_token

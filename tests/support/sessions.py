@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from drumbeat.agent.core.effects import OpenSession
 from drumbeat.agent.core.model import Beat
-from drumbeat.agent.runtime.file_thread import FileThread
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.file_thread import FileThread
+from drumbeat.agent.host.memory.reader import MemoryReader
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.session.access import Access
 from drumbeat.agent.session.convert import Identity, incarnation_of
 from drumbeat.agent.session.grpc_transport import GrpcConnection
@@ -20,7 +21,6 @@ from drumbeat.agent.session.log_answers import LogAnswers
 from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.model import GroupState
 from tests.support.fake_coordinator import DEADLINE_S

@@ -6,11 +6,11 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import KeptDrain, Verdict, VerdictCause
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import key_of
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.journal.etcd.model import Delete, IsCreated, Put, Transaction
 from tests.support.world import a_record, a_spec, an_agent
 

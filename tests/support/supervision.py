@@ -14,8 +14,8 @@ from typing import Self, TypeVar
 import psutil
 import pytest
 
+from drumbeat.agent.model.messages import StartWorkers, SupervisorEvent, WorkerStart
 from drumbeat.agent.workers.supervisor.client import SupervisorClient
-from drumbeat.agent.workers.supervisor.messages import StartWorkers, SupervisorEvent, WorkerStart
 from tests.support.waiting import MS
 
 DEADLINE_S = 60_000 * MS

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     Preload,
     StartWorkers,
     StopWorkers,

@@ -32,10 +32,10 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from drumbeat.agent.watchdog.core import model as fx
-from drumbeat.agent.watchdog.core.watchdog import WatchdogCore
-from drumbeat.agent.watchdog.core.worker import merged
-from drumbeat.agent.watchdog.hang import Evidence, Purpose, Standing
+from drumbeat.agent.core.watchdog import model as fx
+from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
+from drumbeat.agent.core.watchdog.worker import merged
+from drumbeat.agent.model.hang import Evidence, Purpose, Standing
 
 NOW = 1000.0
 WORKER = fx.WorkerKey(0, 0)

@@ -12,12 +12,12 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from drumbeat.coordinator.access.caller import incarnation_of
+from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import (
     common_pb2,
     control_pb2_grpc,

@@ -123,7 +123,7 @@ def test_a_pure_module_that_computes_passes(body: str) -> None:
     assert list(layering.check_purity(module, PURE_HERE)) == []
 
 
-FAILURES = "drumbeat.agent.workers.failures.process_failure"
+FAILURES = "drumbeat.agent.failures.process_failure"
 HAND_ON = f"def __getattr__(name):\n    from {FAILURES} import ProcessFailure\n"
 
 

@@ -14,8 +14,8 @@ from drumbeat.agent.compat.multiprocessing.context import (
 from drumbeat.agent.compat.multiprocessing.multiprocess_context import MultiprocessContext
 from drumbeat.agent.compat.multiprocessing.signals import SignalException
 from drumbeat.agent.errors import ProcessFailure
+from drumbeat.agent.settings.std import Std, to_map
 from drumbeat.agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
-from drumbeat.agent.workers.output.std import Std, to_map
 
 __all__ = [
     "DefaultLogsSpecs",

@@ -24,9 +24,9 @@ from typing import Any, TextIO
 from drumbeat.access.exposure import TOKEN_VARIABLE
 from drumbeat.agent.compat.multiprocessing.signals import HANDLERS, SignalException
 from drumbeat.agent.errors import ProcessFailure
+from drumbeat.agent.model import messages
 from drumbeat.agent.workers.output.logs import LogsSpecs
 from drumbeat.agent.workers.output.tail import Tail
-from drumbeat.agent.workers.supervisor import messages
 from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.launch import launch_supervisor
 from drumbeat.agent.workers.supervisor.worker_group import KILL_WAIT_S

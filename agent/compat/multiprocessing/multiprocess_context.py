@@ -29,9 +29,9 @@ from typing import IO, Any
 from drumbeat.access.exposure import TOKEN_VARIABLE
 from drumbeat.agent.compat.multiprocessing.context import PContext
 from drumbeat.agent.compat.multiprocessing.signals import HANDLERS
+from drumbeat.agent.model.messages import StartWorkers, WorkerStart
 from drumbeat.agent.workers.output.logs import LogsSpecs
 from drumbeat.agent.workers.supervisor.launch import launch_supervisor
-from drumbeat.agent.workers.supervisor.messages import StartWorkers, WorkerStart
 from drumbeat.agent.workers.supervisor.process import serve
 from drumbeat.agent.workers.supervisor.process_tree import die_with
 from drumbeat.agent.workers.supervisor.spawner import opened_outputs

@@ -10,8 +10,8 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import WorkerExited
 from drumbeat.agent.core.inprocess.worker import Fault, Worker, shortened
 from drumbeat.agent.core.model import NO_ITERATION, NO_ROUND, InprocessReport, WorkerStep
+from drumbeat.agent.failures.exit_status import describe_exit
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.workers.failures.exit_status import describe_exit
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessStep,

@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from drumbeat.agent.core.model import NO_ITERATION, Abort, WorkerOrder
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Purpose, describe_hang
-from drumbeat.agent.workers.failures.exit_status import describe_exit
-from drumbeat.agent.workers.supervisor.messages import WorkerExited
+from drumbeat.agent.core.watchdog.model import WorkerKey
+from drumbeat.agent.failures.exit_status import describe_exit
+from drumbeat.agent.model.hang import Purpose, describe_hang
+from drumbeat.agent.model.messages import WorkerExited
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from drumbeat.agent.runtime.status import AgentStatus
+from drumbeat.agent.host.memory.growth import NO_MEMORY
+from drumbeat.agent.model.hang import Standing
 from drumbeat.agent.telemetry.metrics import declared
-from drumbeat.agent.watchdog.hang import Standing
-from drumbeat.agent.workers.memory.growth import NO_MEMORY
+from drumbeat.agent.telemetry.status import AgentStatus
 from drumbeat.command.metrics import Sample
 from drumbeat.model import GroupState, HostMemory
 

@@ -13,8 +13,8 @@ from itertools import groupby, pairwise
 
 from msgspec import Struct
 
+from drumbeat.agent.model.messages import CPUS_MAX
 from drumbeat.agent.settings.kinds import NumaMode
-from drumbeat.agent.workers.supervisor.messages import CPUS_MAX
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 

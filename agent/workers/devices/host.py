@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import structlog
 
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.settings.kinds import NumaMode
 from drumbeat.agent.workers.devices.binding import (
     Cpu,

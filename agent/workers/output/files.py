@@ -10,7 +10,7 @@ from string import Template
 import structlog
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.settings.kinds import NOWHERE
 from drumbeat.agent.workers.output.kept import (

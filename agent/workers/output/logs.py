@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from drumbeat.agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
-from drumbeat.agent.runtime.installation import installed
-from drumbeat.agent.workers.output.std import Std, StdOrMap, to_map
+from drumbeat.agent.host.installation import installed
+from drumbeat.agent.settings.std import Std, StdOrMap, to_map
 from drumbeat.format import describe
 from worker_sdk import context
 

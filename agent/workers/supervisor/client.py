@@ -11,9 +11,9 @@ from contextlib import ExitStack, suppress
 
 import structlog
 
+from drumbeat.agent.model.messages import Command, SupervisorEvent
 from drumbeat.agent.workers.supervisor import protocol
 from drumbeat.agent.workers.supervisor.launch import launch_supervisor
-from drumbeat.agent.workers.supervisor.messages import Command, SupervisorEvent
 from drumbeat.agent.workers.supervisor.process_tree import kill_descendants, list_children
 from drumbeat.agent.workers.supervisor.worker_group import KILL_WAIT_S
 

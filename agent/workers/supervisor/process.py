@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from drumbeat.agent.workers.supervisor import messages, protocol, worker_group
+from drumbeat.agent.model import messages
+from drumbeat.agent.workers.supervisor import protocol, worker_group
 from drumbeat.agent.workers.supervisor.process_tree import (
     become_subreaper,
     die_with,

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
+from drumbeat.agent.model.messages import Command, SupervisorEvent
 from drumbeat.agent.workers.output.lines import LineCutter
-from drumbeat.agent.workers.supervisor.messages import Command, SupervisorEvent
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Longest line, newline included; a longer one raises `ProtocolError` on either side.

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.model import messages
 from drumbeat.agent.workers.supervisor.process_tree import die_with
 
 _SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line

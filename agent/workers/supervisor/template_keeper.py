@@ -24,8 +24,8 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from drumbeat.agent.workers.supervisor import messages
-from drumbeat.agent.workers.supervisor.messages import TemplateNews, TemplateReported
+from drumbeat.agent.model import messages
+from drumbeat.agent.model.messages import TemplateNews, TemplateReported
 
 DEATHS_MAX = 3  # in a row, without a round whose workers were forked in between
 LATE_LOOK_S = 60.0  # after a start, by when most programs have imported what they need

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from drumbeat.agent.workers.supervisor.messages import StartWorkers, WorkerStart
+from drumbeat.agent.model.messages import StartWorkers, WorkerStart
 from drumbeat.agent.workers.supervisor.process_tree import kill_descendants
 from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
 from drumbeat.agent.workers.template import late_imports

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from drumbeat.agent.workers.supervisor import messages, template_keeper
+from drumbeat.agent.model import messages
+from drumbeat.agent.workers.supervisor import template_keeper
 from drumbeat.agent.workers.supervisor.spawner import WorkerSpawner, opened_outputs
 from drumbeat.agent.workers.supervisor.template_process import Broken, Refused, TemplateProcess
 from drumbeat.agent.workers.supervisor.worker_group import SpawnFinished

@@ -27,7 +27,7 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.model import messages
 
 KILL_WAIT_S = 5.0  # to die of SIGKILL: normally milliseconds, in D state never
 UNKILLED_EVERY_S = 10.0  # how often processes that did not die are reported

@@ -8,7 +8,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.tokens import Tokens
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.membership.admission import (
@@ -32,6 +31,7 @@ from drumbeat.coordinator.core.run.records import (
     RunCreated,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.tokens.tokens import Tokens
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 

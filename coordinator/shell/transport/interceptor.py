@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.access.authentication import Authenticator, token_id_of
-from drumbeat.coordinator.access.caller import OPEN, TRUSTED, Caller
+from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 from drumbeat.coordinator.errors import (
     CoordinatorError,
     InvalidRequest,
@@ -59,8 +60,8 @@ class OnRefused(Protocol):
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Lets callers in that are known and may do what they ask for; all else ends with a status.
 
-    Of one caller a limited number of calls is under way; ``on_refused`` is told of each that is
-    refused for who makes it.
+    Methods of ``open_services`` need no caller; for others ``check_method`` raises ``Forbidden``.
+    The calls of one caller are limited. ``on_refused`` gets each refused call.
     """
 
     def __init__(
@@ -68,9 +69,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         authenticator: Authenticator,
         limits: Limits,
         *,
+        open_services: AbstractSet[str],
+        check_method: Callable[[Caller, str], None],
         on_refused: OnRefused,
     ) -> None:
         self._authenticator, self._limits = authenticator, limits
+        self._open_services, self._check_method = open_services, check_method
         self._on_refused = on_refused
         # By the caller's name, oldest first, with why it is being ended if it is.
         self._under_way: dict[str, dict[asyncio.Task[Any], CoordinatorError | None]] = {}
@@ -94,13 +98,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method, metadata = handler_call_details.method, handler_call_details.invocation_metadata
-        if method[: method.rfind("/") + 1] in OPEN:
+        if method[: method.rfind("/") + 1] in self._open_services:
             caller: Caller | None = _ANYONE
         else:
             try:
                 caller = self._authenticator.by_token(metadata)
                 if caller is not None:
-                    caller.check_method(method)
+                    self._check_method(caller, method)
             except CoordinatorError as error:
                 refuse = self._refusing(error, method, token_id_of(metadata))
                 return grpc.stream_stream_rpc_method_handler(refuse)
@@ -123,7 +127,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 if known is None:
                     known = self._authenticator.by_certificate(context.auth_context())
-                    known.check_method(method)
+                    self._check_method(known, method)
                 set_caller(known)
                 # By itself: a call that is ended while its first answer takes it along would
                 # send it twice, which gRPC refuses, and then the caller hears of no end.

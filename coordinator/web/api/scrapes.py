@@ -13,11 +13,11 @@ from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.errors import Forbidden
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe.metrics.exposition import Exposition, Standing
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.web.access import Coordinator
 from drumbeat.coordinator.web.calls import Call
 from drumbeat.coordinator.web.connections import DATA
+from drumbeat.coordinator.web.exposition import Exposition, Standing
 from drumbeat.coordinator.web.site import Route
 
 # Larger answers are compressed in a thread.

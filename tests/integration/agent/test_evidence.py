@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.agent.workers.failures.evidence import (
+from drumbeat.agent.failures.evidence import (
     LOG_BYTES_MAX,
     LOG_LINES_MAX,
     Explainer,
     KernelLog,
 )
-from drumbeat.agent.workers.failures.exit_status import Evidence
+from drumbeat.agent.failures.exit_status import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.agent.runtime import file_thread
-from drumbeat.agent.runtime.file_thread import FilesStalled, FileThread
+from drumbeat.agent.host import file_thread
+from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 
 if TYPE_CHECKING:
     from pathlib import Path

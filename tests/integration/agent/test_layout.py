@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.runtime import private_directory as layout
-from drumbeat.agent.runtime.private_directory import (
+from drumbeat.agent.host import private_directory as layout
+from drumbeat.agent.host.private_directory import (
     SOCKET_NAME_BYTES_MAX,
     SOCKET_PATH_BYTES_MAX,
     PrivateDirectory,
@@ -50,7 +50,7 @@ def leave_by_kill(place: Path) -> Path:
     """Have a process make a directory and kill itself."""
     code = (
         "import os, signal, sys;"
-        "from drumbeat.agent.runtime.private_directory import PrivateDirectory;"
+        "from drumbeat.agent.host.private_directory import PrivateDirectory;"
         "directory = PrivateDirectory([sys.argv[1]]); directory.ensure('errors', '0');"
         "print(directory.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

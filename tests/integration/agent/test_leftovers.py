@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.agent.runtime import cgroup, leftovers
-from drumbeat.agent.runtime.cgroup import WorkersCgroup
-from drumbeat.agent.runtime.leftovers import kill_leftovers
+from drumbeat.agent.host import cgroup, leftovers
+from drumbeat.agent.host.cgroup import WorkersCgroup
+from drumbeat.agent.host.leftovers import kill_leftovers
 from tests.support.processes import DEADLINE_S
 from worker_sdk.context import AGENT_DIR
 

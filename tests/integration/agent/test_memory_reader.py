@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.agent.workers.memory.growth import LastMemory
-from drumbeat.agent.workers.memory.reader import MemoryReader
+from drumbeat.agent.host.memory.growth import LastMemory
+from drumbeat.agent.host.memory.reader import MemoryReader
 from drumbeat.model import HostMemory, WorkerMemory
 
 if TYPE_CHECKING:

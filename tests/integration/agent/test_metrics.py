@@ -18,13 +18,13 @@ import pytest
 from msgspec import structs
 
 from drumbeat.agent.errors import UsageError
-from drumbeat.agent.runtime.status import AgentStatus, WorkerStatus
+from drumbeat.agent.model.hang import Standing
 from drumbeat.agent.telemetry.facts import StageEnded
 from drumbeat.agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
 from drumbeat.agent.telemetry.metrics.guard import Guard
 from drumbeat.agent.telemetry.metrics.host import Host
 from drumbeat.agent.telemetry.metrics.tally import Look
-from drumbeat.agent.watchdog.hang import Standing
+from drumbeat.agent.telemetry.status import AgentStatus, WorkerStatus
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.model import GroupState, HostMemory, WorkerMemory
 from tests.support.agents import CONFIG

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from drumbeat.agent.core.effects import OpenSession
 from drumbeat.agent.core.events import Event, SessionLost, SessionWelcomed
 from drumbeat.agent.core.model import Beat
-from drumbeat.agent.runtime.file_thread import FileThread
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.file_thread import FileThread
+from drumbeat.agent.host.memory.reader import MemoryReader
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.session.access import Access
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.grpc_transport import GrpcConnection
@@ -28,7 +29,6 @@ from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.agent.workers.memory.reader import MemoryReader
 from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from drumbeat.agent.watchdog.hang import Standing
+    from drumbeat.agent.model.hang import Standing
     from drumbeat.agent.watchdog.runner import Watchdog
 
 BEAT = Beat(

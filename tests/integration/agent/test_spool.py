@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from drumbeat.agent.runtime.private_directory import SPOOL, PrivateDirectory
+from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory
 from drumbeat.agent.session import spool as spool_module
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.spool import KEPT_S, Entry, Spool, Spooled
@@ -135,7 +135,7 @@ def test_records_of_another_run_wait_a_day_for_it_and_nothing_else_does(place: P
 
 KILLED = """
 import os, signal, sys, time
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.spool import Spool, Spooled
 from drumbeat.agent.settings.config import AgentConfig, Program

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 import pytest
 
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.session.convert import Identity, hello_message, incarnation_of
 from drumbeat.agent.session.spool import Spool, Spooled
 from drumbeat.agent.session.transport import TransportError
-from drumbeat.coordinator.access import caller
+from drumbeat.coordinator.core.tokens import caller
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S

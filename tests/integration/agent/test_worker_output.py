@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.model.messages import WorkerStart
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.output import files
 from drumbeat.agent.workers.output.files import PRIVATE_LOGS, ROUNDS_KEPT_MAX, WorkerOutput
-from drumbeat.agent.workers.supervisor.messages import WorkerStart
 from drumbeat.agent.workers.supervisor.spawner import opened_outputs
 from worker_sdk.context import ERROR_FILE, RANK, ROUND, RUN_ID
 

@@ -18,7 +18,7 @@ from drumbeat.agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers import manager as module
 from drumbeat.agent.workers.devices.host import HostDevices

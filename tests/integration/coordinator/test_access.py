@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.coordinator.access.authority import Authority
-from drumbeat.coordinator.access.caller import OPEN, roles_of
-from drumbeat.coordinator.access.token_table import secret_sha256
 from drumbeat.coordinator.api.operations import BY_FULL_NAME
+from drumbeat.coordinator.api.permissions import OPEN, roles_of
+from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
+from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
 from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client, Refused, spec

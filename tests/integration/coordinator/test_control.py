@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from drumbeat.access.token import NO_CA, Role, Token, parse_token
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.audit import Audit
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 from drumbeat.coordinator.api.control_service import ControlService
 from drumbeat.coordinator.api.query_service import QueryService
@@ -23,6 +22,7 @@ from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver, Outbox

@@ -10,7 +10,7 @@ import grpc
 import psutil
 import pytest
 
-from drumbeat.coordinator.access.caller import incarnation_of
+from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.v1 import session_pb2
 from tests.integration.coordinator.test_sessions import hostile
 from tests.support.channels import aio_channel_to

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from drumbeat.coordinator.access.join_token import FILE, join_token
+from drumbeat.coordinator.cluster.join_token import FILE, join_token
 from drumbeat.coordinator.core.events import TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.core.effects import KeepToken
 from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.journal.layout import seal
 from drumbeat.coordinator.journal.sqlite import SqliteFile, SqliteJournal
 from tests.support.drivers import DEADLINE_S, StubJournal, running

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from bench.looking.metrics import events, exposition, filled
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.observe.metrics import declared
-from drumbeat.coordinator.observe.metrics.exposition import Exposition, Standing
 from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
+from drumbeat.coordinator.web.exposition import Exposition, Standing
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from drumbeat.coordinator.cluster.server import crash_if_failed
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import BeatReceived, LimitsReset
 from drumbeat.coordinator.core.run.records import CallKind
@@ -23,7 +24,6 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.journal import outage as outage_module
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.shell import driver as driver_module
-from drumbeat.coordinator.shell.server import crash_if_failed
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.model import Assignment, GroupState
 from tests.support import breaks, drivers
@@ -248,7 +248,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr("drumbeat.coordinator.shell.server.os._exit", ended.append)
+    monkeypatch.setattr("drumbeat.coordinator.cluster.server.os._exit", ended.append)
 
     async def owner() -> None:
         raise LostLeadership("/x")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.access import calls
+from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.looking import following
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import session_pb2
 from tests.support.fake_coordinator import UNAUTHENTICATED
 from tests.support.follower import Follower, follower

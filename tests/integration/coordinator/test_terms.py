@@ -245,7 +245,7 @@ async def test_a_write_that_is_refused_ends_the_term_and_not_the_process(
 ) -> None:
     first, second = pair
     exits: list[int] = []
-    monkeypatch.setattr("drumbeat.coordinator.shell.server.os._exit", exits.append)
+    monkeypatch.setattr("drumbeat.coordinator.cluster.server.os._exit", exits.append)
     agent = await first.client.agent().join()
     await agent.run()
     await wait_until_running(first)

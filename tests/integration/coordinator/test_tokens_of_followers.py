@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from drumbeat.access.token import Role, Token
-from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.cluster.election import Election
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, secret_sha256
 from drumbeat.coordinator.errors import NotLeader, RevokedToken, Unauthenticated
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
 from drumbeat.coordinator.journal.keys import Keys

@@ -269,7 +269,7 @@ def test_a_missing_package_is_named_with_what_brings_it() -> None:
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from drumbeat.coordinator.config import CoordinatorConfig\n"
         "from drumbeat.coordinator.errors import MissingExtra\n"
-        "from drumbeat.coordinator.shell.server import Server\n"
+        "from drumbeat.coordinator.cluster.server import Server\n"
         "Server(CoordinatorConfig(), None)  # asks for no traces\n"
         "try: Server(CoordinatorConfig(otlp_endpoint='http://head:4317'), None)\n"
         "except MissingExtra as error: print(error, error.hint)"

@@ -15,6 +15,7 @@ import pytest
 
 from drumbeat.access.settings import AccessSettings
 from drumbeat.coordinator.access import calls
+from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.looking import following
 from drumbeat.coordinator.command.looking.following import Patience
@@ -25,7 +26,6 @@ from drumbeat.coordinator.errors import CallFailed, Unavailable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.journal.watches import Watches
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.server import serving
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.proxy import Proxy
 from tests.support.status import kind

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing
+from drumbeat.agent.model.hang import Evidence, Hang, Standing
 from drumbeat.model import HangKind
 from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
@@ -17,7 +17,7 @@ from tests.simulation.plan import Kind
 
 if TYPE_CHECKING:
     from drumbeat.agent.core.model import Beat
-    from drumbeat.agent.workers.supervisor.messages import WorkerExited
+    from drumbeat.agent.model.messages import WorkerExited
     from drumbeat.inprocess import IterationBegin
     from tests.simulation.machines.host import Agent, Host
     from tests.simulation.machines.processes import Process

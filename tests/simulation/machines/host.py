@@ -19,9 +19,9 @@ from drumbeat.agent.core.events import (
     SupervisorDied,
 )
 from drumbeat.agent.core.model import Failure
+from drumbeat.agent.model import messages
 from drumbeat.agent.session import convert
 from drumbeat.agent.workers.manager import worker_environments
-from drumbeat.agent.workers.supervisor import messages
 from drumbeat.model import Assignment
 from tests.simulation.clock import Actor
 from tests.simulation.machines.processes import Habits, Supervisor

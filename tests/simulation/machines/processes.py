@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.workers.supervisor import messages, worker_group
+from drumbeat.agent.model import messages
+from drumbeat.agent.workers.supervisor import worker_group
 from drumbeat.agent.workers.supervisor.worker_group import WorkerGroup
 from tests.simulation.clock import Actor
 from tests.simulation.machines.wrapped import Program

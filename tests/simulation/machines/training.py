@@ -7,13 +7,13 @@ from zlib import crc32
 
 from drumbeat.agent.core.events import NoticeAnswered
 from drumbeat.agent.core.notice import Notice, WorkerAnswer, report_of
-from drumbeat.agent.watchdog.hang import Hang, Standing
+from drumbeat.agent.model.hang import Hang, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drumbeat.agent.core.model import Beat
-    from drumbeat.agent.workers.supervisor.messages import WorkerExited
+    from drumbeat.agent.model.messages import WorkerExited
     from tests.simulation.clock import Actor, Clock
     from tests.simulation.machines.host import Agent
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.agent.core.model import NO_ITERATION, Abort, WorkerOrder, WorkerStep
-from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.inprocess import (
     Interruption,
     InterruptionKind,

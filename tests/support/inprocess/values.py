@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import InprocessDirected, WorkerExited
 from drumbeat.agent.core.model import Abort, WorkerOrder, WorkerStep
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Hang, Purpose, Standing
+from drumbeat.agent.core.watchdog.model import WorkerKey
+from drumbeat.agent.model.hang import Hang, Purpose, Standing
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from drumbeat.agent.core.model import Beat, Exit, Failure
+from drumbeat.agent.failures.exit_status import signal_name
+from drumbeat.agent.failures.report import FailedWorker, FailureReport
 from drumbeat.agent.session import convert
 from drumbeat.agent.session.session import desired_from
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.agent.workers.failures.exit_status import signal_name
-from drumbeat.agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.mapping import duration
 from drumbeat.model import GroupState, Pace, Standby, Stop
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2

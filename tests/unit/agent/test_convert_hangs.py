@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from drumbeat.agent.core.events import WorkerExited
+from drumbeat.agent.core.failure_records import ended_by
 from drumbeat.agent.core.model import Beat
+from drumbeat.agent.model.hang import Evidence, Hang, Standing
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.session import convert
-from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing
-from drumbeat.agent.workers.failures.records import ended_by
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.mapping import duration
 from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import HeldReleased, LimitsExceeded, SessionLost, SessionWelcomed
+from drumbeat.agent.core.watchdog.model import Exceeded, WorkerKey
 from drumbeat.agent.session import convert
-from drumbeat.agent.watchdog.core.model import Exceeded, WorkerKey
 from drumbeat.mapping import duration
 from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from drumbeat.agent.workers.failures.error_file import (
+from drumbeat.agent.failures.error_file import (
     MESSAGE_BYTES_MAX,
     TRACEBACK_BYTES_MAX,
     read_error_file,
     read_faults,
     with_stacks,
 )
-from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.coordinator.limits import Limits
 from worker_sdk.errors import FILE_BYTES_MAX
 

@@ -6,8 +6,8 @@ import pytest
 
 from drumbeat.agent.core.events import DeadlineReached, Event, WorkersStarted
 from drumbeat.agent.core.model import WorkerStep
+from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.agent.runtime.driver import EventQueue
-from drumbeat.agent.watchdog.core.model import WorkerKey
 
 
 def a_step(iteration: int, local_rank: int = 0, round_id: int = 0) -> WorkerStep:

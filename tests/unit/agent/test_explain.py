@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from drumbeat.agent.workers.failures.exit_status import (
+from drumbeat.agent.failures.exit_status import (
     EXPLANATION_CHARACTERS_MAX,
     FULL_BYTES,
     FULL_INODES,
     Evidence,
     KernelLine,
-    MemoryGroup,
     Space,
     describe_exit,
     describe_full,
@@ -27,7 +26,7 @@ from drumbeat.agent.workers.failures.exit_status import (
     out_of_memory,
     signal_within,
 )
-from drumbeat.agent.workers.memory.growth import LastMemory
+from drumbeat.agent.host.memory.growth import LastMemory, MemoryGroup
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 MIB = 1024 * 1024

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from drumbeat.agent.core.events import WorkerExited, WorkerStartFailed
-from drumbeat.agent.core.model import Failure
-from drumbeat.agent.workers.failures.records import (
+from drumbeat.agent.core.failure_records import (
     NEVER_BEGAN,
     ended_by,
     not_started,
 )
-from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core.model import Failure
+from drumbeat.agent.model.messages import WorkerError
 from tests.support.agents import an_assignment
 
 ASSIGNMENT = an_assignment(5, group_rank=2, rank_first=8, role_rank_first=4)

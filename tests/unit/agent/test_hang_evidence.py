@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.agent.runtime.file_thread import FileThread
+from drumbeat.agent.host.file_thread import FileThread
+from drumbeat.agent.model.hang import Evidence, Standing
 from drumbeat.agent.session import hang_evidence
 from drumbeat.agent.session.hang_evidence import (
     LINE_CHARACTERS_MAX,
@@ -17,7 +18,6 @@ from drumbeat.agent.session.hang_evidence import (
     evidence_messages,
     training_thread,
 )
-from drumbeat.agent.watchdog.hang import Evidence, Standing
 from drumbeat.agent.watchdog.stack_taking import Look
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from drumbeat.agent.core.events import WorkerExited
-from drumbeat.agent.workers.failures.records import ended_by
-from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.core.failure_records import ended_by
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.model import Assignment
 
 ASSIGNMENT = Assignment(

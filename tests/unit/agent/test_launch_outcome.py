@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import Event, WorkerExited
+from drumbeat.agent.core.failure_records import ended_by, interrupted_by
 from drumbeat.agent.core.inprocess.worker import Fault
 from drumbeat.agent.core.model import Exit
 from drumbeat.agent.errors import RunForgotten
-from drumbeat.agent.launching.exchange import Outcome, outcome_of
+from drumbeat.agent.failures.report import FailedWorker, FailureReport
+from drumbeat.agent.runtime.exchange import Outcome, outcome_of
 from drumbeat.agent.telemetry.facts import AgentFacts
-from drumbeat.agent.workers.failures.records import ended_by, interrupted_by
-from drumbeat.agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.inprocess import Interruption, InterruptionKind
 from tests.support.agents import WORKERS, an_assignment, desired
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from drumbeat.agent.core.effects import Finish
 from drumbeat.agent.core.model import Exit
+from drumbeat.agent.failures.error_file import read_error_file
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.runtime.driver import cause_of, tell_launcher
 from drumbeat.agent.session.session import desired_from
-from drumbeat.agent.workers.failures.error_file import read_error_file
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
 
 CAUSE = WorkerError(message="ValueError: boom", traceback="Traceback", error_code=-11)

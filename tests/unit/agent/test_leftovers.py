@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumbeat.agent.runtime.leftovers import Process, leftovers
+from drumbeat.agent.host.leftovers import Process, leftovers
 
 
 def process(parent: int = 1, *, marked: bool = False, agent: bool = False) -> Process:

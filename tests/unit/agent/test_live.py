@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from drumbeat.agent.model.hang import Standing
 from drumbeat.agent.telemetry.live import PACE_WINDOW_S, POINTS_MAX, TrainingPace, live_text
-from drumbeat.agent.watchdog.hang import Standing
 from tests.support.agents import an_assignment
 
 

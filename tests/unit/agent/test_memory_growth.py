@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from drumbeat.agent.workers.memory.growth import RISE_LEAST_BYTES, SPAN_S, SPANS, Growth
+from drumbeat.agent.host.memory.growth import RISE_LEAST_BYTES, SPAN_S, SPANS, Growth
 
 MIB = 2**20
 LONG_S = 20 * SPAN_S

@@ -151,7 +151,7 @@ def test_it_is_an_error_of_the_agent_and_survives_a_copy() -> None:
 def test_the_errors_of_the_agent_are_loaded_without_it() -> None:
     code = (
         "import sys, drumbeat.agent.errors; "
-        "assert 'drumbeat.agent.workers.failures.process_failure' not in sys.modules; "
+        "assert 'drumbeat.agent.failures.process_failure' not in sys.modules; "
         "from drumbeat.agent.errors import ChildFailedError; "
         "assert 'google.protobuf' not in sys.modules and 'grpc' not in sys.modules"
     )

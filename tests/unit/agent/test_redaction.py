@@ -10,13 +10,13 @@ import pytest
 
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.model import WorkerStep
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Evidence, Hang, Standing
-from drumbeat.agent.workers.failures import redaction
-from drumbeat.agent.workers.failures.redacted_events import redacted
-from drumbeat.agent.workers.failures.redaction import Redactor, is_secret_name
+from drumbeat.agent.core.redacted_events import redacted
+from drumbeat.agent.core.watchdog.model import WorkerKey
+from drumbeat.agent.failures import redaction
+from drumbeat.agent.failures.redaction import Redactor, is_secret_name
+from drumbeat.agent.model.hang import Evidence, Hang, Standing
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import Interruption, InterruptionKind
 from drumbeat.model import HangKind
 from worker_sdk.errors import bounded

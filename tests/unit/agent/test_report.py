@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from drumbeat.agent.workers.failures.report import (
+from drumbeat.agent.failures.report import (
     WIDTH,
     FailedWorker,
     FailureReport,
     Position,
     render_report,
 )
-from drumbeat.agent.workers.failures.verdict import read_report
+from drumbeat.agent.session.verdict import read_report
 from drumbeat.v1 import failure_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from google.protobuf.duration_pb2 import Duration
 
+from drumbeat.agent.model.hang import Evidence
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.stack_answers import StackAnswers
 from drumbeat.agent.session.transport import Connection
-from drumbeat.agent.watchdog.hang import Evidence
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import Look
 from drumbeat.v1 import session_pb2

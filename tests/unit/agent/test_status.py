@@ -16,7 +16,8 @@ from drumbeat.agent.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from drumbeat.agent.runtime.status import (
+from drumbeat.agent.telemetry.facts import AgentFacts
+from drumbeat.agent.telemetry.status import (
     AgentStatus,
     Leftover,
     WorkerStatus,
@@ -26,7 +27,6 @@ from drumbeat.agent.runtime.status import (
     encoded,
     status_of,
 )
-from drumbeat.agent.telemetry.facts import AgentFacts
 from tests.support.agents import CONFIG, PACE, PORT, an_assignment, desired
 
 STATUS = AgentStatus(

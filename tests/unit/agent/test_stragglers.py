@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumbeat.agent.workers.failures.report import (
+from drumbeat.agent.failures.report import (
     PLACES_MAX,
     FailureReport,
     Position,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     Command,
     KillWorkers,
     SignalWorkers,

@@ -6,8 +6,8 @@ import os
 
 from structlog.testing import capture_logs
 
+from drumbeat.agent.model.messages import WorkersUnkilled
 from drumbeat.agent.workers.manager import UNKILLED_SHOWN_MAX, tell_of_unkilled
-from drumbeat.agent.workers.supervisor.messages import WorkersUnkilled
 
 
 def told_of(*pids: int) -> str:

@@ -8,10 +8,10 @@ from unittest.mock import AsyncMock
 import pytest
 
 from drumbeat.agent.core.model import Exit
+from drumbeat.agent.failures.report import render_report
 from drumbeat.agent.session.session import desired_from
 from drumbeat.agent.session.transport import TransportError
-from drumbeat.agent.workers.failures.report import render_report
-from drumbeat.agent.workers.failures.verdict import complete, is_to_be_completed
+from drumbeat.agent.session.verdict import complete, is_to_be_completed
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 WHOLE = failure_pb2.Verdict(
@@ -69,7 +69,7 @@ async def test_what_is_known_is_shown_if_the_rest_cannot_be_had(error: Exception
 async def test_a_coordinator_that_says_nothing_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("drumbeat.agent.workers.failures.verdict.FETCH_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("drumbeat.agent.session.verdict.FETCH_TIMEOUT_S", 0.0)
 
     async def ask(_request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         await asyncio.Event().wait()

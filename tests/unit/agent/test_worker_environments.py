@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.agent.runtime.preflight import inherited_environment
+from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.manager import (
     OWN_VARIABLES,

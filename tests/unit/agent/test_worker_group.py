@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from msgspec.structs import asdict, replace
 
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,

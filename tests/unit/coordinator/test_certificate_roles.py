@@ -4,7 +4,6 @@ import pytest
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.caller import Caller
 from drumbeat.coordinator.access.certificate_roles import (
     NAMES_MAX,
     TLS_ROLES,
@@ -13,6 +12,7 @@ from drumbeat.coordinator.access.certificate_roles import (
     names_of,
     parse_roles,
 )
+from drumbeat.coordinator.core.tokens.caller import Caller
 
 RULES = "spiffe://td/ops/*=admin, gpu?.train=join:exp1, *.train=view, CN=*=join"
 

@@ -10,7 +10,7 @@ import pytest
 
 from drumbeat.access.token import CA_CHARACTERS, Role, Token
 from drumbeat.addresses import HostPort
-from drumbeat.coordinator.access.join_token import FILE, how_to_join
+from drumbeat.coordinator.cluster.join_token import FILE, how_to_join
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.shell.transport.binding import advertised

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.token_table import secret_sha256
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import CallNoted, LimitsReset, TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind
+from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.v1 import query_pb2
 from tests.support.status import status_of
 from tests.support.world import RUN, Story, a_running_story

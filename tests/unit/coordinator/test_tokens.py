@@ -8,12 +8,12 @@ import pytest
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.caller import Caller
-from drumbeat.coordinator.access.token_table import KeptToken, secret_sha256
-from drumbeat.coordinator.access.tokens import Tokens
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached, TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.tokens.caller import Caller
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, secret_sha256
+from drumbeat.coordinator.core.tokens.tokens import Tokens
 
 SECRET = "s" * 22
 POLICY = Policy(tokens_max=3, tokens_ended_max=2)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import worker_sdk
-from drumbeat.agent.workers.failures.error_file import read_error_file
+from drumbeat.agent.failures.error_file import read_error_file
 from worker_sdk import errors, record
 from worker_sdk.errors import (
     FILE_BYTES_MAX,

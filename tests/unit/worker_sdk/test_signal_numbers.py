@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from drumbeat.agent.workers.supervisor import messages
+from drumbeat.agent.model import messages
 from tests.support.layering import ROOT
 from worker_sdk.interpreter.signal_numbers import is_signal
 

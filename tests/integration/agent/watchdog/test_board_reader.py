@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from drumbeat.agent.core.watchdog.model import AUTO, Snapshot, WorkerKey
+from drumbeat.agent.model.hang import Purpose
 from drumbeat.agent.watchdog.board_reader import LOOKED_AT_NEVER_NS, Board
-from drumbeat.agent.watchdog.core.model import AUTO, Snapshot, WorkerKey
-from drumbeat.agent.watchdog.hang import Purpose
 from tests.support.board_writer import SECOND_NS, BoardWriter
 from worker_sdk.board import layout
 

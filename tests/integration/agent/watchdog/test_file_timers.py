@@ -20,14 +20,14 @@ from structlog.testing import capture_logs
 
 from drumbeat.agent.compat import file_timers
 from drumbeat.agent.compat.file_timers import FileTimers, requested_path
-from drumbeat.agent.errors import TimerFileUnusable
-from drumbeat.agent.watchdog.core.model import (
+from drumbeat.agent.core.watchdog.model import (
     Refusal,
     TimerAcquired,
     TimerReleased,
     TooManyTimers,
     WorkerKey,
 )
+from drumbeat.agent.errors import TimerFileUnusable
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:

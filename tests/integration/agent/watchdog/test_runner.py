@@ -16,16 +16,16 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
-from drumbeat.agent.watchdog import stack_taking
-from drumbeat.agent.watchdog.core.model import (
+from drumbeat.agent.core.watchdog.model import (
     HeartbeatReceived,
     TimerAcquired,
     WatchdogPolicy,
     WorkerIsGone,
     WorkerKey,
 )
-from drumbeat.agent.watchdog.hang import Evidence, Standing
+from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.model.hang import Evidence, Standing
+from drumbeat.agent.watchdog import stack_taking
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import BUSY, with_state
 from tests.support.waiting import MS, wait_until

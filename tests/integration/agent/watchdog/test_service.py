@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from drumbeat.agent.core.events import LimitsExceeded, NoticeAnswered
 from drumbeat.agent.core.model import WorkerOrder, WorkerStep
-from drumbeat.agent.runtime.private_directory import PrivateDirectory
-from drumbeat.agent.watchdog.core.model import Report, Signal, WatchdogPolicy, WorkerKey
+from drumbeat.agent.core.watchdog.model import Report, Signal, WatchdogPolicy, WorkerKey
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.inprocess import IterationComplete, IterationInterrupt
 from drumbeat.mapping import duration
@@ -401,9 +401,9 @@ async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
 async def test_grpc_is_not_started_before_a_call() -> None:
     code = (
         "import asyncio, sys\n"
-        "from drumbeat.agent.runtime.private_directory import PrivateDirectory\n"
+        "from drumbeat.agent.host.private_directory import PrivateDirectory\n"
         "from drumbeat.agent.watchdog.runner import Watchdog\n"
-        "from drumbeat.agent.watchdog.core.model import WatchdogPolicy\n"
+        "from drumbeat.agent.core.watchdog.model import WatchdogPolicy\n"
         "async def main():\n"
         "    directory = PrivateDirectory()\n"
         "    ignore = lambda *_: None\n"

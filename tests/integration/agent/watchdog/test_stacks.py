@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from drumbeat.agent.core.watchdog.model import WorkerKey
+from drumbeat.agent.model.hang import Evidence
 from drumbeat.agent.watchdog.board_reader import Board
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Evidence
 from drumbeat.agent.watchdog.stacks import STACKS_BYTES_MAX, StackSource, take_evidence
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drumbeat.agent.model.messages import CPUS_MAX
 from drumbeat.agent.workers.devices.binding import format_cpu_list, parse_cpu_list
 from drumbeat.agent.workers.devices.nvml import sysfs_pci_address
-from drumbeat.agent.workers.supervisor.messages import CPUS_MAX
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.agent.core.inprocess.worker import shortened
 from drumbeat.agent.core.model import Abort, Failure, InprocessReport, WorkerOrder, WorkerStep
+from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.agent.session import convert
 from drumbeat.agent.session.convert import beat_message, failure_message
-from drumbeat.agent.watchdog.core.model import WorkerKey
+from drumbeat.agent.watchdog import worker_messages
 from drumbeat.inprocess import (
     InprocessSeat,
     InprocessStep,
@@ -71,11 +72,11 @@ def said(kind: Any, **more: Any) -> WorkerStep:
 )
 def test_every_step_is_read(message: worker_pb2.WorkerStep, step: WorkerStep) -> None:
     message.iteration = 3
-    assert convert.step_from(message, KEY) == step
+    assert worker_messages.step_from(message, KEY) == step
 
 
 def test_a_step_of_a_later_version_is_passed_over() -> None:
-    assert convert.step_from(worker_pb2.WorkerStep(iteration=7), KEY) is None
+    assert worker_messages.step_from(worker_pb2.WorkerStep(iteration=7), KEY) is None
 
 
 def entered(**spec: object) -> worker_pb2.WorkerStep:
@@ -124,13 +125,13 @@ def test_a_step_that_cannot_be_is_refused_by_the_name_of_its_field(
     message: worker_pb2.WorkerStep, field: str
 ) -> None:
     with pytest.raises(InvalidField) as caught:
-        convert.step_from(message, KEY)
+        worker_messages.step_from(message, KEY)
     assert str(caught.value).startswith(field)
 
 
 def test_the_longest_step_is_read() -> None:
     longest = interrupted(message="x" * 4096, traceback="x" * 65536)
-    assert convert.step_from(longest, KEY) is not None
+    assert worker_messages.step_from(longest, KEY) is not None
 
 
 def test_every_order_is_written() -> None:
@@ -141,7 +142,7 @@ def test_every_order_is_written() -> None:
         master_addr="a",
         master_port=70,
     )
-    message = convert.order_message(WorkerOrder(worker=KEY, iteration=5, kind=begin))
+    message = worker_messages.order_message(WorkerOrder(worker=KEY, iteration=5, kind=begin))
     assert message == worker_pb2.WorkerOrder(
         iteration=5,
         begin=worker_pb2.WorkerBegin(
@@ -154,13 +155,15 @@ def test_every_order_is_written() -> None:
         ),
     )
     assert message.begin.HasField("active_rank")
-    interrupt = convert.order_message(
+    interrupt = worker_messages.order_message(
         WorkerOrder(worker=KEY, iteration=5, kind=IterationInterrupt(reason="r"))
     )
     assert interrupt.interrupt.reason == "r"
-    complete = convert.order_message(WorkerOrder(worker=KEY, iteration=5, kind=IterationComplete()))
+    complete = worker_messages.order_message(
+        WorkerOrder(worker=KEY, iteration=5, kind=IterationComplete())
+    )
     assert complete.WhichOneof("kind") == "complete"
-    quiet = convert.order_message(
+    quiet = worker_messages.order_message(
         WorkerOrder(worker=KEY, iteration=5, kind=IterationInterrupt(reason=""))
     )
     assert quiet.WhichOneof("kind") == "interrupt"
@@ -174,7 +177,7 @@ def test_a_spare_has_no_active_rank() -> None:
         master_addr="a",
         master_port=70,
     )
-    message = convert.order_message(WorkerOrder(worker=KEY, iteration=5, kind=begin))
+    message = worker_messages.order_message(WorkerOrder(worker=KEY, iteration=5, kind=begin))
     assert not message.begin.HasField("active_rank")
 
 
@@ -267,7 +270,7 @@ def test_a_program_hears_where_its_worker_stands(
     expected: tuple[int, str],
 ) -> None:
     """It may be the second one; what the first did outside of an iteration is of no matter."""
-    greeted = convert.greeting(
+    greeted = worker_messages.greeting(
         step,
         None if order is None else WorkerOrder(worker=KEY, iteration=3, kind=order),
     )
@@ -276,4 +279,4 @@ def test_a_program_hears_where_its_worker_stands(
 
 def test_an_abort_is_written_with_its_reason() -> None:
     order = WorkerOrder(worker=KEY, iteration=3, kind=Abort(reason="too few"))
-    assert convert.order_message(order).abort.reason == "too few"
+    assert worker_messages.order_message(order).abort.reason == "too few"

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX
 from drumbeat.agent.core.model import Failure, InprocessReport
-from drumbeat.agent.watchdog.hang import Evidence, Purpose
-from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.model.hang import Evidence, Purpose
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.agent_script import Played, Stories, parsed, shown_effects
 from tests.support.agents import of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from drumbeat.agent.settings.cli import SETTINGS
+from drumbeat.agent.cli import SETTINGS
 from tests.support.command_line import SCRIPT
 
 if TYPE_CHECKING:

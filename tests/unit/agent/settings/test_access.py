@@ -7,7 +7,7 @@ import os
 import pytest
 
 from drumbeat.access.token import Role, Token
-from drumbeat.agent.settings import cli
+from drumbeat.agent import cli
 from tests.support import command_line
 from tests.support.command_line import join
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from drumbeat.agent import cli
 from drumbeat.agent.errors import CoordinatorUnreachable, RunRefused
-from drumbeat.agent.settings import cli
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.run_ids import make_up_run_id
 from tests.support.command_line import join, refused

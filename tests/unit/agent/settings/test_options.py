@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from drumbeat.access.token import Role, Token
+from drumbeat.agent.cli import SETTINGS
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.multiprocessing import Std
-from drumbeat.agent.settings.cli import SETTINGS
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.kinds import SIGNALS_ALLOWED
 from drumbeat.agent.settings.launch_config import LaunchConfig

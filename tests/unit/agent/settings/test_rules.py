@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drumbeat.agent.core.watchdog.model import AUTO, REPORT, WatchdogPolicy
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.launching.process import ending_signal
 from drumbeat.agent.multiprocessing import DefaultLogsSpecs, Std
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.kinds import FILTERS, METRICS_PORT, NNODES, RANKS, WORKERS
 from drumbeat.agent.settings.launch_config import LaunchConfig
-from drumbeat.agent.watchdog.core.model import AUTO, REPORT, WatchdogPolicy
+from drumbeat.agent.workers.manager import watchdog_policy
 
 LIMITS = ("startup_timeout", "progress_timeout", "runtime_timeout", "exit_timeout")
 HEAD = {"coordinator": "head:1", "run_id": "r"}
@@ -141,7 +142,8 @@ def test_the_end_of_the_program_ends_its_agent_without_notice(
 def test_limits_on_hangs_are_the_policy_of_the_watchdog(
     fields: dict[str, Any], policy: WatchdogPolicy
 ) -> None:
-    assert AgentConfig(program=Program("program", "x"), **fields).watchdog == policy
+    config = AgentConfig(program=Program("program", "x"), **fields)
+    assert watchdog_policy(config) == policy
 
 
 def test_programs_have_commands_and_titles() -> None:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from drumbeat.agent import cli
 from drumbeat.agent.compat.torchrun_options import D_STATE_TIMEOUT
-from drumbeat.agent.settings import cli
 from drumbeat.command.options import CommandOption
 from tests.support.command_line import join, refused
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.watchdog.model import WorkerKey
+from drumbeat.agent.model.hang import Hang, Standing
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.telemetry import Metric
 from drumbeat.agent.telemetry.observer import flakiness
-from drumbeat.agent.watchdog.core.model import WorkerKey
-from drumbeat.agent.watchdog.hang import Hang, Standing
-from drumbeat.agent.workers.supervisor.messages import WorkerError
 from drumbeat.model import HangKind, Standby
 from tests.support.agent_script import Command, Played, Step, Stories, parsed
 from tests.support.observed import EPOCH_S, START, Watched, a_round

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from drumbeat.agent.workers.supervisor import template_keeper as tk
-from drumbeat.agent.workers.supervisor.messages import (
+from drumbeat.agent.model.messages import (
     KillWorkers,
     Preload,
     SignalWorkers,
@@ -19,6 +18,7 @@ from drumbeat.agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.agent.workers.supervisor import template_keeper as tk
 from drumbeat.agent.workers.supervisor.template_keeper import Carry, TemplateKeeper, Warmth
 
 PRELOAD = Preload(argv=("python", "x.py"), env={}, modules=("torch",), timeout_s=10.0)

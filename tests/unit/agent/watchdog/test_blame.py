@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from drumbeat.agent.core.watchdog.model import Report, Signal
+from drumbeat.agent.model.hang import Hang, Standing
 from drumbeat.agent.watchdog.blame import BLAMED_WITHIN_S, Blame
-from drumbeat.agent.watchdog.core.model import Report, Signal
-from drumbeat.agent.watchdog.hang import Hang, Standing
 from drumbeat.model import HangKind
 from tests.support.watch_script import NOW, WORKER
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.watchdog.core.model import Snapshot, WatchdogPolicy, WorkerKey
-from drumbeat.agent.watchdog.core.worker import NAMES_MAX, Worker, merged
+from drumbeat.agent.core.watchdog.model import Snapshot, WatchdogPolicy, WorkerKey
+from drumbeat.agent.core.watchdog.worker import NAMES_MAX, Worker, merged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from drumbeat.agent.watchdog.core.model import Tally
+    from drumbeat.agent.core.watchdog.model import Tally
 
 
 def observed(gaps: int, gap_max_s: float, sections: Mapping[str, Tally]) -> Mapping[str, Tally]:

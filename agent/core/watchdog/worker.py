@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from drumbeat.agent.watchdog.core import model as msg
-from drumbeat.agent.watchdog.core.model import Tally, WorkerKey
-from drumbeat.agent.watchdog.hang import Evidence, Purpose, Standing
+from drumbeat.agent.core.watchdog import model as msg
+from drumbeat.agent.core.watchdog.model import Tally, WorkerKey
+from drumbeat.agent.model.hang import Evidence, Purpose, Standing
 from drumbeat.model import HangKind
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from drumbeat.agent.runtime.leftovers import PREFIX
-from drumbeat.agent.workers.failures.exit_status import MemoryGroup
+from drumbeat.agent.host.leftovers import PREFIX
+from drumbeat.agent.host.memory.growth import MemoryGroup
 
 _FILE_BYTES_MAX = 64 * 1024
 _UNLIMITED = 2**60  # version 1 writes "none" as a number near the end of all numbers

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from drumbeat.agent.core.events import WorkerExited, WorkerStartFailed
 from drumbeat.agent.core.inprocess.worker import Fault
 from drumbeat.agent.core.model import Failure
-from drumbeat.agent.watchdog.hang import describe_hang
-from drumbeat.agent.workers.failures.exit_status import describe_exit
-from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.failures.exit_status import describe_exit
+from drumbeat.agent.model.hang import describe_hang
+from drumbeat.agent.model.messages import WorkerError
 from drumbeat.model import Assignment
 
 # What a shell answers for a command it can't find; the closest code to "it never ran".

@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from drumbeat.agent.watchdog.core import model as msg
-from drumbeat.agent.watchdog.core.model import WatchdogPolicy, WorkerKey
-from drumbeat.agent.watchdog.core.worker import Armed, Investigation, Stage, Worker
-from drumbeat.agent.watchdog.hang import ASKED_SHARE, Evidence, Hang, Standing
+from drumbeat.agent.core.watchdog import model as msg
+from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
+from drumbeat.agent.core.watchdog.worker import Armed, Investigation, Stage, Worker
+from drumbeat.agent.model.hang import ASKED_SHARE, Evidence, Hang, Standing
 from drumbeat.model import HangKind
 
 SIGKILL, SIGTERM = 9, 15

@@ -22,10 +22,9 @@ from drumbeat.access.token import NO_CA, Role, Token
 from drumbeat.command.console import close_console
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.authentication import Authenticator, Open
-from drumbeat.coordinator.access.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.access.certificate_roles import caller_of_names, names_of
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.access.token_table import KeptToken
+from drumbeat.coordinator.api.permissions import OPEN, check_method
 from drumbeat.coordinator.api.query_service import Links
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Member
@@ -35,6 +34,8 @@ from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.core.tokens.caller import LOCAL_ID, Caller
+from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.driver import Driver
@@ -144,7 +145,11 @@ class Server:
         self._health = health.aio.HealthServicer()
         self.authenticator = self._authenticator()
         self._interceptor = CallInterceptor(
-            self.authenticator, config.limits, on_refused=self.audit.refused
+            self.authenticator,
+            config.limits,
+            on_refused=self.audit.refused,
+            open_services=OPEN,
+            check_method=check_method,
         )
         self._publish_anew: Publish = str
         self._bound: tuple[grpc.aio.Server, int] | None = None

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from drumbeat.agent.core import events as ev
-from drumbeat.agent.watchdog.hang import Hang
-from drumbeat.agent.workers.failures.redaction import Redactor
+from drumbeat.agent.failures.redaction import Redactor
+from drumbeat.agent.model.hang import Hang
 
 
 def redacted(event: ev.Event, redact: Redactor) -> ev.Event:

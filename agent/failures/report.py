@@ -5,8 +5,8 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from drumbeat.agent.watchdog.hang import seconds
-from drumbeat.agent.workers.failures.exit_status import describe_exit
+from drumbeat.agent.failures.exit_status import describe_exit
+from drumbeat.agent.model.hang import seconds
 from drumbeat.format import are, count, printable
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangGroup

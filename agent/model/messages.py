@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from drumbeat.agent.watchdog.hang import Hang
+from drumbeat.agent.model.hang import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 CPUS_MAX = 65_536

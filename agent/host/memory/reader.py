@@ -6,8 +6,8 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
-from drumbeat.agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs, read_text
-from drumbeat.agent.workers.memory.growth import NO_MEMORY, Growth, LastMemory
+from drumbeat.agent.host.memory.cgroups import Cgroup, find_cgroup, read_pairs, read_text
+from drumbeat.agent.host.memory.growth import NO_MEMORY, Growth, LastMemory
 from drumbeat.model import HostMemory, WorkerMemory
 
 _PAGE_BYTES = resource.getpagesize()

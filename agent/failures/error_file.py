@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from drumbeat.agent.workers.supervisor.messages import WorkerError
+from drumbeat.agent.model.messages import WorkerError
 from worker_sdk.context import FAULT_FILE_SUFFIX
 from worker_sdk.errors import FILE_BYTES_MAX, bounded, parse, read_bytes
 

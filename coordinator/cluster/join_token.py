@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from drumbeat.access.token import NO_CA, InvalidToken, Role, Token, parse_token
-from drumbeat.coordinator.access.token_table import secret_sha256
 from drumbeat.coordinator.core.events import TokenCreated
+from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.errors import Unauthenticated
 from drumbeat.coordinator.shell.driver import Driver
 

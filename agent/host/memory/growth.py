@@ -29,6 +29,15 @@ class LastMemory(Struct, frozen=True, kw_only=True):
     is_cgroup: bool = False
 
 
+class MemoryGroup(Struct, frozen=True):
+    """A worker's cgroup. Its counters are since the round began; ``None``: unknown."""
+
+    name: str
+    oom_kills: int | None = None
+    limit_hits: int | None = None
+    limit_bytes: int | None = None
+
+
 class Growth:
     """Follows one worker's memory in bounded space."""
 

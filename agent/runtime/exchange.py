@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.errors import AgentError
+from drumbeat.agent.failures.report import FailedWorker
 from drumbeat.agent.telemetry.facts import AgentFacts
-from drumbeat.agent.workers.failures.report import FailedWorker
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 

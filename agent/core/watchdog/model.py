@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from drumbeat.agent.watchdog.hang import Evidence, Hang, Purpose
+from drumbeat.agent.model.hang import Evidence, Hang, Purpose
 from drumbeat.model import HangKind
 
 

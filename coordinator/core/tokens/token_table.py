@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.caller import Caller
+from drumbeat.coordinator.core.tokens.caller import Caller
 
 
 class KeptToken(Struct, frozen=True, kw_only=True):

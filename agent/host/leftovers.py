@@ -17,7 +17,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.agent.runtime import cgroup
+from drumbeat.agent.host import cgroup
 from drumbeat.format import listed
 
 log = structlog.get_logger()

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.access.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX
+from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable
 
 
 class Tokens:

@@ -4,7 +4,7 @@ from signal import Signals
 
 from msgspec import Struct
 
-from drumbeat.agent.workers.memory.growth import LastMemory
+from drumbeat.agent.host.memory.growth import LastMemory, MemoryGroup
 from drumbeat.format import count, format_size
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
@@ -51,15 +51,6 @@ def describe_ending(exit_code: int) -> str:
     signal = signal_within(exit_code)
     name = signal.name if signal is not None else signal_name(exit_code)
     return f"was ended by {name}" if name else f"exited with code {exit_code}"
-
-
-class MemoryGroup(Struct, frozen=True):
-    """A worker's cgroup. Its counters are since the round began; ``None``: unknown."""
-
-    name: str
-    oom_kills: int | None = None
-    limit_hits: int | None = None
-    limit_bytes: int | None = None
 
 
 class KernelLine(Struct, frozen=True):

@@ -15,15 +15,15 @@ from signal import Signals
 
 from msgspec.structs import replace
 
-from drumbeat.agent.workers.failures.exit_status import (
+from drumbeat.agent.failures.exit_status import (
     Evidence,
     KernelLine,
-    MemoryGroup,
     Space,
     explain,
     signal_within,
 )
-from drumbeat.agent.workers.memory.cgroups import Cgroup, find_cgroup, read_pairs
+from drumbeat.agent.host.memory.cgroups import Cgroup, find_cgroup, read_pairs
+from drumbeat.agent.host.memory.growth import MemoryGroup
 
 LOG_BYTES_MAX = (
     256 * 1024

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from drumbeat.agent.session.convert import kind_from
-from drumbeat.agent.session.transport import TransportError
-from drumbeat.agent.workers.failures.report import (
+from drumbeat.agent.failures.report import (
     FailedWorker,
     FailureReport,
     HangDiagnosis,
     Position,
 )
+from drumbeat.agent.session.convert import kind_from
+from drumbeat.agent.session.transport import TransportError
 from drumbeat.mapping import MessageMapping
 from drumbeat.model import HangGroup
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2

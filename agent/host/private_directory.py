@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.runtime.leftovers import PREFIX, kill_leftovers
+from drumbeat.agent.host.leftovers import PREFIX, kill_leftovers
 
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory

@@ -1,0 +1,1 @@
+"""The decisions of the watchdog: which worker hangs, and what happens to it."""

@@ -1,0 +1,1 @@
+"""What the agent has on its host: a private directory, a thread for files, cgroups, memory."""

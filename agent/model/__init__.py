@@ -1,0 +1,1 @@
+"""Values that the agent's core and its shells share."""

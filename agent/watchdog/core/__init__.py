@@ -1,1 +1,0 @@
-"""Pure decisions of the watchdog."""

@@ -1,0 +1,1 @@
+"""Which tokens exist, whom they let in, and when they end."""
