@@ -109,7 +109,7 @@ def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
         return _ask(asked)
     loading.load_structlog_alone()
     from drumbeat.command.logs import configure_logs  # noqa: PLC0415
-    from drumbeat.coordinator.cluster.serving import run  # noqa: PLC0415
+    from drumbeat.coordinator.serving.run import run  # noqa: PLC0415
 
     gc.freeze()  # what is loaded stays to the end: no collection looks at it again
     configure_logs(asked.log_format, level=asked.log_level, program="coordinator")

@@ -11,12 +11,12 @@ import structlog
 
 from drumbeat.access.token import Role, Token
 from drumbeat.coordinator.api.operations import VERBS, Verb
-from drumbeat.coordinator.cluster import serving
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.looking.verbs import LOOKING
 from drumbeat.coordinator.command.request import Request, request
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CallFailed, CommandFailed, MissingExtra, PortInUse
+from drumbeat.coordinator.serving import run as serving
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ class Server:
     def main(self, *argv: str) -> int:
         """Run the command, with this object in the place of what it calls."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("drumbeat.coordinator.cluster.serving.run", self.run)
+            patch.setattr("drumbeat.coordinator.serving.run.run", self.run)
             patch.setattr("drumbeat.coordinator.command.answers.perform", self.perform)
             patch.setattr("drumbeat.coordinator.command.looking.verbs.show", self.perform)
             return cli.main(argv)
@@ -310,7 +310,7 @@ def test_a_reset_that_fails_says_why_and_ends_with_its_code(
 
 def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
     code = (
-        "import sys, drumbeat.coordinator.cluster.serving\n"
+        "import sys, drumbeat.coordinator.serving.run\n"
         "extra = {'aiohttp', 'prometheus_client', 'opentelemetry',"
         " 'drumbeat.coordinator.web'}\n"
         "assert not extra & set(sys.modules), extra & set(sys.modules)\n"

@@ -13,11 +13,11 @@ from pathlib import Path
 import structlog
 
 from drumbeat.coordinator.access.authority import Authority
-from drumbeat.coordinator.cluster import process
 from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import MissingExtra, StateDirectoryUnusable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
+from drumbeat.coordinator.serving import process
 from drumbeat.coordinator.shell.transport.binding import advertised
 from drumbeat.coordinator.shell.transport.connections import prepare_process
 
@@ -51,7 +51,7 @@ def run(config: CoordinatorConfig) -> int:
             except OSError as error:
                 raise StateDirectoryUnusable(directory, error.strerror or error) from error
             # The client of etcd is an extra: it is missing where the journal is a file.
-            from drumbeat.coordinator.cluster.several import serve_with_others  # noqa: PLC0415
+            from drumbeat.coordinator.serving.several import serve_with_others  # noqa: PLC0415
 
             asyncio.run(serve_with_others(config, directory))
     return 0

@@ -11,7 +11,6 @@ from pathlib import Path
 import structlog
 
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.cluster import process
 from drumbeat.coordinator.cluster.election import SeenTerms
 from drumbeat.coordinator.cluster.join_token import is_loopback
 from drumbeat.coordinator.cluster.membership import Membership
@@ -26,6 +25,7 @@ from drumbeat.coordinator.journal.etcd.client import EtcdClient
 from drumbeat.coordinator.journal.etcd.following import reason_of, until_answered
 from drumbeat.coordinator.journal.etcd.model import Etcd
 from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.serving import process
 from drumbeat.coordinator.shell.transport.binding import advertised, check_port
 from drumbeat.tasks import until_one_ends
 

@@ -1,0 +1,1 @@
+"""``coordinator serve``: the process, alone or with other coordinators."""
