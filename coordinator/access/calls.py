@@ -185,7 +185,12 @@ def _failure(error: grpc.RpcError, coordinator: str, used: Credentials) -> CallF
         case grpc.StatusCode.PERMISSION_DENIED:
             hint = "this takes a token of another role, or of another run"
             return _failed(AccessProblem(details, hint), Outcome.REFUSED)
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+        # A server that ends cancels the calls that are under way.
+        case (
+            grpc.StatusCode.UNAVAILABLE
+            | grpc.StatusCode.DEADLINE_EXCEEDED
+            | grpc.StatusCode.CANCELLED
+        ):
             if detail.refusal == common_pb2.REFUSAL_NOT_LEADER:
                 problem = AccessProblem(details, is_final=False)
                 return _failed(problem, Outcome.NOT_LEADER, detail.leader)

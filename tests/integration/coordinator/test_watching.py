@@ -27,6 +27,8 @@ from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.journal.watches import Watches
 from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import query_pb2, session_pb2
+from tests.support.fake_coordinator import Refused as Cancelled
+from tests.support.follower import follower
 from tests.support.proxy import Proxy
 from tests.support.status import kind
 from tests.support.waiting import MS, wait_until
@@ -211,3 +213,13 @@ def test_who_was_never_reached_is_not_waited_for() -> None:
     assert slept == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
     with pytest.raises(CallFailed):
         patience.wait(refusal)
+
+
+async def test_a_coordinator_that_cancels_calls_as_it_ends_was_not_reached(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with follower() as ending:
+        ending.answer = Cancelled(grpc.StatusCode.CANCELLED, 0, "CANCELLED")
+        line = f"status --insecure --coordinator {ending.address}"
+        assert await asyncio.to_thread(cli.main, line.split()) == 3
+    assert "cannot be reached: CANCELLED" in capsys.readouterr().err
