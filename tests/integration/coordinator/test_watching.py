@@ -26,7 +26,7 @@ from drumbeat.coordinator.errors import CallFailed, Unavailable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.journal.watches import Watches
 from drumbeat.coordinator.limits import Limits
-from drumbeat.v1 import query_pb2, session_pb2
+from drumbeat.v1 import common_pb2, query_pb2, session_pb2
 from tests.support.fake_coordinator import Refused as Cancelled
 from tests.support.follower import follower
 from tests.support.proxy import Proxy
@@ -219,7 +219,9 @@ async def test_a_coordinator_that_cancels_calls_as_it_ends_was_not_reached(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with follower() as ending:
-        ending.answer = Cancelled(grpc.StatusCode.CANCELLED, 0, "CANCELLED")
+        ending.answer = Cancelled(
+            grpc.StatusCode.CANCELLED, common_pb2.REFUSAL_UNSPECIFIED, "CANCELLED"
+        )
         line = f"status --insecure --coordinator {ending.address}"
         assert await asyncio.to_thread(cli.main, line.split()) == 3
     assert "cannot be reached: CANCELLED" in capsys.readouterr().err
