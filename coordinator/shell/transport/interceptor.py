@@ -143,7 +143,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 problem = InvalidRequest("message", str(error), "one of this method")
                 await _abort(context, problem)
             except NotImplementedError:
-                # gRPC's health service declares `List`, and does not serve it.
+                # The protocol of gRPC's health service has a method `List` which the service in
+                # grpcio-health-checking does not implement; all methods of ours are implemented.
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this method is not served")
             except grpc.aio.BaseError:  # the call was aborted, or its caller is gone
                 raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import worker_sdk
@@ -56,10 +57,14 @@ def hostile() -> None:
 @worker_sdk.record
 def failing() -> None:
     worker_sdk.heartbeat(7)
+    pipe = DIRECTORY / f"{RUN}-fails"
+    with suppress(FileExistsError):
+        os.mkfifo(pipe)
     if RANK == 0:
+        os.open(pipe, os.O_WRONLY)  # it stays open until this process has ended
         print("the data ends here", file=sys.stderr, flush=True)
         raise ValueError("batch 7 has no labels")
-    time.sleep(0.2)
+    pipe.read_bytes()
     raise ConnectionError("rank 0 has gone away")
 
 
