@@ -1,6 +1,6 @@
 """Change the cores in one place at a time, and count the changes that the quick tests notice.
 
-A change that no test notices makes no difference, or breaks a promise that nobody checks. The seed
+A change that no test notices makes no difference, or breaks a promise that no test checks. The seed
 ranks mutants by names that have no file or line in them, so that two commits have nearly the same
 mutants with one seed.
 

@@ -28,7 +28,7 @@ WORKER_TIMEOUT_S = 2.0  # less if the answer is waited for no longer than twice 
 
 class _Question(NamedTuple):
     request: session_pb2.StackRequest
-    deadline: float  # on the loop's clock: later, nobody waits for the answer
+    deadline: float  # on the loop's clock: afterwards the coordinator does not wait for the answer
 
 
 _Questions = asyncio.Queue[_Question]

@@ -367,7 +367,7 @@ OPERATIONS = (
         _ACCESS,
         """Make a token and print it, alone on standard output.
 
-        The token is shown this once: the coordinator keeps a hash of it. Whoever has the token
+        The token is shown this once: the coordinator keeps a hash of it. A caller with the token
         has its role, so keep it in a file for its owner alone, and pass that file with
         --token-file, or the token as DRUMBEAT_TOKEN. The id of the token, which `token list`
         shows, is no secret. When a token expires, agents that joined with it keep training and

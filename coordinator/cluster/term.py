@@ -47,7 +47,7 @@ class Term:
     def stop(self, error: CoordinatorError) -> None:
         """Stop deciding, and end all calls with an error.
 
-        A write that is under way may still become durable; nobody is told of it.
+        A write that is under way may still become durable; no client gets an answer for it.
         """
         self.driver.stop(error)
         self.services.calls.end(error)
@@ -83,7 +83,7 @@ def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 
 
 class _Requests:
-    """The messages of a caller. No generator: nobody would close one that is abandoned."""
+    """The messages of a caller. No generator, because gRPC does not close one that it abandons."""
 
     def __init__(self, context: Context) -> None:
         self._read = context.read

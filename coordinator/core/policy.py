@@ -89,6 +89,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 
         All agents of a run lost the same leader in the same moment, and ask the same addresses.
         So two of them come back at most as far apart as one notices a silent leader sooner than
-        the other, and delays its next attempt longer. A shorter silence than a lease ends nobody.
+        the other, and delays its next attempt longer. A silence shorter than a lease ends no agent.
         """
         return max(pace.lease_s, self.silence_noticed_s + pace.reconnect_delay_max_s)

@@ -30,7 +30,7 @@ FORMAT = 2
 # etcd takes 1.5 MiB in a request; a value leaves room for keys, conditions and the head.
 PART_BYTES_MAX = 1024 * 1024
 
-# Without a head nobody knows which batches are complete, so a journal without one is refused.
+# Without a head it is unknown which batches are complete, so a journal without one is refused.
 HEAD_MISSING = "the head of the journal is missing, though there are records"
 
 SNAPSHOT = "Snapshot"

@@ -24,7 +24,7 @@ SHARE, FRESH_LEAST_S = 0.01, 1.0
 SHARE_AT_EVENTS = 0.05
 # How often a reading is started again because a round began meanwhile.
 PASSES_MAX = 3
-# Readings that nobody has asked for in this time are dropped.
+# Readings that no reader has asked for in this time are dropped.
 KEPT_S = 60.0
 
 

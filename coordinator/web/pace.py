@@ -16,5 +16,5 @@ class Pace:
         return max(0.0, self._due - self._burst_s - now)
 
     def give_back(self) -> None:
-        """Give a turn back that nobody waits for any more."""
+        """Give back a turn whose request is gone."""
         self._due -= self._interval_s

@@ -110,7 +110,7 @@ class Page:
         return link("https", self._host, self._port, run_id, code)
 
     async def _page_token(self, term: Term, role: Role) -> str:
-        """Create a token that nobody can use, so that revoking it ends the sessions of a link.
+        """Create a token, but keep no secret, so that revoking it ends the sessions of a link.
 
         Such tokens are for all runs; the session is what limits a reader to one run.
         """

@@ -1,4 +1,4 @@
-"""A console that takes nothing holds up nobody."""
+"""A console that takes nothing does not hold up the agent."""
 
 from __future__ import annotations
 

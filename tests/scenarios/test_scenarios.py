@@ -1,4 +1,4 @@
-"""Scripted stories beside the output they had when somebody last read it.
+"""Scripted stories beside the output that a reviewer last read.
 
 Each ``.txt`` holds commands (see ``tests/support/script.py``), a line of dashes
 and the output. ``pytest tests/scenarios --rewrite`` writes the output anew; what

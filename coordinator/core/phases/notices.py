@@ -61,7 +61,7 @@ class Notices:
         # Until when the proposed step may be chosen; None: not at all, for it was proposed in an
         # earlier life of the coordinator, and ranks stop at it since then.
         self._choice_by: float | None = None
-        # Participants whose workers have ended, having passed steps that nobody knows.
+        # Participants whose workers have ended, so the steps that they passed are unknown.
         self._ended = set(run.state.succeeded)
         self._untold: set[str] = set()
         # Participants that will go away, and those of them that were told that they may.

@@ -116,7 +116,7 @@ class Feed(ABC):
 
     @property
     def is_unread(self) -> bool:
-        """Whether nobody reads it."""
+        """Whether it has no readers."""
         return not self._readers
 
     def events(self, after: int) -> tuple[bytes, int]:

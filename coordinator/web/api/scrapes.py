@@ -38,7 +38,7 @@ class Scrapes:
 
     def routes(self) -> Sequence[Route]:
         """Return the routes."""
-        # Whoever may list all runs may scrape.
+        # A caller that may list all runs may scrape.
         return [Route("/metrics", self._scraped, needs_term=False)]
 
     def start(self, coordinator: Coordinator) -> None:

@@ -1,4 +1,4 @@
-"""A reserved port is nobody else's, and still takes the store of rank 0."""
+"""A reserved port belongs to no other process, and still takes the store of rank 0."""
 
 from __future__ import annotations
 

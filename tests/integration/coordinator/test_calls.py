@@ -1,4 +1,4 @@
-"""Calls that are begun and not gone on with, and calls that nobody can read."""
+"""Calls that are begun and not gone on with, and calls that the coordinator cannot read."""
 
 from __future__ import annotations
 
