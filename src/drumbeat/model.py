@@ -154,3 +154,31 @@ class HangGroup(Struct, frozen=True, kw_only=True):
     activity: str = ""  # what ranks there do, in words
     stack: str = ""  # of one of them, innermost call first
     is_cause: bool = False
+
+
+class CollectiveCall(Struct, frozen=True, kw_only=True):
+    """One call of a process group, as a rank's flight recorder has it.
+
+    It is a collective, or one side of a point-to-point operation.
+    """
+
+    sequence: int  # in its group, from 1; point-to-point operations are counted by themselves
+    op: str  # e.g. "all_reduce", "send", "recv"
+    tensors: str = ""  # types and sizes, e.g. "float32 [25557032]"
+    is_done: bool = False
+    age_s: float | None = None  # since the rank made the call
+    place: str = ""  # from where, e.g. "train_step (train.py:88)"; empty: not known
+    peer: int | None = None  # of a point-to-point operation: the other side's rank in the world
+
+
+class GroupCalls(Struct, frozen=True, kw_only=True):
+    """The latest calls of one process group by one of its ranks, the oldest first.
+
+    ``ranks`` are those of the world that belong to the group, as ranges with strides: "0-3,8-14:2";
+    empty if they are not known.
+    """
+
+    name: str  # as torch names it; groups with the same name and other ranks are others
+    ranks: str
+    label: str = ""  # a description for people, e.g. "mesh_dp"
+    calls: tuple[CollectiveCall, ...] = ()
