@@ -205,7 +205,7 @@ async def test_a_coordinator_on_its_own_is_its_only_member_and_does_not_step_dow
 async def test_members_are_listed_by_any_and_leadership_is_handed_over(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = EtcdModel(ttl_min_s=1)
+    model = EtcdModel()
     async with coordinator_of(model) as first:
         await first.leads()
         async with coordinator_of(model) as second:
