@@ -23,6 +23,8 @@ USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 NCCL_ASYNC_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 OMP_NUM_THREADS = "OMP_NUM_THREADS"
+FLIGHT_RECORDER_SIZE = "TORCH_FR_BUFFER_SIZE"  # how many calls torch's flight recorder keeps
+NCCL_TRACE_BUFFER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"  # its earlier name
 
 RUN_ID = "DRUMBEAT_RUN_ID"
 ROUND = "DRUMBEAT_ROUND"
@@ -36,3 +38,4 @@ FILE_TIMER_PATH = "TORCHELASTIC_TIMER_FILE"
 
 # After the name of the error file: where Python's fault handler writes if an agent has made it.
 FAULT_FILE_SUFFIX = ".faulthandler"
+OBSERVER = "DRUMBEAT_OBSERVER"  # where the agent listens for the observer of a worker

@@ -123,6 +123,8 @@ def _hang_groups(hang: HangDiagnosis) -> Iterator[str]:
         ranks = f"{count(group.count, 'rank')} ({_line(group.ranks)})"
         role = "the cause" if group.is_cause else _line(group.activity)
         yield f"  {ranks} {are(group.count)} {_line(group.place)}: {role}"
+        if group.collective:
+            yield f"    in {_line(group.collective)}"
         if group.stack and not group.is_cause:
             yield _indented(group.stack.rstrip(), 4)
     if (rest := hang.groups_count - len(hang.groups)) > 0:

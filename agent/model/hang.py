@@ -72,6 +72,7 @@ _HOW = {
     ),
     HangKind.PROGRESS: "no further heartbeat within {elapsed}",
     HangKind.EXIT: "the interpreter began to end and did not within {elapsed}",
+    HangKind.COLLECTIVE: "no process group of it moved for {elapsed} while it waited in one",
 }
 
 

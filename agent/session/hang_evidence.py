@@ -13,12 +13,20 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.session.convert import progress_message
 from drumbeat.agent.watchdog.stack_taking import Look
+from drumbeat.mapping import duration
+from drumbeat.model import GroupCalls
 from drumbeat.v1 import session_pb2
+from drumbeat.wire import GROUP_CALLS
 
 STACKS_BYTES_MAX = 16 * 1024  # of one worker
+GROUPS_MAX = 256  # different calls of process groups, of all workers; those of others are left out
+OLD_CALL_S = 10.0  # the age of an older call is told in whole seconds, of others in tenths
+ORDER_S = 1e-6  # between two calls that came one after the other
 NOTES_CHARACTERS_MAX = 1_000
 LINE_CHARACTERS_MAX = 200
 READ_WITHIN_S = 0.5  # for source lines; a network file system may stall
@@ -38,8 +46,49 @@ def training_thread(stacks: str) -> str:
     return kept.encode()[:STACKS_BYTES_MAX].decode(errors="ignore")
 
 
+class GroupTable:
+    """The different calls of process groups in one answer, which workers name by their place."""
+
+    def __init__(self) -> None:
+        self._places: dict[GroupCalls, int] = {}
+
+    def add(self, message: session_pb2.WorkerStacks, groups: Sequence[GroupCalls] | None) -> None:
+        """Write which calls a worker has made, as far as there is room."""
+        if groups is None:
+            return
+        message.has_groups = True
+        for group in _rounded(groups):
+            if group in self._places or len(self._places) < GROUPS_MAX:
+                message.groups.append(self._places.setdefault(group, len(self._places)))
+
+    def messages(self) -> list[session_pb2.ProcessGroupCalls]:
+        """Return them in the order of their places."""
+        return [GROUP_CALLS.write(group) for group in self._places]
+
+
+def _rounded(groups: Sequence[GroupCalls]) -> list[GroupCalls]:
+    """Return groups whose calls have rounded ages, so that those of many workers are equal.
+
+    Which of two calls of a worker came first is kept: an older call has a few microseconds more.
+    """
+    calls = [call for group in groups for call in group.calls if call.age_s is not None]
+    newest_first = sorted(calls, key=lambda call: call.age_s or 0.0)
+    ages_s = {
+        id(call): round(call.age_s or 0.0, 0 if (call.age_s or 0.0) >= OLD_CALL_S else 1)
+        + place * ORDER_S
+        for place, call in enumerate(newest_first)
+    }
+    return [
+        replace(
+            group,
+            calls=tuple(replace(call, age_s=ages_s.get(id(call))) for call in group.calls),
+        )
+        for group in groups
+    ]
+
+
 async def evidence_messages(
-    looks: Sequence[Look], files: FileThread
+    looks: Sequence[Look], groups: GroupTable, files: FileThread
 ) -> list[session_pb2.WorkerStacks]:
     """Write what workers do; lines of source are read by ``files``."""
     stacks = [training_thread(look.evidence.stacks) for look in looks]
@@ -64,6 +113,9 @@ async def evidence_messages(
         else:
             known[text] = look.local_rank
             message.stacks, message.source_line = text, lines.get(text, "")
+        groups.add(message, look.groups)
+        if look.moved_at is not None:
+            message.moved_age.CopyFrom(duration(time.monotonic() - look.moved_at))
         messages.append(message)
     return messages
 

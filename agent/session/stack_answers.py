@@ -11,7 +11,7 @@ import structlog
 
 from drumbeat.agent.host.file_thread import FileThread
 from drumbeat.agent.session.convert import Identity
-from drumbeat.agent.session.hang_evidence import evidence_messages
+from drumbeat.agent.session.hang_evidence import GroupTable, evidence_messages
 from drumbeat.agent.session.transport import Connection, TransportError
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import Look
@@ -83,12 +83,13 @@ class StackAnswers:
         within_s = min(WORKER_TIMEOUT_S, left_s / 2)
         asked, may_signal = request.local_ranks, request.may_signal
         watchdog, round_id, identity = self._watchdog, request.round_id, self._identity
+        groups = GroupTable()
         if request.is_evidence:
             looks = await watchdog.evidence_now(round_id, asked, within_s, may_signal=may_signal)
-            workers = await evidence_messages(looks, self._files)
+            workers = await evidence_messages(looks, groups, self._files)
         else:
             stacks = await watchdog.stacks_now(round_id, asked, within_s, may_signal=may_signal)
-            workers = _messages(stacks)
+            workers = _messages(stacks, groups)
         return session_pb2.ReportStacksRequest(
             fence=common_pb2.Fence(
                 run_id=self._run_id, round_id=round_id, incarnation=identity.incarnation
@@ -96,17 +97,20 @@ class StackAnswers:
             incarnation_key=identity.incarnation_key,
             request_id=request.request_id,
             workers=workers,
+            groups=groups.messages(),
         )
 
 
-def _messages(stacks: Sequence[Look]) -> list[session_pb2.WorkerStacks]:
-    room = ANSWER_BYTES_MAX // max(1, len(stacks))
-    return [
-        session_pb2.WorkerStacks(
+def _messages(looks: Sequence[Look], groups: GroupTable) -> list[session_pb2.WorkerStacks]:
+    room = ANSWER_BYTES_MAX // max(1, len(looks))
+    messages = []
+    for taken in looks:
+        message = session_pb2.WorkerStacks(
             local_rank=taken.local_rank,
             pid=taken.pid,
             stacks=taken.evidence.stacks.encode()[:room].decode(errors="ignore"),
             problem=taken.problem.encode()[:room].decode(errors="ignore"),
         )
-        for taken in stacks
-    ]
+        groups.add(message, taken.groups)
+        messages.append(message)
+    return messages

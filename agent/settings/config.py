@@ -173,6 +173,11 @@ class JobSettings(AccessSettings):
         seconds(0.1),
         "Time limit of preloading; after it workers start without.",
     )
+    no_observer: bool = _hangs(
+        False,
+        FLAG,
+        "Do not run the thread in each Python worker that answers for its stacks and collectives.",
+    )
     startup_timeout: float | None = _hangs(
         None,
         limit(),
@@ -185,6 +190,12 @@ class JobSettings(AccessSettings):
         limit("auto", "report"),
         "Time limit between two heartbeats. A worker that exceeds a duration, or auto (a limit "
         "learned from the run), is killed; with report it is only reported.",
+    )
+    collective_timeout: float | Literal["report"] | None = _hangs(
+        "report",
+        limit("report"),
+        "How long no process group of any rank may move while a rank waits in a collective. With "
+        "a duration the run is restarted or ends; with report it is only reported, after 5 min.",
     )
     runtime_timeout: float | None = _hangs(
         300.0,

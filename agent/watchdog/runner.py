@@ -32,7 +32,8 @@ from drumbeat.agent.watchdog.blame import Blame
 from drumbeat.agent.watchdog.board_reader import Board
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
-from drumbeat.agent.watchdog.stack_taking import BUSY, Look, StackTaker, with_state
+from drumbeat.agent.watchdog.observers import Observers
+from drumbeat.agent.watchdog.stack_taking import BUSY, LOOK_MIN_S, Look, StackTaker, with_state
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
 from drumbeat.command.console import write_text
 from drumbeat.model import HangKind
@@ -40,9 +41,10 @@ from worker_sdk import context
 
 log = structlog.get_logger()
 
+COLLECTIVES_WITHIN_S = 5.0  # later than that an answer is not waited for
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
 # Every worker of a hang exceeds these; the coordinator shows the stacks of all ranks, grouped.
-_SHOWN_BY_COORDINATOR = (HangKind.PROGRESS, HangKind.STARTUP)
+_SHOWN_BY_COORDINATOR = (HangKind.PROGRESS, HangKind.STARTUP, HangKind.COLLECTIVE)
 
 Found = msg.Report | msg.Signal | WorkerStep | NoticeAnswered | LimitsExceeded
 
@@ -99,6 +101,8 @@ class Watchdog:
         self._tokens: dict[str, WorkerKey] = {}
         self._notices = HostNotices()
         self._listener: Listener | None = None
+        self._is_observing = policy.observes_workers
+        self._observers: Observers | None = None
         self._file_timers: FileTimers | None = None
         self._exceeded: tuple[msg.Exceeded, ...] = ()
         self._events, self._is_busy = deque[msg.Event](), False
@@ -122,10 +126,15 @@ class Watchdog:
                 # A cleaner took its socket away, and no worker is left that is connected.
                 self._spawn(self._listener.close())
                 self._listener = None
+                self._close_observers()
             listener = self._listener = self._listener or Listener(directory, self)
+            if self._is_observing and self._observers is None:
+                self._observers = Observers(directory, self._worker_of)
             for key in (WorkerKey(round_id, local_rank) for local_rank in env):
                 board = Board(directory, key, beat_interval_s=self._beat_s)
-                self._workers[key] = _Worker(key=key, board=board, stacks=StackTaker(key, board))
+                self._workers[key] = _Worker(
+                    key=key, board=board, stacks=StackTaker(key, board, self._observers)
+                )
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
             self.ended()
@@ -141,6 +150,8 @@ class Watchdog:
                 context.WORKER_SOCKET: str(listener.path),
                 context.WORKER_TOKEN: token,
             }
+            if self._observers is not None:
+                env[key.local_rank][context.OBSERVER] = str(self._observers.path)
         return env
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
@@ -283,7 +294,9 @@ class Watchdog:
             none = Evidence(notes="this host has no such worker, or no board")
             return Look(key.local_rank, evidence=none)
         known = worker.known if is_judged else None
-        evidence = Evidence(notes="it does not run")
+        evidence, groups = Evidence(notes="it does not run"), None
+        until = time.monotonic() + timeout_s
+        calls = asyncio.ensure_future(worker.stacks.calls(timeout_s))
         try:
             async with worker.stacks.turn(timeout_s) as left_s:
                 if known is not None and (held := known.evidence_held()) is not None:
@@ -292,11 +305,20 @@ class Watchdog:
                     take = worker.stacks.evidence if is_judged else worker.stacks.for_reader
                     snapshot = worker.board.read() or Snapshot()
                     evidence = await take(worker.pid, snapshot, left_s, may_signal=may_signal)
+            if worker.is_watched:
+                left_s = max(until - time.monotonic(), LOOK_MIN_S)
+                evidence = await worker.stacks.from_outside(
+                    worker.pid, evidence, left_s, may_halt=may_signal
+                )
         except TimeoutError:
             held = None if known is None else known.evidence_held()
             evidence = held or Evidence(notes=BUSY)
+        finally:
+            groups = await calls
         standing = None if known is None else known.standing()
-        return Look(key.local_rank, worker.pid, evidence, standing).redacted(self._redact)
+        moved_at = None if known is None else known.moved_at
+        look = Look(key.local_rank, worker.pid, evidence, standing, groups, moved_at)
+        return look.redacted(self._redact)
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
@@ -308,6 +330,8 @@ class Watchdog:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listener is not None:
             await self._listener.close()
+        if self._observers is not None:
+            await self._observers.close()
         if self._file_timers is not None:
             self._file_timers.close()
 
@@ -372,6 +396,8 @@ class Watchdog:
         match effect:
             case msg.ReadBoard():
                 self._read_board(worker)
+            case msg.ReadCollectives():
+                self._spawn(self._read_collectives(worker))
             case msg.AnnounceLook():
                 worker.board.announce(effect.look_at)
             case msg.TakeEvidence():
@@ -394,6 +420,8 @@ class Watchdog:
         self._on_event(report)
         what = "worker hangs" if report.is_ending else "worker hangs, is left alone"
         reason = self._redact(describe_hang(report.hang))
+        if report.hang.kind is HangKind.COLLECTIVE and not report.is_ending:
+            what = "worker waits in a collective"  # whether the run hangs, the coordinator finds
         if report.aftermath:
             what, reason = "worker exceeded a limit", f"{reason}; {report.aftermath}"
         log.warning(what, reason=reason, **_place(report.worker))
@@ -407,6 +435,13 @@ class Watchdog:
         if (timers := worker.file_timers or self._file_timers) is not None:
             timers.catch_up()  # a release that was written counts, too
         self._feed(msg.BoardRead(worker=worker.key, snapshot=worker.board.read()))
+
+    async def _read_collectives(self, worker: _Worker) -> None:
+        progress = await worker.stacks.progress(COLLECTIVES_WITHIN_S)
+        is_waiting = progress is not None and progress.is_waiting
+        read = msg.CollectivesRead(worker=worker.key, progress=progress, is_waiting=is_waiting)
+        if worker.is_watched:
+            self._feed(read)
 
     async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
@@ -423,6 +458,11 @@ class Watchdog:
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
             self._feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
+
+    def _close_observers(self) -> None:
+        if self._observers is not None:
+            self._spawn(self._observers.close())
+            self._observers = None
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task; an error in it goes to the loop's exception handler."""
@@ -488,6 +528,9 @@ class Watchdog:
             room_bytes=room_bytes,
         )
         return worker.file_timers.environment
+
+    def _worker_of(self, token: str) -> WorkerKey | None:
+        return self._tokens.get(token)
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
         return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)

@@ -15,8 +15,12 @@ from msgspec.structs import replace
 from drumbeat.agent.core.watchdog.model import Snapshot, WorkerKey
 from drumbeat.agent.model.hang import Evidence, Standing
 from drumbeat.agent.watchdog.board_reader import Board
+from drumbeat.agent.watchdog.flight_recorder import Progress, parse_calls, parse_progress
+from drumbeat.agent.watchdog.observers import Observers
+from drumbeat.agent.watchdog.outside import read_stacks
 from drumbeat.agent.watchdog.stacks import StackSource, is_stopped, take_evidence
 from drumbeat.format import describe
+from drumbeat.model import GroupCalls
 
 log = structlog.get_logger()
 
@@ -25,6 +29,7 @@ _SIGNAL_HINT = (
 )
 
 BUSY = "another look at it did not end in time"
+PARSED_AT_ONCE_BYTES = 64 * 1024  # of an answer; a longer one is parsed by a thread
 LOOK_MIN_S = 0.5  # what a look gets that has waited for another one, however long it waited
 SILENT_BEATS = 2.0  # a worker that has missed so many signs of life may be stopped
 
@@ -44,6 +49,8 @@ class Look(NamedTuple):
     pid: int = 0
     evidence: Evidence = Evidence()
     standing: Standing | None = None
+    groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell
+    moved_at: float | None = None  # when one of them moved
 
     @property
     def problem(self) -> str:
@@ -61,10 +68,11 @@ class Look(NamedTuple):
 
 
 class StackTaker:
-    """Takes the stacks of one worker, which all come one way: through the FIFO of its board."""
+    """Takes the stacks of one worker, through the FIFO of its board or from its observer."""
 
-    def __init__(self, key: WorkerKey, board: Board) -> None:
-        self._key, self._board = key, board
+    def __init__(self, key: WorkerKey, board: Board, observers: Observers | None = None) -> None:
+        """``observers``: those of the agent's workers; None: workers are not observed."""
+        self._key, self._board, self._observers = key, board, observers
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
@@ -101,6 +109,7 @@ class StackTaker:
             ask_fd=self._board.ask_fd if is_asked and snapshot.answers else None,
             owner_pid=snapshot.owner_pid,
             stack_signal=snapshot.stack_signal,
+            ask_observer=self._ask_observer if self._is_observed() else None,
         )
         try:
             return await take_evidence(
@@ -121,3 +130,36 @@ class StackTaker:
         if evidence.stacks or may_signal or is_held or not snapshot.stack_signal:
             return evidence
         return replace(evidence, notes=evidence.notes + _SIGNAL_HINT)
+
+    async def from_outside(
+        self, pid: int, evidence: Evidence, timeout_s: float, *, may_halt: bool
+    ) -> Evidence:
+        """Return evidence with the stacks that can be read from outside, if it has none."""
+        if evidence.stacks or evidence.is_traced or not evidence.is_alive or not pid:
+            return evidence
+        stacks, why = await read_stacks(pid, timeout_s, may_halt=may_halt)
+        if stacks:
+            return replace(evidence, stacks=stacks)
+        return replace(evidence, notes=f"{evidence.notes}; {why}")
+
+    async def calls(self, timeout_s: float) -> tuple[GroupCalls, ...] | None:
+        """Return the calls of the worker's process groups; None if it does not tell."""
+        if self._observers is None:
+            return None
+        answer = await self._observers.ask(self._key, "calls", timeout_s)
+        if len(answer) < PARSED_AT_ONCE_BYTES:
+            return parse_calls(answer, now_ns=time.time_ns())
+        return await asyncio.to_thread(parse_calls, answer, now_ns=time.time_ns())
+
+    async def progress(self, timeout_s: float) -> Progress | None:
+        """Return how far the worker's process groups are; None if it does not tell."""
+        if self._observers is None:
+            return None
+        return parse_progress(await self._observers.ask(self._key, "progress", timeout_s))
+
+    def _is_observed(self) -> bool:
+        return self._observers is not None and self._observers.is_connected(self._key)
+
+    async def _ask_observer(self, timeout_s: float) -> bytes:
+        assert self._observers is not None, "asked without observers"
+        return await self._observers.ask(self._key, "stacks", timeout_s)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -41,6 +41,10 @@ _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be inter
 _STATES |= {"T": "stopped by SIGSTOP or a similar signal (SIGCONT continues it)"}
 _STATES |= {"t": "stopped by a debugger", "Z": "ended"}
 _ASKED_BYTES_MAX = 4096  # of questions, each a byte
+_NO_ANSWER = (
+    "no answer within {:g} s; native code may hold the interpreter's lock, or its threads do not "
+    "get to run"
+)
 
 
 class _Status(NamedTuple):
@@ -59,13 +63,14 @@ class StackSource(NamedTuple):
 
     Its board names ``owner_pid`` and ``stack_signal``, 0 if it does not; they are not believed.
     A byte in ``ask_fd`` asks its runtime, None if that does not answer; they arrive at
-    ``stacks_fd``.
+    ``stacks_fd``. ``ask_observer`` asks the observer of a worker without a board of its own.
     """
 
     stacks_fd: int
     ask_fd: int | None = None
     owner_pid: int = 0
     stack_signal: int = 0
+    ask_observer: Callable[[float], Awaitable[bytes]] | None = None
 
 
 async def take_evidence(
@@ -91,10 +96,13 @@ async def take_evidence(
         return Evidence(notes=f"process {pid} is gone", is_alive=is_alive)
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
-    if not owner_pid or (source.ask_fd is None and not source.stack_signal):
-        why = "the worker does not use the SDK, or its SDK gives no stacks"
-    elif is_traced or status.state == "T":
+    if is_traced or status.state == "T":
         why = why or "a process that is stopped or traced is not asked"
+    elif not owner_pid and source.ask_observer is not None:
+        stacks = _main_thread_first((await source.ask_observer(timeout_s)).decode(errors="replace"))
+        why = "" if stacks else _NO_ANSWER.format(timeout_s)
+    elif not owner_pid or (source.ask_fd is None and not source.stack_signal):
+        why = "the worker has no observer, and does not use the SDK or its SDK gives no stacks"
     elif not why:
         try:
             with FileIO(os.pidfd_open(pid)) as process:  # its number may come to mean another
@@ -137,10 +145,7 @@ async def _take_stacks(
             if text := await _ask(fd, source.ask_fd, asked_s):
                 return text, ""
             timeout_s -= asked_s
-            why = (
-                f"no answer within {asked_s:g} s; native code may hold the interpreter's lock, "
-                "or its threads do not get to run"
-            )
+            why = _NO_ANSWER.format(asked_s)
         if not may_signal:
             return "", why
         status, number = _status(pid), source.stack_signal
@@ -209,7 +214,11 @@ async def _collect(
     text = data.removesuffix(STACKS_END).decode("utf-8", "replace")
     if heard > len(data):
         text = "(cut)\n" + text.partition("\n")[2]
-    # Users look for the main thread, which is written last.
+    return _main_thread_first(text)
+
+
+def _main_thread_first(text: str) -> str:
+    """Return stacks with that of the main thread first: it is written last."""
     threads = [block.strip("\n") for block in printable(text).split("\n\n") if block.strip()]
     return "\n\n".join(reversed(threads)) + "\n" if threads else ""
 

@@ -72,9 +72,12 @@ OWN_VARIABLES = (
     *(context.RESTART_COUNT, context.MAX_RESTARTS, context.TORCH_RUN_ID, context.USE_AGENT_STORE),
     *(context.SIGNALS_TO_HANDLE, context.RUN_ID, context.ROUND, context.ERROR_FILE),
     *(context.WORKER_DIR, context.WORKER_SOCKET, context.WORKER_TOKEN),
+    context.OBSERVER,
 )
 """Variables that each worker gets for itself; a module that reads one can't be preloaded."""
 
+# Of torch's flight recorder: to read its default of 2,000 calls takes 60 ms, to read these 5 ms.
+RECORDED_CALLS = "200"
 UNKILLED_SHOWN_MAX = 8  # of processes that do not die of SIGKILL; more are counted
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
@@ -106,7 +109,9 @@ class Workers:
         self._redact = redact = Redactor(base, os.path.exists)
         # All that is known of workers goes this way: to records, telemetry and the console.
         self._submit: Callable[[ev.Event], None] = lambda event: on_event(redacted(event, redact))
-        self._environment = common_environment(base, config.nproc_per_node)
+        self._environment = common_environment(
+            base, config.nproc_per_node, is_observing=not config.no_observer
+        )
         self._environment[context.AGENT_DIR] = str(output.directory.path)
         self._cgroup = WorkersCgroup(output.directory.path)
         if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self._environment:
@@ -396,11 +401,15 @@ def tell_of_template(report: messages.TemplateReported) -> None:
     tell("preloading", message=report.text, news=report.news.value)
 
 
-def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
+def common_environment(
+    base: Mapping[str, str], local_world_size: int, *, is_observing: bool = False
+) -> dict[str, str]:
     """Return what all workers of this host get in every round: ``base``, and some defaults."""
     defaults = {context.NCCL_ASYNC_ERROR_HANDLING: "1"}
     if local_world_size > 1:  # they share cores
         defaults[context.OMP_NUM_THREADS] = "1"
+    if is_observing and context.NCCL_TRACE_BUFFER_SIZE not in base:
+        defaults[context.FLIGHT_RECORDER_SIZE] = RECORDED_CALLS
     return defaults | dict(base)
 
 
@@ -449,6 +458,8 @@ def watchdog_policy(config: AgentConfig) -> WatchdogPolicy:
         runtime_timeout_s=config.runtime_timeout or None,
         progress_timeout_s=config.progress_timeout or None,
         exit_timeout_s=config.exit_timeout or None,
+        collective_timeout_s=config.collective_timeout or None,
         kill_grace_s=config.hang_grace,
         tells_step_sums=bool(config.straggler_report),
+        observes_workers=not config.no_observer,
     )

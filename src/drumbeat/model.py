@@ -40,6 +40,7 @@ class HangKind(StrEnum):
     RUNTIME = "RUNTIME"
     PROGRESS = "PROGRESS"
     EXIT = "EXIT"
+    COLLECTIVE = "COLLECTIVE"
 
 
 class NoticeKind(StrEnum):
@@ -154,6 +155,7 @@ class HangGroup(Struct, frozen=True, kw_only=True):
     activity: str = ""  # what ranks there do, in words
     stack: str = ""  # of one of them, innermost call first
     is_cause: bool = False
+    collective: str = ""  # in which they wait, in words
 
 
 class CollectiveCall(Struct, frozen=True, kw_only=True):
@@ -167,7 +169,6 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
     tensors: str = ""  # types and sizes, e.g. "float32 [25557032]"
     is_done: bool = False
     age_s: float | None = None  # since the rank made the call
-    place: str = ""  # from where, e.g. "train_step (train.py:88)"; empty: not known
     peer: int | None = None  # of a point-to-point operation: the other side's rank in the world
 
 

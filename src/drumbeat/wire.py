@@ -14,6 +14,8 @@ from drumbeat.inprocess import (
 from drumbeat.mapping import MessageMapping
 from drumbeat.model import (
     Assignment,
+    CollectiveCall,
+    GroupCalls,
     HangGroup,
     HostMemory,
     NoticeReport,
@@ -29,6 +31,10 @@ PACE = MessageMapping(Pace, session_pb2.Pace)
 NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)
 MEMORY = MessageMapping(HostMemory, failure_pb2.HostMemory, parts={"workers": WORKER_MEMORY})
+COLLECTIVE_CALL = MessageMapping(CollectiveCall, session_pb2.CollectiveCall)
+GROUP_CALLS = MessageMapping(
+    GroupCalls, session_pb2.ProcessGroupCalls, parts={"calls": COLLECTIVE_CALL}
+)
 HANG_GROUP = MessageMapping(HangGroup, failure_pb2.HangGroup)
 # By their names in `drumbeat.v1.DesiredState`; of the others each side has its own values.
 DESIRED: dict[str, MessageMapping[Any]] = {

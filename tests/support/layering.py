@@ -98,6 +98,8 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/host/private_directory.py": "where the files of this user's session are",
     "agent/failures/process_failure.py": "which values are secrets",
     "agent/workers/template/startup/sitecustomize.py": "what this interpreter is to be",
+    "agent/workers/observer/startup/sitecustomize.py": "that processes of the worker are none",
+    "agent/workers/observer/startup/drumbeat_observer.py": "where the agent listens",
     "agent/workers/template/differences/import_values.py": "copies of it that imports have made",
     "agent/workers/template/differences/late_settings.py": "what a worker sets too late",
     "agent/workers/template/preloading.py": "who reads it while modules are imported",

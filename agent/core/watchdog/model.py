@@ -34,6 +34,9 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     progress_timeout_s: Limit = REPORT
     # From the beginning of an interpreter's end to its end.
     exit_timeout_s: float | Literal["report"] | None = REPORT
+    # In which no process group of a worker moves that waits in a call of one. A worker that exceeds
+    # a duration is killed if the coordinator finds that no worker of the run has moved.
+    collective_timeout_s: float | Literal["report"] | None = REPORT
     kill_grace_s: float = 5.0  # from SIGTERM to SIGKILL for a worker that hangs
     pulse_s: float = 1.0  # how often the watchdog wakes, to notice that it was asleep itself
     # After a wake-up later than this every limit is given as much more time: this process, or
@@ -44,6 +47,7 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     unkilled_every_s: float = 10.0  # how often it is said that a worker does not die of SIGKILL
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
     tells_step_sums: bool = False  # of workers, beside where they stand
+    observes_workers: bool = False  # a thread in each tells its stacks and collectives
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -104,7 +108,8 @@ class _OfProcess(_OfWorker, frozen=True, kw_only=True):
 class Exceeded(Struct, frozen=True, kw_only=True):
     """A limit that a worker exceeds; ``number`` counts them.
 
-    ``is_held``: the worker is killed once its coordinator has evidence of all ranks.
+    ``is_held``: the worker is killed once its coordinator has evidence of all ranks; one that waits
+    in a collective only if its coordinator says so.
     """
 
     worker: WorkerKey
@@ -153,6 +158,16 @@ class HeartbeatReceived(_OfWorker, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class CollectivesRead(_OfWorker, frozen=True, kw_only=True):
+    """Answer to ``ReadCollectives``: how far the worker's process groups are, in any form.
+
+    Equal as long as none moves; None: it has none, or does not tell.
+    """
+
+    progress: object | None
+    is_waiting: bool = False  # in a call that is not done
+
+
 class EvidenceTaken(_OfWorker, frozen=True, kw_only=True):
     """Answer to ``TakeEvidence``."""
 
@@ -183,7 +198,7 @@ class DeadlineReached:
 
 
 Call = TimerAcquired | TimerReleased | HeartbeatReceived
-News = BoardRead | Call | EvidenceTaken
+News = BoardRead | Call | CollectivesRead | EvidenceTaken
 OfRun = LimitsLearned | JudgeKnown | HeldReleased
 Event = WorkerStarted | WorkerGone | News | OfRun | DeadlineReached
 
@@ -193,6 +208,10 @@ Event = WorkerStarted | WorkerGone | News | OfRun | DeadlineReached
 
 class ReadBoard(_OfWorker, frozen=True, kw_only=True):
     """Read a worker's board at once, and answer with ``BoardRead``."""
+
+
+class ReadCollectives(_OfWorker, frozen=True, kw_only=True):
+    """Ask a worker how far its process groups are, and answer with ``CollectivesRead``."""
 
 
 class AnnounceLook(_OfWorker, frozen=True, kw_only=True):
@@ -244,7 +263,16 @@ class Warn(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | TellUnkilled | Warn
+Effect = (
+    ReadBoard
+    | ReadCollectives
+    | AnnounceLook
+    | TakeEvidence
+    | Signal
+    | Report
+    | TellUnkilled
+    | Warn
+)
 
 
 class Refusal(Exception):

@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.agent.core.watchdog.worker import Armed, Investigation, Stage, Worker
@@ -120,6 +122,8 @@ class WatchdogCore:
                 return  # what was announced for it is kept
             case msg.HeartbeatReceived():
                 worker.heartbeat(event.step, now=now)
+            case msg.CollectivesRead():
+                worker.read_collectives(event, now=now)
             case msg.EvidenceTaken():
                 self._on_evidence(worker, event.evidence, now)
         self._settle(worker, now, first)
@@ -152,6 +156,9 @@ class WatchdogCore:
                 self._effects.append(msg.TellUnkilled(worker=worker.key, after_s=after_s))
         if worker.look_at <= now:
             self._look(worker, now)
+        if worker.ask_at <= now:
+            worker.ask_collectives(now=now)
+            self._effects.append(msg.ReadCollectives(worker=worker.key))
         self._settle(worker, now)
 
     def _look(self, worker: Worker, now: float) -> None:
@@ -298,13 +305,25 @@ class WatchdogCore:
         self._effects.append(msg.Signal(worker=worker.key, signum=signum or SIGTERM, pid=pid))
 
     def _on_released(self, event: msg.HeldReleased, now: float) -> None:
-        for worker in self.workers.values():
+        of_round = [
+            worker for worker in self.workers.values() if worker.key.round_id == event.round_id
+        ]
+        for worker in of_round:
             case = worker.investigation
-            if case is None or case.stage is not Stage.HELD:
-                continue
-            is_meant = worker.key.round_id == event.round_id
-            if is_meant and all(armed.number <= event.number for armed in case.expired):
-                self._end(worker, case.expired, case.evidence, now)
+            if case is not None and case.stage is Stage.HELD:
+                if all(armed.number <= event.number for armed in case.expired):
+                    self._end(worker, case.expired, case.evidence, now)
+            elif case is None:
+                self._end_on_order(worker, event.number, now)
+
+    def _end_on_order(self, worker: Worker, number: int, now: float) -> None:
+        """Kill a worker for what the coordinator alone can judge."""
+        for armed in worker.limits():
+            if worker.is_ended_on_order(armed) and 0 < armed.number <= number:
+                hang = _hang(worker, armed, Evidence(), now)
+                self._effects.append(msg.Report(worker=worker.key, hang=hang, is_ending=True))
+                self._end(worker, [armed], Evidence(), now)
+                return
 
     def _end(self, worker: Worker, deadly: Sequence[Armed], evidence: Evidence, now: float) -> None:
         """Kill a worker: with SIGKILL after its grace, at once if it could not notice SIGTERM."""
@@ -361,26 +380,30 @@ class WatchdogCore:
             self._reported += 1
             armed.number = self._reported
             self._exceeding.add(worker.key)
-        hang = Hang(
-            kind=armed.kind,
-            scope=armed.slot.name,
-            limit_s=armed.limit_s,
-            elapsed_s=now - armed.slot.since,
-            standing=standing or worker.standing(),
-            noticed_at=now,
-            evidence=evidence,
-            purpose=armed.slot.purpose,
-        )
+        hang = _hang(worker, armed, evidence, now)
         self._effects.append(
             msg.Report(
                 worker=worker.key,
                 pid=armed.pid,
-                hang=hang,
+                hang=hang if standing is None else replace(hang, standing=standing),
                 is_ending=armed.is_deadly and not aftermath,
                 signal=armed.slot.signal,
                 aftermath=aftermath,
             )
         )
+
+
+def _hang(worker: Worker, armed: Armed, evidence: Evidence, now: float) -> Hang:
+    return Hang(
+        kind=armed.kind,
+        scope=armed.slot.name,
+        limit_s=armed.limit_s,
+        elapsed_s=now - armed.slot.since,
+        standing=worker.standing(),
+        noticed_at=now,
+        evidence=evidence,
+        purpose=armed.slot.purpose,
+    )
 
 
 def _is_killed(expired: Sequence[Armed]) -> bool:

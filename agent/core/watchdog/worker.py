@@ -21,6 +21,10 @@ START_FACTOR, START_LIMIT_MIN_S = 5.0, 30.0
 # An interpreter that takes longer to end is reported, not killed: a thread may finish an upload
 # after the peers of the worker have ended.
 EXIT_REPORT_S = 300.0
+# A worker that waits so long in a collective is reported: one rank may evaluate for longer.
+COLLECTIVE_REPORT_S = 300.0
+# How often a worker is asked how far its process groups are: so many times within the limit.
+COLLECTIVE_LOOKS, COLLECTIVE_LOOK_MIN_S, COLLECTIVE_LOOK_MAX_S = 20, 0.25, 10.0
 NO_SIGNAL = 0
 
 
@@ -111,6 +115,11 @@ class Worker:
         self._step: int | None = None
         self._called_at: float | None = None  # the latest heartbeat by a call
         self._gaps: Tally = (0, 0.0)
+        self._collectives: msg.CollectivesRead | None = None
+        self.moved_at: float | None = None  # when a process group of it moved; None: it has none
+        self.ask_at = math.inf  # when it is asked again how far these are
+        if policy.observes_workers and self._collective_limit() is not None:
+            self.ask_at = now + self._ask_every_s()
 
     def learn(self, learned: Mapping[str, float]) -> None:
         """Take over the limits that were learned."""
@@ -160,6 +169,19 @@ class Worker:
         self._note_start(now)
         self._follow_runtime()
 
+    def ask_collectives(self, *, now: float) -> None:
+        """Take note that it is asked how far its process groups are."""
+        self.ask_at = now + self._ask_every_s()
+
+    def read_collectives(self, read: msg.CollectivesRead, *, now: float) -> None:
+        """Take in how far its process groups are."""
+        if read.progress is None:
+            return  # it has none yet, or native code keeps the observer from answering
+        if self._collectives is None or read.progress != self._collectives.progress:
+            self.moved_at = now
+        self._collectives = read
+        self._follow_runtime()
+
     def extend(self, awake_at: float, due_at: float, *, now: float) -> None:
         """Give all limits the time of a stall of the watchdog, also those not read yet.
 
@@ -194,7 +216,8 @@ class Worker:
 
     def next(self) -> float:
         """Return when something is to be done about it."""
-        return min(self.look_at, self.investigation.due if self.investigation else math.inf)
+        due = self.investigation.due if self.investigation else math.inf
+        return min(self.look_at, due, self.ask_at)
 
     def observed(self) -> dict[str, Tally]:
         """Return how often and how long at most: of each section, and "" between heartbeats."""
@@ -223,8 +246,14 @@ class Worker:
                     scope=_short(armed.slot.name),
                     limit_s=armed.limit_s,
                     since=armed.slot.since,
-                    is_held=case is not None and armed in case.expired,
+                    is_held=(case is not None and armed in case.expired)
+                    or self.is_ended_on_order(armed),
                 )
+
+    def is_ended_on_order(self, armed: Armed) -> bool:
+        """Whether the worker is killed for a limit if the coordinator says so, and only then."""
+        is_ended = not isinstance(self._policy.collective_timeout_s, str)
+        return armed.kind is HangKind.COLLECTIVE and is_ended
 
     def standing(self) -> Standing:
         """Return where it stands, as it said last."""
@@ -285,6 +314,8 @@ class Worker:
                 self._learned_or(policy.progress_timeout_s, ""),
             ),
         }
+        if self._collectives is not None and self._collectives.is_waiting:
+            runtime[HangKind.COLLECTIVE] = (self.moved_at, self._collective_limit())
         if board.exiting_at is not None:  # nothing but its end is expected
             runtime = {HangKind.EXIT: (board.exiting_at, self._exit_limit())}
         known, self._kinds = self._kinds, {}
@@ -311,7 +342,17 @@ class Worker:
         limit = self._policy.exit_timeout_s
         return EXIT_REPORT_S if isinstance(limit, str) else limit
 
+    def _collective_limit(self) -> float | None:
+        limit = self._policy.collective_timeout_s
+        return COLLECTIVE_REPORT_S if isinstance(limit, str) else limit
+
+    def _ask_every_s(self) -> float:
+        every_s = (self._collective_limit() or math.inf) / COLLECTIVE_LOOKS
+        return min(max(every_s, COLLECTIVE_LOOK_MIN_S), COLLECTIVE_LOOK_MAX_S)
+
     def _is_only_reported(self, kind: HangKind) -> bool:
+        if kind is HangKind.COLLECTIVE:
+            return True  # what is done beyond that, is the coordinator's to say
         if kind is HangKind.EXIT:
             return self._policy.exit_timeout_s == msg.REPORT
         is_set = kind is HangKind.STARTUP and self._policy.startup_timeout_s is not None

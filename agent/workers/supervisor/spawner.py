@@ -14,7 +14,11 @@ from typing import Any, TypeAlias
 
 from drumbeat.agent.model import messages
 from drumbeat.agent.workers.supervisor.process_tree import die_with
+from worker_sdk.context import OBSERVER
 
+# Python runs `sitecustomize` of this folder before a worker's program.
+OBSERVER_STARTUP = str(Path(__file__).resolve().parents[1] / "observer" / "startup")
+PATH_VARIABLE = "PYTHONPATH"
 _SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
 
 WorkerSpawner: TypeAlias = "Callable[[messages.StartWorkers, messages.WorkerStart], int]"
@@ -46,6 +50,9 @@ class Spawner:
     def __call__(self, command: messages.StartWorkers, worker: messages.WorkerStart) -> int:
         """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
+        if OBSERVER in worker.env:
+            own = env.get(PATH_VARIABLE)
+            env[PATH_VARIABLE] = f"{OBSERVER_STARTUP}{os.pathsep}{own}" if own else OBSERVER_STARTUP
         with opened_outputs(worker) as outputs:
             try:
                 # The child of a single-threaded process may run Python before exec.

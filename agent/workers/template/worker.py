@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib.util import module_from_spec, spec_from_file_location
 
 from . import linux
 from .differences.environment import after_imports
@@ -61,6 +62,19 @@ def become(
     values.renew(before, given)
     random.begin_as_new()
     _renew_numbers()
+    _observe()
+
+
+def _observe() -> None:
+    """Start the observer, as the start of a new interpreter would have."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    path = os.path.join(folder, "observer", "startup", "drumbeat_observer.py")  # noqa: PTH118
+    spec = spec_from_file_location("drumbeat_observer", path)
+    if spec is not None and spec.loader is not None:
+        with suppress(Exception):  # a worker runs without it, too
+            observer = module_from_spec(spec)
+            spec.loader.exec_module(observer)
+            observer.start()
 
 
 def _open_again(fd: int) -> None:

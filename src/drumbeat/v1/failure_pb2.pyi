@@ -44,6 +44,8 @@ class _HangKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     """No further heartbeat came."""
     HANG_KIND_EXIT: _HangKind.ValueType  # 6
     """The interpreter began to end and did not."""
+    HANG_KIND_COLLECTIVE: _HangKind.ValueType  # 8
+    """No process group of the worker moved, and it waits in a call of one."""
 
 class HangKind(_HangKind, metaclass=_HangKindEnumTypeWrapper):
     """Which limit a worker broke."""
@@ -64,6 +66,8 @@ HANG_KIND_PROGRESS: HangKind.ValueType  # 5
 """No further heartbeat came."""
 HANG_KIND_EXIT: HangKind.ValueType  # 6
 """The interpreter began to end and did not."""
+HANG_KIND_COLLECTIVE: HangKind.ValueType  # 8
+"""No process group of the worker moved, and it waits in a call of one."""
 Global___HangKind: typing_extensions.TypeAlias = HangKind
 
 class _VerdictCause:
@@ -540,6 +544,7 @@ class HangDiagnosis(google.protobuf.message.Message):
     CAUSES_COUNT_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
     GROUPS_COUNT_FIELD_NUMBER: builtins.int
+    COLLECTIVE_FIELD_NUMBER: builtins.int
     round_id: builtins.int
     """The round."""
     summary: builtins.str
@@ -556,6 +561,8 @@ class HangDiagnosis(google.protobuf.message.Message):
     """How many they are."""
     groups_count: builtins.int
     """How many groups there were."""
+    collective: builtins.str
+    """Which ranks wait in which collective, in words; empty: not known."""
     @property
     def limit(self) -> google.protobuf.duration_pb2.Duration:
         """The limit."""
@@ -587,9 +594,10 @@ class HangDiagnosis(google.protobuf.message.Message):
         causes_count: builtins.int = ...,
         groups: collections.abc.Iterable[Global___HangGroup] | None = ...,
         groups_count: builtins.int = ...,
+        collective: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["age", b"age", "limit", b"limit"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "causes", b"causes", "causes_count", b"causes_count", "groups", b"groups", "groups_count", b"groups_count", "is_ending", b"is_ending", "is_over", b"is_over", "kind", b"kind", "limit", b"limit", "round_id", b"round_id", "scope", b"scope", "summary", b"summary"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "causes", b"causes", "causes_count", b"causes_count", "collective", b"collective", "groups", b"groups", "groups_count", b"groups_count", "is_ending", b"is_ending", "is_over", b"is_over", "kind", b"kind", "limit", b"limit", "round_id", b"round_id", "scope", b"scope", "summary", b"summary"]) -> None: ...
 
 Global___HangDiagnosis: typing_extensions.TypeAlias = HangDiagnosis
 
@@ -608,6 +616,7 @@ class HungRank(google.protobuf.message.Message):
     STACKS_FIELD_NUMBER: builtins.int
     NOTES_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    COLLECTIVE_FIELD_NUMBER: builtins.int
     rank: builtins.int
     """Its rank."""
     local_rank: builtins.int
@@ -624,6 +633,8 @@ class HungRank(google.protobuf.message.Message):
     """The stack of the thread that trains; empty if it could not be had."""
     notes: builtins.str
     """What else was seen of its process."""
+    collective: builtins.str
+    """Which collective it has not entered, in words; empty: not known."""
     @property
     def progress(self) -> Global___WorkerProgress:
         """Where it stood, as it said last."""
@@ -640,9 +651,10 @@ class HungRank(google.protobuf.message.Message):
         stacks: builtins.str = ...,
         notes: builtins.str = ...,
         progress: Global___WorkerProgress | None = ...,
+        collective: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent", b"agent", "host", b"host", "local_rank", b"local_rank", "notes", b"notes", "pid", b"pid", "place", b"place", "progress", b"progress", "rank", b"rank", "stacks", b"stacks"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "collective", b"collective", "host", b"host", "local_rank", b"local_rank", "notes", b"notes", "pid", b"pid", "place", b"place", "progress", b"progress", "rank", b"rank", "stacks", b"stacks"]) -> None: ...
 
 Global___HungRank: typing_extensions.TypeAlias = HungRank
 
@@ -658,6 +670,7 @@ class HangGroup(google.protobuf.message.Message):
     ACTIVITY_FIELD_NUMBER: builtins.int
     STACK_FIELD_NUMBER: builtins.int
     IS_CAUSE_FIELD_NUMBER: builtins.int
+    COLLECTIVE_FIELD_NUMBER: builtins.int
     count: builtins.int
     """How many."""
     ranks: builtins.str
@@ -670,6 +683,8 @@ class HangGroup(google.protobuf.message.Message):
     """The calls of the thread that trains, of one of them, innermost first."""
     is_cause: builtins.bool
     """Whether the others wait for them."""
+    collective: builtins.str
+    """In which collective they wait, in words; empty: in none, or not known."""
     def __init__(
         self,
         *,
@@ -679,8 +694,9 @@ class HangGroup(google.protobuf.message.Message):
         activity: builtins.str = ...,
         stack: builtins.str = ...,
         is_cause: builtins.bool = ...,
+        collective: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["activity", b"activity", "count", b"count", "is_cause", b"is_cause", "place", b"place", "ranks", b"ranks", "stack", b"stack"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["activity", b"activity", "collective", b"collective", "count", b"count", "is_cause", b"is_cause", "place", b"place", "ranks", b"ranks", "stack", b"stack"]) -> None: ...
 
 Global___HangGroup: typing_extensions.TypeAlias = HangGroup
 

@@ -1066,6 +1066,47 @@ class GetStacksResponse(google.protobuf.message.Message):
 Global___GetStacksResponse: typing_extensions.TypeAlias = GetStacksResponse
 
 @typing.final
+class DiagnoseHangRequest(google.protobuf.message.Message):
+    """Asks why a run stands still."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id"]) -> None: ...
+
+Global___DiagnoseHangRequest: typing_extensions.TypeAlias = DiagnoseHangRequest
+
+@typing.final
+class DiagnoseHangResponse(google.protobuf.message.Message):
+    """Why a run stands still, if it does."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HANG_FIELD_NUMBER: builtins.int
+    @property
+    def hang(self) -> drumbeat.v1.failure_pb2.HangDiagnosis:
+        """What was judged; unset: no rank waits for another one. `limit` is unset in it, `age` is how long
+        the rank waits that came last.
+        """
+
+    def __init__(
+        self,
+        *,
+        hang: drumbeat.v1.failure_pb2.HangDiagnosis | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["hang", b"hang"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["hang", b"hang"]) -> None: ...
+
+Global___DiagnoseHangResponse: typing_extensions.TypeAlias = DiagnoseHangResponse
+
+@typing.final
 class GetOverviewRequest(google.protobuf.message.Message):
     """Asks for a run at a glance."""
 

@@ -75,6 +75,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetStacksRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStacksResponse.FromString,
                 _registered_method=True)
+        self.DiagnoseHang = channel.unary_unary(
+                '/drumbeat.v1.QueryService/DiagnoseHang',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.DiagnoseHangRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.DiagnoseHangResponse.FromString,
+                _registered_method=True)
         self.GetOverview = channel.unary_unary(
                 '/drumbeat.v1.QueryService/GetOverview',
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetOverviewRequest.SerializeToString,
@@ -175,6 +180,15 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DiagnoseHang(self, request, context):
+        """Asks all workers of a run what they do now, as `GetStacks` does, and returns which of them the
+        others wait for, and in which collective. Nothing is changed or kept. NOT_FOUND and
+        RESOURCE_EXHAUSTED as there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetOverview(self, request, context):
         """Returns a run at a glance: with the workers that tell most of it and the latest events. What
         it costs the coordinator is some 10 microseconds for each agent, never more than some ms at a time.
@@ -266,6 +280,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetStacks,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStacksRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetStacksResponse.SerializeToString,
+            ),
+            'DiagnoseHang': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiagnoseHang,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.DiagnoseHangRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.DiagnoseHangResponse.SerializeToString,
             ),
             'GetOverview': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOverview,
@@ -493,6 +512,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetStacks',
             drumbeat_dot_v1_dot_query__pb2.GetStacksRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetStacksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiagnoseHang(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/DiagnoseHang',
+            drumbeat_dot_v1_dot_query__pb2.DiagnoseHangRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.DiagnoseHangResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -137,6 +137,22 @@ _QueryServiceGetStacksType = typing_extensions.TypeVar(
     ],
 )
 
+_QueryServiceDiagnoseHangType = typing_extensions.TypeVar(
+    '_QueryServiceDiagnoseHangType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.DiagnoseHangRequest,
+        drumbeat.v1.query_pb2.DiagnoseHangResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.DiagnoseHangRequest,
+        drumbeat.v1.query_pb2.DiagnoseHangResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.DiagnoseHangRequest,
+        drumbeat.v1.query_pb2.DiagnoseHangResponse,
+    ],
+)
+
 _QueryServiceGetOverviewType = typing_extensions.TypeVar(
     '_QueryServiceGetOverviewType',
     grpc.UnaryUnaryMultiCallable[
@@ -233,7 +249,7 @@ _QueryServiceGetStepTimesType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -271,6 +287,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.DiagnoseHangRequest,
+            drumbeat.v1.query_pb2.DiagnoseHangResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetOverviewRequest,
@@ -327,6 +347,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.aio.UnaryStreamMultiCallable[
             drumbeat.v1.query_pb2.GetStacksRequest,
             drumbeat.v1.query_pb2.GetStacksResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.DiagnoseHangRequest,
+            drumbeat.v1.query_pb2.DiagnoseHangResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetOverviewRequest,
@@ -388,6 +412,12 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
     arrives. Workers are asked by their agents and go on. Ends once all have answered, after
     4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
     round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+    """
+
+    DiagnoseHang: _QueryServiceDiagnoseHangType
+    """Asks all workers of a run what they do now, as `GetStacks` does, and returns which of them the
+    others wait for, and in which collective. Nothing is changed or kept. NOT_FOUND and
+    RESOURCE_EXHAUSTED as there.
     """
 
     GetOverview: _QueryServiceGetOverviewType
@@ -453,6 +483,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         drumbeat.v1.query_pb2.GetStacksRequest,
         drumbeat.v1.query_pb2.GetStacksResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.DiagnoseHangRequest,
+        drumbeat.v1.query_pb2.DiagnoseHangResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetOverviewRequest,
@@ -558,6 +592,17 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         arrives. Workers are asked by their agents and go on. Ends once all have answered, after
         4 seconds at most; workers without stacks are named with the reason. NOT_FOUND: the run has no
         round at present. RESOURCE_EXHAUSTED: too many such calls are under way.
+        """
+
+    @abc.abstractmethod
+    def DiagnoseHang(
+        self,
+        request: drumbeat.v1.query_pb2.DiagnoseHangRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.DiagnoseHangResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.DiagnoseHangResponse]]:
+        """Asks all workers of a run what they do now, as `GetStacks` does, and returns which of them the
+        others wait for, and in which collective. Nothing is changed or kept. NOT_FOUND and
+        RESOURCE_EXHAUSTED as there.
         """
 
     @abc.abstractmethod

@@ -1350,6 +1350,7 @@ class ReportStacksRequest(google.protobuf.message.Message):
     INCARNATION_KEY_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     incarnation_key: builtins.bytes
     """What proves the incarnation; see `Hello.incarnation_key`."""
     request_id: builtins.str
@@ -1362,6 +1363,12 @@ class ReportStacksRequest(google.protobuf.message.Message):
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___WorkerStacks]:
         """What was found of each worker that was asked for. At most 512 KiB together: stacks are cut."""
 
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProcessGroupCalls]:
+        """Calls of process groups, as workers name them by their place here. Different calls only: ranks
+        that wait in one collective have made the same. At most 256.
+        """
+
     def __init__(
         self,
         *,
@@ -1369,11 +1376,88 @@ class ReportStacksRequest(google.protobuf.message.Message):
         incarnation_key: builtins.bytes = ...,
         request_id: builtins.str = ...,
         workers: collections.abc.Iterable[Global___WorkerStacks] | None = ...,
+        groups: collections.abc.Iterable[Global___ProcessGroupCalls] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fence", b"fence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["fence", b"fence", "incarnation_key", b"incarnation_key", "request_id", b"request_id", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fence", b"fence", "groups", b"groups", "incarnation_key", b"incarnation_key", "request_id", b"request_id", "workers", b"workers"]) -> None: ...
 
 Global___ReportStacksRequest: typing_extensions.TypeAlias = ReportStacksRequest
+
+@typing.final
+class ProcessGroupCalls(google.protobuf.message.Message):
+    """The latest calls of one process group by one of its ranks."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    LABEL_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """As torch names it. Groups with the same name and other ranks are others."""
+    ranks: builtins.str
+    """The ranks of the world that belong to it, as ranges with strides: "0-3,8-14:2"; empty: not
+    known.
+    """
+    label: builtins.str
+    """A description, e.g. "mesh_dp"."""
+    @property
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CollectiveCall]:
+        """The oldest first. At most 8."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        ranks: builtins.str = ...,
+        label: builtins.str = ...,
+        calls: collections.abc.Iterable[Global___CollectiveCall] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calls", b"calls", "label", b"label", "name", b"name", "ranks", b"ranks"]) -> None: ...
+
+Global___ProcessGroupCalls: typing_extensions.TypeAlias = ProcessGroupCalls
+
+@typing.final
+class CollectiveCall(google.protobuf.message.Message):
+    """One call of a process group: a collective, or one side of a point-to-point operation."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    OP_FIELD_NUMBER: builtins.int
+    TENSORS_FIELD_NUMBER: builtins.int
+    IS_DONE_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    PEER_FIELD_NUMBER: builtins.int
+    sequence: builtins.int
+    """Counts the calls of the group from 1; point-to-point operations are counted by themselves."""
+    op: builtins.str
+    """E.g. "all_reduce", "send"."""
+    tensors: builtins.str
+    """Types and sizes, e.g. "float32 [25557032]"."""
+    is_done: builtins.bool
+    """Whether it has ended."""
+    peer: builtins.int
+    """Of a point-to-point operation the other side's rank in the world; unset: not known."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """Since when; unset: not known."""
+
+    def __init__(
+        self,
+        *,
+        sequence: builtins.int = ...,
+        op: builtins.str = ...,
+        tensors: builtins.str = ...,
+        is_done: builtins.bool = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        peer: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_peer", b"_peer", "age", b"age", "peer", b"peer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_peer", b"_peer", "age", b"age", "is_done", b"is_done", "op", b"op", "peer", b"peer", "sequence", b"sequence", "tensors", b"tensors"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_peer", b"_peer"]) -> typing.Literal["peer"] | None: ...
+
+Global___CollectiveCall: typing_extensions.TypeAlias = CollectiveCall
 
 @typing.final
 class WorkerStacks(google.protobuf.message.Message):
@@ -1390,6 +1474,10 @@ class WorkerStacks(google.protobuf.message.Message):
     SOURCE_LINE_FIELD_NUMBER: builtins.int
     IS_STOPPED_FIELD_NUMBER: builtins.int
     SAME_AS_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
+    HAS_GROUPS_FIELD_NUMBER: builtins.int
+    COLLECTIVE_FIELD_NUMBER: builtins.int
+    MOVED_AGE_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """The worker."""
     pid: builtins.int
@@ -1408,9 +1496,25 @@ class WorkerStacks(google.protobuf.message.Message):
     """The worker before it in the list with the same stacks and line, by local rank; unset: the
     worker's own are in here. Only in evidence.
     """
+    has_groups: builtins.bool
+    """Whether the worker has told its process groups: without, `groups` says nothing."""
+    collective: builtins.str
+    """In which collective it waits, or which it has finished, in words. Only set for readers, by the
+    coordinator.
+    """
     @property
     def progress(self) -> drumbeat.v1.failure_pb2.WorkerProgress:
         """Where the worker stands. Only in evidence."""
+
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Its process groups, by their places in `ReportStacksRequest.groups`."""
+
+    @property
+    def moved_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago one of its process groups last moved, as far as the agent has noticed; unset: not
+        known. Only in evidence.
+        """
 
     def __init__(
         self,
@@ -1424,9 +1528,13 @@ class WorkerStacks(google.protobuf.message.Message):
         source_line: builtins.str = ...,
         is_stopped: builtins.bool = ...,
         same_as: builtins.int | None = ...,
+        groups: collections.abc.Iterable[builtins.int] | None = ...,
+        has_groups: builtins.bool = ...,
+        collective: builtins.str = ...,
+        moved_age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_same_as", b"_same_as", "progress", b"progress", "same_as", b"same_as"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_same_as", b"_same_as", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "pid", b"pid", "problem", b"problem", "progress", b"progress", "rank", b"rank", "same_as", b"same_as", "source_line", b"source_line", "stacks", b"stacks"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_same_as", b"_same_as", "moved_age", b"moved_age", "progress", b"progress", "same_as", b"same_as"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_same_as", b"_same_as", "collective", b"collective", "groups", b"groups", "has_groups", b"has_groups", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "moved_age", b"moved_age", "pid", b"pid", "problem", b"problem", "progress", b"progress", "rank", b"rank", "same_as", b"same_as", "source_line", b"source_line", "stacks", b"stacks"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_same_as", b"_same_as"]) -> typing.Literal["same_as"] | None: ...
 
 Global___WorkerStacks: typing_extensions.TypeAlias = WorkerStacks

@@ -15,6 +15,7 @@ from drumbeat.agent.session.hang_evidence import (
     LINE_CHARACTERS_MAX,
     NOTES_CHARACTERS_MAX,
     STACKS_BYTES_MAX,
+    GroupTable,
     evidence_messages,
     training_thread,
 )
@@ -47,7 +48,7 @@ async def the_files() -> AsyncIterator[FileThread]:
 
 async def answers(*looks: Look) -> list[session_pb2.WorkerStacks]:
     async with the_files() as files:
-        return await evidence_messages(looks, files)
+        return await evidence_messages(looks, GroupTable(), files)
 
 
 def a_look(local_rank: int, stacks: str = MAIN, **evidence: object) -> Look:
@@ -164,7 +165,9 @@ async def test_a_file_system_that_stalls_costs_the_lines_only(
     async with the_files() as files:
         stalled = files.submit(goes_on.wait)
         assert stalled is not None
-        first, second = await evidence_messages([a_look(0, stacks), a_look(1, stacks)], files)
+        first, second = await evidence_messages(
+            [a_look(0, stacks), a_look(1, stacks)], GroupTable(), files
+        )
         goes_on.set()
         await stalled
     assert (first.source_line, bool(first.stacks)) == ("", True)

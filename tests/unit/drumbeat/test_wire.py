@@ -20,6 +20,8 @@ from drumbeat.inprocess import (
 from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import (
     Assignment,
+    CollectiveCall,
+    GroupCalls,
     HangGroup,
     HostMemory,
     NoticeKind,
@@ -71,7 +73,28 @@ WHOLE: list[tuple[MessageMapping[Any], Any]] = [
     ),
     (
         wire.HANG_GROUP,
-        HangGroup(count=1, ranks="0", place="p", activity="a", stack="s", is_cause=True),
+        HangGroup(
+            count=1,
+            ranks="0",
+            place="p",
+            activity="a",
+            stack="s",
+            is_cause=True,
+            collective="all_reduce #1",
+        ),
+    ),
+    (
+        wire.GROUP_CALLS,
+        GroupCalls(
+            name="1",
+            ranks="0-6:2",
+            label="mesh_dp",
+            calls=(
+                CollectiveCall(
+                    sequence=2, op="send", tensors="float32 [5]", is_done=True, age_s=1.5, peer=3
+                ),
+            ),
+        ),
     ),
     (
         wire.DESIRED["standby"],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from drumbeat.agent.core.watchdog.model import AUTO, REPORT, WatchdogPolicy
 from drumbeat.agent.errors import InvalidConfiguration
@@ -19,7 +20,13 @@ from drumbeat.agent.settings.kinds import FILTERS, METRICS_PORT, NNODES, RANKS, 
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.agent.workers.manager import watchdog_policy
 
-LIMITS = ("startup_timeout", "progress_timeout", "runtime_timeout", "exit_timeout")
+LIMITS = (
+    "startup_timeout",
+    "progress_timeout",
+    "runtime_timeout",
+    "exit_timeout",
+    "collective_timeout",
+)
 HEAD = {"coordinator": "head:1", "run_id": "r"}
 
 
@@ -120,18 +127,24 @@ def test_the_end_of_the_program_ends_its_agent_without_notice(
     [
         ({}, WatchdogPolicy()),
         (
-            dict(zip((*LIMITS, "hang_grace"), (120.0, 90.0, 30.0, 0.5, 0.0), strict=True)),
+            dict(zip((*LIMITS, "hang_grace"), (120.0, 90.0, 30.0, 0.5, 600.0, 0.0), strict=True)),
             WatchdogPolicy(
                 startup_timeout_s=120.0,
                 progress_timeout_s=90.0,
                 runtime_timeout_s=30.0,
                 exit_timeout_s=0.5,
+                collective_timeout_s=600.0,
                 kill_grace_s=0.0,
             ),
         ),
         (
             dict.fromkeys(LIMITS),
-            WatchdogPolicy(runtime_timeout_s=None, progress_timeout_s=None, exit_timeout_s=None),
+            WatchdogPolicy(
+                runtime_timeout_s=None,
+                progress_timeout_s=None,
+                exit_timeout_s=None,
+                collective_timeout_s=None,
+            ),
         ),
         (
             {"progress_timeout": "auto", "exit_timeout": "report"},
@@ -143,7 +156,7 @@ def test_limits_on_hangs_are_the_policy_of_the_watchdog(
     fields: dict[str, Any], policy: WatchdogPolicy
 ) -> None:
     config = AgentConfig(program=Program("program", "x"), **fields)
-    assert watchdog_policy(config) == policy
+    assert watchdog_policy(config) == replace(policy, observes_workers=True)
 
 
 def test_programs_have_commands_and_titles() -> None:
