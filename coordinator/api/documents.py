@@ -38,6 +38,7 @@ _SHAPES = {
     "Agent": "name host role incarnation group_rank=seat.group_rank? state? is_drained "
     "waiting_reason? is_connected silence_s? version? labels devices? memory?",
     "Coordinator": "address is_leader is_this version?",
+    "DiagnoseHangResponse": "hang?",
     "Drain": "name run_id? age_s caller? reason?",
     "FailureRecord": "rank=worker.rank local_rank=worker.local_rank host name pid? exit_code "
     "signal_name? hang=hang.kind? hang_s=hang.elapsed? explanation message evidence=hang.evidence "
@@ -50,10 +51,10 @@ _SHAPES = {
     "median_busy_s=median_busy_seconds? ranks stragglers stragglers_count",
     "GoodputPart": "part=kind time_s host_s=host_seconds",
     "GoodputSegment": "age_s time_s part=kind cause? host? round_id? iteration?",
-    "HangDiagnosis": "round_id is_over is_ending age_s? summary limit=kind limit_s causes "
-    "causes_count groups groups_count",
+    "HangDiagnosis": "round_id is_over is_ending age_s? summary collective? limit=kind limit_s "
+    "causes causes_count groups groups_count",
     "HostMemory": "used_bytes? limit_bytes? is_cgroup",
-    "HungRank": "rank name=agent host pid? place step=progress.step? stacks notes",
+    "HungRank": "rank name=agent host pid? place step=progress.step? collective? stacks notes",
     "ListCoordinatorsResponse": "coordinators term? reason?",
     "LostHost": "name? time_s host_s=host_seconds",
     "LostTime": "cause time_s host_s=host_seconds restarts=restarts_count",

@@ -118,7 +118,7 @@ WHY = Verb(
     """Explain in sentences why a run is as it is.
 
     What failed or is missing, the root cause and its evidence, what was done, the cost, and what to
-    try.
+    try. Workers of a run that trains are asked in which collectives they wait; they go on.
     """,
     ("coordinator why mt5",),
     "run_id",
@@ -220,7 +220,7 @@ MEMBERS = Verb(
 OPERATIONS = (
     _query("GetRun", Scope.RUN, ()),
     _query("ListRuns", Scope.CLUSTER, ("/api/me", "/api/runs", "/api/live", "/metrics")),
-    _query("GetOverview", Scope.RUN, (_RUN,), STATUS, WATCH, WHY),
+    _query("GetOverview", Scope.RUN, (_RUN,), STATUS, WATCH),
     _query("ListAgents", Scope.RUN, (f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains")),
     _query("ListEvents", Scope.RUN, (f"{_RUN}/events",), EVENTS),
     _query("WatchEvents", Scope.RUN, (f"{_RUN}/live",)),
@@ -228,6 +228,7 @@ OPERATIONS = (
     _query("GetReport", Scope.RUN, (f"{_RUN}/report",))._replace(roles={Role.VIEW, Role.JOIN}),
     _query("GetStepTimes", Scope.RUN, (f"{_RUN}/step-times",)),
     _query("GetStacks", Scope.RUN, (f"{_RUN}/stacks",), STACKS),
+    _query("DiagnoseHang", Scope.RUN, (f"{_RUN}/hang",), WHY),
     _query("WatchLogs", Scope.RUN, (f"{_RUN}/logs",), LOGS),
     _query("GetGoodput", Scope.RUN, (f"{_RUN}/goodput",), GOODPUT),
     _query("GetPageLink", Scope.CLUSTER, (), PAGE),

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.api.shares import Shares
+from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose_now
+from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
+from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller, incarnation_of
@@ -26,11 +29,12 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.observe.messages import goodput_message, step_times_message
 from drumbeat.coordinator.observe.overviews import overview_of
 from drumbeat.coordinator.observe.readings import Readings
+from drumbeat.coordinator.shell.collecting.evidence import gather_evidence
 from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.wire.control import page_role
-from drumbeat.coordinator.wire.failure import verdict_message
+from drumbeat.coordinator.wire.failure import hang_message, verdict_message
 from drumbeat.coordinator.wire.logs import brought_message, logs_asked
 from drumbeat.coordinator.wire.run_status import (
     agents_page,
@@ -158,10 +162,8 @@ class QueryService:
         may_signal, caller = request.may_signal, self._caller_of(context)
         if may_signal and caller.role is not Role.ADMIN:
             raise Forbidden(caller.name, "a signal to workers needs the role admin")
-        state, _ = self.find(request.run_id, 0)
-        if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
-            raise UnknownRun(request.run_id, "that has workers at present")
-        current, ask = state.round, self._driver.stacks.ask
+        state, current = self._find_round(request.run_id)
+        ask = self._driver.stacks.ask
         with self._stack_questions.held(caller):
             asked = await asked_of_round(state, current, request.ranks)
             answering = ask(request.run_id, current.round_id, asked, may_signal=may_signal)
@@ -171,6 +173,25 @@ class QueryService:
                         await context.write(answer_message(answer))
             except TimeoutError:
                 raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
+
+    async def DiagnoseHang(
+        self, request: query_pb2.DiagnoseHangRequest, context: object = None
+    ) -> query_pb2.DiagnoseHangResponse:
+        """Say which rank others wait for. Raises ``UnknownRun`` or ``LimitReached``."""
+        state, current = self._find_round(request.run_id)
+        seen = SeenRanks(range(current.world_size))
+        with self._stack_questions.held(self._caller_of(context)):
+            await gather_evidence(self._driver.stacks, state, current, seen)
+        hang = diagnose_now(current.round_id, seen, now=self._driver.now())
+        written = None if hang is None else hang_message(hang, now=self._driver.now())
+        return query_pb2.DiagnoseHangResponse(hang=written)
+
+    def _find_round(self, run_id: str) -> tuple[RunState, Round]:
+        """Return a run and its round. Raises ``UnknownRun`` if it has no workers at present."""
+        state, _ = self.find(run_id, 0)
+        if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
+            raise UnknownRun(run_id, "that has workers at present")
+        return state, state.round
 
     async def GetOverview(
         self, request: query_pb2.GetOverviewRequest, context: object = None

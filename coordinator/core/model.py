@@ -269,6 +269,7 @@ class HungRank(Struct, frozen=True, kw_only=True):
     stacks: str = ""
     notes: str = ""  # what else was seen of its process, e.g. that it is stopped
     progress: WorkerProgress | None = None
+    collective: str = ""  # which collective it has not entered, in words
 
     def __str__(self) -> str:
         return f"rank {self.worker.rank} on {self.agent}"
@@ -292,6 +293,7 @@ class HangDiagnosis(Struct, frozen=True, kw_only=True):
     groups: tuple[HangGroup, ...] = ()  # the cause first, then the largest; bounded
     groups_count: int = 0
     is_over: bool = False  # the workers went on
+    collective: str = ""  # which ranks wait in which collective, in words
 
 
 class FailureReport(Struct, frozen=True, kw_only=True):

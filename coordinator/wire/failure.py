@@ -234,12 +234,14 @@ def hang_message(
                 stacks=each.stacks,
                 notes=each.notes,
                 progress=None if each.progress is None else PROGRESS.write(each.progress),
+                collective=each.collective,
             )
             for each in hang.causes
         ),
         causes_count=hang.causes_count,
         groups=map(HANG_GROUP.write, hang.groups),
         groups_count=hang.groups_count,
+        collective=hang.collective,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place, ranges
 from drumbeat.format import count, one_line, printable
 
+COLLECTIVES_MAX = 4  # of a group are shown
 RANKS_NAMED_MAX = 4  # of a group are named with their hosts; more are shown as ranges
 _RANKS_CHARACTERS_MAX = 400  # of a line that names ranks as ranges
 _NO_STACKS = "; no stacks: "  # between the state of a process and the reason, as agents write it
@@ -25,6 +26,7 @@ class Worker(NamedTuple):
     pid: int
     stacks: str
     problem: str
+    collective: str = ""  # in which it waits, or which it has finished, in words
 
 
 def workers_of(answer: Any) -> list[Worker]:
@@ -38,6 +40,7 @@ def workers_of(answer: Any) -> list[Worker]:
             each.pid,
             each.stacks,
             each.problem,
+            each.collective,
         )
         for each in answer.workers
     ]
@@ -69,11 +72,23 @@ def text(workers: Sequence[Worker]) -> str:
     for group in groups:
         first = group.workers[0]
         thread = printable(first.stacks).strip("\n").partition("\n\n")[0]
-        lines += ["", _line(group), *thread.splitlines()[1:]]
+        lines += ["", _line(group), *_collectives(group), *thread.splitlines()[1:]]
     silent = _silent(workers)
     lines += [""] * bool(groups and silent)
     lines += [f"{_who(members)} gave no stacks: {one_line(why)}" for why, members in silent.items()]
     return "\n".join(lines) + "\n"
+
+
+def _collectives(group: Group) -> list[str]:
+    """Return a line for each collective that the workers of a group wait in or have finished."""
+    found: dict[str, list[Worker]] = {}
+    for worker in group.workers:
+        if worker.collective:
+            found.setdefault(worker.collective.partition(" since ")[0], []).append(worker)
+    if len(found) == 1 and len(*found.values()) == len(group.workers):
+        return [f"  {group.workers[0].collective}"]
+    lines = [f"  {_who(members)}: {what}" for what, members in found.items()]
+    return lines[:COLLECTIVES_MAX]
 
 
 def document(run_id: str, workers: Sequence[Worker]) -> dict[str, Any]:
@@ -111,7 +126,8 @@ def parse_ranks(given: str, most: int) -> tuple[int, ...]:
 
 
 def _told(worker: Worker) -> dict[str, Any]:
-    return {name: getattr(worker, name) for name in ("rank", "local_rank", "name", "host", "pid")}
+    names = ("rank", "local_rank", "name", "host", "pid", "collective")
+    return {name: getattr(worker, name) for name in names}
 
 
 def _silent(workers: Iterable[Worker]) -> dict[str, list[Worker]]:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.stack_gathering import Answer, Found
+from drumbeat.coordinator.core.failures.collective_hang import describe_latest
 from drumbeat.coordinator.wire.failure import PROGRESS
 from drumbeat.format import one_line, printable
-from drumbeat.mapping import MessageMapping
+from drumbeat.mapping import MessageMapping, seconds_of
+from drumbeat.model import DURATION_MAX_S, GroupCalls
 from drumbeat.v1 import query_pb2, session_pb2
 from drumbeat.violation import InvalidField
+from drumbeat.wire import GROUP_CALLS
 
 STACKS_CHARACTERS_MAX = 64 * 1024  # of one worker
 PROBLEM_CHARACTERS_MAX = 1024
 PID_MAX = 2**63 - 1
+GROUPS_MAX = 256  # different calls of process groups in one answer
+OF_WORKER_MAX = 32
+CALLS_MAX = 8  # of one group
+CALL_CHARACTERS_MAX = 120
+RANKS_CHARACTERS_MAX = 2_000
 
 _REQUEST = MessageMapping(fx.StackRequest, session_pb2.StackRequest)
-_OF_EVIDENCE = ("progress", "source_line", "is_stopped")  # what readers are not shown
+# What readers are not shown.
+_OF_EVIDENCE = ("progress", "source_line", "is_stopped", "groups", "moved_age_s")
 _FOUND = MessageMapping(Found, session_pb2.WorkerStacks, given=_OF_EVIDENCE)
 
 
@@ -31,6 +40,7 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
 
 def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
     """Read what an agent found; its texts are cut and made printable."""
+    table = _read_groups(message)
     found = [
         Found(
             local_rank=each.local_rank,
@@ -38,10 +48,53 @@ def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
             stacks=printable(each.stacks[:STACKS_CHARACTERS_MAX]),
             problem=one_line(each.problem, PROBLEM_CHARACTERS_MAX)
             or ("" if each.stacks else "its agent gave no reason"),
+            groups=(groups := _groups_of(each, table)),
+            collective=describe_latest(groups or ()),
         )
         for each in message.workers
     ]
     return _with_evidence(message, found)
+
+
+def _read_groups(message: session_pb2.ReportStacksRequest) -> list[GroupCalls]:
+    """Read the different calls of process groups; what can't be true is left out, with all else."""
+    try:
+        return [_checked(GROUP_CALLS.read(each)) for each in message.groups[:GROUPS_MAX]]
+    except InvalidField:
+        return []
+
+
+def _checked(group: GroupCalls) -> GroupCalls:
+    calls = (
+        replace(
+            call,
+            op=one_line(call.op, CALL_CHARACTERS_MAX),
+            tensors=one_line(call.tensors, CALL_CHARACTERS_MAX),
+        )
+        for call in group.calls[-CALLS_MAX:]
+    )
+    return replace(
+        group,
+        name=one_line(group.name, CALL_CHARACTERS_MAX),
+        label=one_line(group.label, CALL_CHARACTERS_MAX),
+        ranks=group.ranks[:RANKS_CHARACTERS_MAX],
+        calls=tuple(calls),
+    )
+
+
+def _groups_of(
+    worker: session_pb2.WorkerStacks, table: Sequence[GroupCalls]
+) -> tuple[GroupCalls, ...] | None:
+    if not worker.has_groups:
+        return None
+    places = worker.groups[:OF_WORKER_MAX]
+    return tuple(table[place] for place in places if place < len(table))
+
+
+def _age(worker: session_pb2.WorkerStacks) -> float | None:
+    if not worker.HasField("moved_age"):
+        return None
+    return min(max(0.0, seconds_of(worker.moved_age)), DURATION_MAX_S)
 
 
 def _with_evidence(message: session_pb2.ReportStacksRequest, found: Iterable[Found]) -> list[Found]:
@@ -61,6 +114,7 @@ def _with_evidence(message: session_pb2.ReportStacksRequest, found: Iterable[Fou
             else one_line(worker.problem, PROBLEM_CHARACTERS_MAX),
             source_line=one_line(worker.source_line if same is None else same.source_line, 200),
             is_stopped=worker.is_stopped,
+            moved_age_s=_age(worker),
             progress=progress,
         )
     return list(evidence.values())

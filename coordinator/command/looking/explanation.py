@@ -13,6 +13,8 @@ Document = dict[str, Any]
 
 # Beyond a usual stall of a host, and half a usual lease.
 SILENCE_S = 2.5
+# A run hangs, as `why` says, if ranks wait so long in one collective.
+HANGING_S = 5.0
 # A worker is stuck if it made no step for so long, and for so many times as a step takes.
 STUCK_S, STUCK_STEPS = 30.0, 5.0
 _STARTED = "round_started"
@@ -46,12 +48,16 @@ _ADVICE = {
 
 
 def explanation(
-    status: Document, verdict: Document | None, workers: Sequence[Document] = ()
+    status: Document,
+    verdict: Document | None,
+    workers: Sequence[Document] = (),
+    hang_now: Document | None = None,
 ) -> Document:
     """Return what is to be said of a run; each part is a list of sentences.
 
     ``status`` has all events that are known, ``verdict`` is that of a run that has ended, and
-    ``workers`` are those that tell most, with the names of their agents.
+    ``workers`` are those that tell most, with the names of their agents. ``hang_now`` says which
+    rank the others wait for now, if they do.
     """
     causes = verdict["root_causes"] if verdict else []
     hang = verdict["hang"] if verdict else _latest_hang(status)
@@ -59,12 +65,33 @@ def explanation(
     return {
         "run_id": status["run_id"],
         "phase": status["phase"],
-        "what": [*_what(status, is_mute=is_mute), *_stopped(workers)],
+        "what": [
+            *_waits(status, hang_now),
+            *_what(status, is_mute=is_mute),
+            *_stopped(workers),
+        ],
         "root_cause": [*_root_cause(status, causes), *_hang(hang)],
         "done": list(_done(status["events"])),
         "cost": list(_cost(status, verdict)),
         "advice": list(dict.fromkeys(_advice(status, causes, is_mute=is_mute, is_stuck=is_stuck))),
     }
+
+
+def _waits(status: Document, hang: Document | None) -> Iterator[str]:
+    """Say in which collective ranks wait now, and for which rank."""
+    if hang is None or not hang["collective"] or _hangs(status):
+        return
+    verb = "is hanging" if (hang["age_s"] or 0.0) >= HANGING_S else "waits"
+    yield f"Run {status['run_id']} {verb}: {hang['collective']}."
+    for cause in hang["causes"]:
+        deed = f"{cause['collective']} and" if cause["collective"] else ""
+        place = f"is {cause['place']}"
+        who = f"Rank {cause['rank']} ({cause['name']})"
+        yield f"{' '.join(filter(None, (who, deed, place)))}."
+    if (more := hang["causes_count"] - len(hang["causes"])) > 0:
+        yield f"{count(more, 'more rank')} likewise."
+    if not hang["causes"] and (why := hang["summary"].removeprefix(hang["collective"])):
+        yield f"{why.removeprefix('; ').capitalize()}."
 
 
 def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
@@ -170,6 +197,8 @@ def _hang(hang: Document | None) -> Iterator[str]:
         are = "is" if group["count"] == 1 else "are"
         who = f"{count(group['count'], 'rank')} ({group['ranks']})"
         yield f"{who} {are} {group['place']}: {what}"
+        if group["collective"]:
+            yield f"in {group['collective']}"
         for line in group["stack"].splitlines():
             yield f"at {line.strip()}"
 

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.api.documents import Document
     from drumbeat.coordinator.command.request import Request
 
+# No workers any more, too many readers ask, or an earlier coordinator.
+_CANNOT_ASK = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
 STACKS_TIMEOUT_S = 30.0  # 4 of them the agents have; the rest is for large answers
 
 
@@ -122,19 +128,34 @@ def _write_events(asked: Request, events: Iterable[pb.RunEvent], *, has_heads: b
 
 
 def _why(asked: Request) -> None:
-    def work(client: Client) -> tuple[pb.GetOverviewResponse, Document]:
+    def work(client: Client) -> tuple[pb.GetOverviewResponse, Document, Document | None]:
         overview = client.call("GetOverview", run_id=asked.values["run_id"])
         agents = client.agents(overview.run, pb.VIEW_BASIC)
-        return overview, status_document(overview, agents, client.events(overview.run))
+        status = status_document(overview, agents, client.events(overview.run))
+        return overview, status, _hang_now(client, status)
 
-    overview, status = ask(calls_of(asked), work)
+    overview, status, hang = ask(calls_of(asked), work)
     verdict = document_of(overview.run.verdict) if overview.run.HasField("verdict") else None
     workers = [
         {**worker, "name": agent["name"]}
         for agent in overview_document(overview)["agents"]
         for worker in agent["workers"]
     ]
-    _write(asked, explanation(status, verdict, workers), "explanation_screen")
+    _write(asked, explanation(status, verdict, workers, hang), "explanation_screen")
+
+
+def _hang_now(client: Client, status: Document) -> Document | None:
+    """Return which rank the others of a run wait for now, if workers can be asked."""
+    if status["phase"] != "running":
+        return None
+    try:
+        answer = client.call("DiagnoseHang", timeout_s=STACKS_TIMEOUT_S, run_id=status["run_id"])
+    except grpc.RpcError as error:
+        if isinstance(error, grpc.Call) and error.code() in _CANNOT_ASK:
+            return None
+        raise
+    hang: Document | None = document_of(answer)["hang"]
+    return hang
 
 
 def _watch(asked: Request) -> None:

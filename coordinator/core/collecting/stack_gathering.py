@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupCalls
 
 ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # of one question; stacks that come then are left out
 
@@ -30,10 +31,13 @@ class Found(Struct, frozen=True, kw_only=True):
     pid: int = 0
     stacks: str = ""
     problem: str = ""
+    groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell its process groups
+    collective: str = ""  # for readers: in which it waits, or which it has finished
     # Only in evidence of a hang.
     progress: WorkerProgress | None = None
     source_line: str = ""
     is_stopped: bool = False
+    moved_age_s: float | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True):

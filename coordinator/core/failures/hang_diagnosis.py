@@ -1,9 +1,11 @@
 """Pure. Judges which ranks cause a hang, from what all ranks of a round do at one moment.
 
-A rank that waits for other ranks in a collective causes nothing, whichever limit it exceeds; the
-cause is among those that do something else. If that does not tell, the one that is elsewhere than
-most, or at an earlier step, is the cause. If that does not tell either, no rank is named: a rank
-is never named only because nothing was seen of it, unless it must be the cause.
+What ranks say of their collectives decides first: it names the call that others wait in. Where it
+names no rank, their stacks decide. A rank that waits for other ranks in a collective causes
+nothing, whichever limit it exceeds; the cause is among those that do something else. If that does
+not tell, the one that is elsewhere than most, or at an earlier step, is the cause. If that does not
+tell either, no rank is named: a rank is never named only because nothing was seen of it, unless it
+must be the cause.
 """
 
 from __future__ import annotations
@@ -11,6 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
+from msgspec.structs import replace
+
+from drumbeat.coordinator.core.failures.collective_diagnosis import diagnose_collectives
+from drumbeat.coordinator.core.failures.collective_hang import (
+    CollectiveDiagnosis,
+    CollectiveKind,
+    describe_call,
+    describe_cause,
+    describe_waits,
+)
 from drumbeat.coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
 from drumbeat.coordinator.core.failures.stack_frames import Activity, ranges
 from drumbeat.coordinator.core.model import ExpiredLimit, Hang, HangDiagnosis, HungRank
@@ -23,6 +35,8 @@ from drumbeat.violation import show_value
 # or than so many usual steps, has gone on meanwhile: it neither hangs nor waits.
 FRESH_SHARE = 0.5
 FRESH_STEPS = 3
+# A call that ranks wait in for less time than this is none to speak of.
+NOTABLE_S = 2.0
 LONGER_SHARE = 1.5  # of a limit: what lasted longer is told beside it
 CAUSES_MAX = 4  # ranks named as the cause; of more the rest is a number
 ODD_MAX = 4  # ranks that are the odd ones out; more of them are another part of the program
@@ -42,6 +56,7 @@ LIMITS_BROKEN = {
     HangKind.PROGRESS: "no further heartbeat {limit}",
     HangKind.RUNTIME: "its interpreter gave no sign of life {limit}",
     HangKind.EXIT: "its interpreter did not end {limit}",
+    HangKind.COLLECTIVE: "no process group moved {limit}",
 }
 
 
@@ -62,21 +77,49 @@ def diagnose(
         expired=limits.keys(),
         fresh_s=fresh_s,
     )
-    causes, why = _Judgement(still, limits, fresh_s).causes()
-    causes.sort(key=_rank)
-    groups = _parted(still, {*map(_rank, causes)})
-    return HangDiagnosis(
-        round_id=round_id,
-        summary=_summary(groups, why, first),
-        limit=first,
-        at_s=now,
-        since_s=now - still_s,
+    calls = _diagnose_calls(seen, fresh_s)
+    causes, why = _named_by_calls(calls, seen), ""
+    if not causes:
+        causes, why = _Judgement(still, limits, fresh_s).causes()
+    late = first.elapsed_s > LONGER_SHARE * first.limit_s
+    now_s = f", now {format_duration(first.elapsed_s)}" if late else ""
+    found = _Finding(still, causes, calls, why).diagnosis(round_id, first, now=now, still_s=still_s)
+    return replace(
+        found,
+        summary=f"{found.summary} ({describe_limit(first)}{now_s})",
         is_held=any(each.is_held for each in limits.values()),
-        causes=tuple(_hung(group, each) for group, each in _named(groups)),
-        causes_count=len(causes),
-        groups=tuple(_shown(is_cause, group) for is_cause, group in groups[:GROUPS_MAX]),
-        groups_count=len(groups),
     )
+
+
+def diagnose_now(round_id: int, seen: SeenRanks, *, now: float) -> HangDiagnosis | None:
+    """Say which ranks others wait for in a collective, for a reader; None if no rank waits long."""
+    calls = _diagnose_calls(seen, NOTABLE_S)
+    if not describe_waits(calls):
+        return None
+    waits = {rank for wait in calls.waits for rank in wait.ranks}
+    since_s = calls.waits[0].since_s or 0.0
+    fresh_s = FRESH_SHARE * since_s
+    limit = ExpiredLimit(
+        number=0, local_rank=0, kind=HangKind.COLLECTIVE, limit_s=0.0, elapsed_s=since_s
+    )
+    still = seen.groups(without_lock=(), expired=waits, fresh_s=fresh_s)
+    causes, why = _named_by_calls(calls, seen), calls.unknown
+    if not causes and calls.kind is CollectiveKind.UNKNOWN:
+        causes, why = _Judgement(still, dict.fromkeys(waits, limit), fresh_s).causes()
+    found = _Finding(still, causes, calls, why)
+    return found.diagnosis(round_id, limit, now=now, still_s=since_s)
+
+
+def _diagnose_calls(seen: SeenRanks, fresh_s: float) -> CollectiveDiagnosis:
+    fresh_s = min(fresh_s, NOTABLE_S)
+    return diagnose_collectives(seen.calls, waiting=seen.waiting(), fresh_s=fresh_s)
+
+
+def _named_by_calls(calls: CollectiveDiagnosis, seen: SeenRanks) -> list[RankEvidence]:
+    """Return the ranks that the collectives name as the cause."""
+    if calls.kind is CollectiveKind.MOVING:
+        return []
+    return [rank for each in calls.causes if (rank := seen.get(each.rank)) is not None]
 
 
 def diagnose_lost(
@@ -249,7 +292,7 @@ def _named(groups: Iterable[tuple[bool, Group]]) -> list[tuple[Group, RankEviden
     return sorted(causes, key=lambda cause: cause[1].rank)[:CAUSES_MAX]
 
 
-def _hung(group: Group, rank: RankEvidence) -> HungRank:
+def _hung(group: Group, rank: RankEvidence, collective: str) -> HungRank:
     return HungRank(
         worker=rank.worker,
         incarnation=rank.incarnation,
@@ -260,17 +303,7 @@ def _hung(group: Group, rank: RankEvidence) -> HungRank:
         stacks=rank.stacks[:STACK_CHARACTERS_MAX],
         notes=one_line(rank.problem, NOTES_CHARACTERS_MAX),
         progress=rank.progress,
-    )
-
-
-def _shown(is_cause: bool, group: Group) -> HangGroup:
-    return HangGroup(
-        count=len(group),
-        ranks=one_line(ranges(map(_rank, group.members)), RANKS_CHARACTERS_MAX),
-        place=group.place,
-        activity=group.activity.value,
-        stack=_first_thread(group.first().stacks),
-        is_cause=is_cause,
+        collective=collective,
     )
 
 
@@ -279,31 +312,91 @@ def _first_thread(stacks: str) -> str:
     return calls[:STACK_CHARACTERS_MAX]
 
 
-def _summary(groups: Sequence[tuple[bool, Group]], why: str, first: ExpiredLimit) -> str:
-    """Say in a sentence who is the cause and what the other ranks do, or why that is not known."""
-    limit = describe_limit(first)
-    if first.elapsed_s > LONGER_SHARE * first.limit_s:
-        limit += f", now {format_duration(first.elapsed_s)}"
-    causes = [group for is_cause, group in groups if is_cause]
-    others = [group for is_cause, group in groups if not is_cause]
-    if not causes:
-        return f"cannot tell which rank causes the hang: {why} ({limit})"
-    clauses = []
-    for where, members in list(_by_place(causes).items())[:CAUSES_MAX]:
-        shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
-        who = [f"rank {each.rank} on {each.agent}" for each in shown]
-        if (more := len(members) - CAUSES_MAX) > 0:
-            who[CAUSES_MAX:] = [f"{more} more"]
-        named = listed(who, CAUSES_MAX + 1)
-        clauses.append(f"{named} {are(len(members))} {where}{_behind(members, others)}")
-    if more := sum(map(len, list(_by_place(causes).values())[CAUSES_MAX:])):
-        clauses.append(f"{count(more, 'rank')} elsewhere")
-    waiting = [group for group in others if group.activity in _WAITING]
-    if size := sum(map(len, waiting)):
-        wait = "waits" if size == 1 else "wait"
-        places = listed((group.place for group in waiting), 2)
-        clauses.append(f"{count(size, 'rank')} {wait} {places}")
-    return f"{', '.join(clauses)} ({limit})"
+class _Finding:
+    """What was found of a hang, on its way to a diagnosis."""
+
+    def __init__(
+        self,
+        still: Sequence[Group],
+        causes: Sequence[RankEvidence],
+        calls: CollectiveDiagnosis,
+        why: str,
+    ) -> None:
+        self._causes, self._why = causes, why
+        self._groups = _parted(still, {*map(_rank, causes)})
+        self._waits = describe_waits(calls)
+        self._deeds = {each.rank: describe_cause(calls, each) for each in calls.causes}
+        self._waits_in = {rank: wait for wait in calls.waits for rank in wait.ranks}
+
+    def diagnosis(
+        self, round_id: int, limit: ExpiredLimit, *, now: float, still_s: float
+    ) -> HangDiagnosis:
+        """Return it as it is journaled and shown."""
+        return HangDiagnosis(
+            round_id=round_id,
+            summary=self._summary(),
+            limit=limit,
+            at_s=now,
+            since_s=now - still_s,
+            causes=tuple(
+                _hung(group, each, self._deeds.get(each.rank, ""))
+                for group, each in _named(self._groups)
+            ),
+            causes_count=len(self._causes),
+            groups=tuple(self._shown(*part) for part in self._groups[:GROUPS_MAX]),
+            groups_count=len(self._groups),
+            collective=self._waits,
+        )
+
+    def _summary(self) -> str:
+        """Say in a sentence who is the cause and what the other ranks do, or what is not known."""
+        causes = [group for is_cause, group in self._groups if is_cause]
+        others = [group for is_cause, group in self._groups if not is_cause]
+        waits = [self._waits] if self._waits else []
+        if not causes:
+            unknown = f"cannot tell which rank causes the hang: {self._why}" if self._why else ""
+            return "; ".join(filter(None, (*waits, unknown)))
+        clauses = self._clauses(causes, others)
+        waiting = [group for group in others if group.activity in _WAITING]
+        if not waits and (size := sum(map(len, waiting))):
+            wait = "waits" if size == 1 else "wait"
+            places = listed((group.place for group in waiting), 2)
+            clauses.append(f"{count(size, 'rank')} {wait} {places}")
+        return "; ".join((*waits, ", ".join(clauses)))
+
+    def _clauses(self, causes: Sequence[Group], others: Sequence[Group]) -> list[str]:
+        """Return what each of the causes did and where it is."""
+        clauses = []
+        by_deed: dict[tuple[str, str], list[RankEvidence]] = {}
+        for group in causes:
+            for each in group.members:
+                deed = self._deeds.get(each.rank, "")
+                by_deed.setdefault((deed, group.place), []).append(each)
+        for (deed, where), members in list(by_deed.items())[:CAUSES_MAX]:
+            shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
+            who = [f"rank {each.rank} on {each.agent}" for each in shown]
+            if (more := len(members) - CAUSES_MAX) > 0:
+                who[CAUSES_MAX:] = [f"{more} more"]
+            named = listed(who, CAUSES_MAX + 1)
+            place = f"{are(len(members))} {where}{_behind(members, others)}"
+            clauses.append(f"{named} {deed} and {place}" if deed else f"{named} {place}")
+        if more := sum(map(len, list(by_deed.values())[CAUSES_MAX:])):
+            clauses.append(f"{count(more, 'rank')} elsewhere")
+        return clauses
+
+    def _shown(self, is_cause: bool, group: Group) -> HangGroup:
+        """Return one place with the call that all its ranks wait in."""
+        waits = {id(self._waits_in.get(each.rank)) for each in group.members}
+        wait = self._waits_in.get(group.first().rank) if len(waits) == 1 else None
+        return HangGroup(
+            count=len(group),
+            ranks=one_line(ranges(map(_rank, group.members)), RANKS_CHARACTERS_MAX),
+            place=group.place,
+            activity=group.activity.value,
+            stack=_first_thread(group.first().stacks),
+            is_cause=is_cause,
+            collective="" if wait is None else describe_call(wait),
+        )
 
 
 def _behind(causes: Sequence[RankEvidence], others: Sequence[Group]) -> str:
@@ -314,10 +407,3 @@ def _behind(causes: Sequence[RankEvidence], others: Sequence[Group]) -> str:
     if len(mine) > 1 or step is None or not theirs or min(theirs) <= step:
         return ""
     return f" at step {step}"
-
-
-def _by_place(groups: Iterable[Group]) -> dict[str, list[RankEvidence]]:
-    found: dict[str, list[RankEvidence]] = {}
-    for group in groups:
-        found.setdefault(group.place, []).extend(group.members)
-    return found

@@ -12,6 +12,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from drumbeat.coordinator.core.failures.collective_evidence import SeenCalls
 from drumbeat.coordinator.core.failures.stack_frames import (
     Activity,
     Frame,
@@ -21,6 +22,7 @@ from drumbeat.coordinator.core.failures.stack_frames import (
 )
 from drumbeat.coordinator.core.model import WorkerRanks
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupCalls
 
 UNKNOWN = math.inf  # the age of a heartbeat that was never told
 
@@ -42,6 +44,8 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     is_stopped: bool = False
     is_reached: bool = True
     progress: WorkerProgress | None = None
+    groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell its process groups
+    moved_age_s: float | None = None  # how long ago one of these moved
 
     @property
     def rank(self) -> int:
@@ -105,18 +109,24 @@ class Group:
 
 
 class SeenRanks:
-    """The evidence of all ranks. It is added to rank by rank; to ask for groups changes nothing."""
+    """The evidence of all ranks. It is added to rank by rank; to ask for groups changes nothing.
 
-    def __init__(self) -> None:
+    ``calls`` are those of their process groups.
+    """
+
+    def __init__(self, world: Collection[int] = ()) -> None:
+        self.calls = SeenCalls(world)
+        self.moved_age_s = UNKNOWN  # how long ago a process group of any rank moved
         self._ranks: dict[int, RankEvidence] = {}
         self._groups: dict[object, Group] = {}
         self._by_look: dict[object, Group] = {}  # what finds a group without parsing its stacks
 
     @classmethod
     def of(cls, ranks: Iterable[RankEvidence]) -> Self:
-        """Put some together at once."""
-        seen = cls()
-        for each in ranks:
+        """Put those of a world together at once."""
+        world = list(ranks)
+        seen = cls([each.rank for each in world])
+        for each in world:
             seen.add(each)
         return seen
 
@@ -125,10 +135,22 @@ class SeenRanks:
         if rank.rank in self._ranks:
             return
         self._ranks[rank.rank] = rank
+        if rank.moved_age_s is not None:
+            self.moved_age_s = min(self.moved_age_s, rank.moved_age_s)
+        if rank.groups is not None:
+            self.calls.add(rank.rank, rank.groups)
         look = rank.stacks, rank.source_line, rank.is_stopped, rank.is_reached
         if (group := self._by_look.get(look)) is None:
             group = self._by_look[look] = self._group_of(rank)
         group.add(rank)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def waiting(self) -> set[int]:
+        """Return the ranks that wait for others as their stacks show."""
+        groups = (group for group in self._groups.values() if group.activity is Activity.WAITS)
+        return {each.rank for group in groups for each in group.members}
 
     def get(self, rank: int) -> RankEvidence | None:
         """Return what was seen of a rank."""

@@ -21,6 +21,9 @@ from drumbeat.model import HangKind
 
 # After so long an undecided hang is judged again, when another limit expires.
 ASK_AGAIN_S = 10.0
+# A limit on collectives is one of all ranks: none has moved for this share of it. Agents notice
+# a move some time later.
+MOVING_SHARE = 0.8
 _ENDED_BY_A_HEARTBEAT = (HangKind.PROGRESS, HangKind.STARTUP)
 
 
@@ -40,6 +43,7 @@ class Hangs:
         self._news: set[str] = set()  # participants with limits that no judgement was about
         self._asked: int | None = None  # the question that has no answer yet
         self._questions = 0
+        self._ask_at = 0.0  # not before: ranks still moved when they were asked last
         self._untold: set[str] = set()  # participants that hold workers of which all is known
         # Participants that were not heard since this coordinator took the hang over.
         self._unheard = set(current.seats) if run.state.current_hang is not None else set()
@@ -80,14 +84,15 @@ class Hangs:
             lasted = format_duration(max(0.0, now - hang.since_s))
             reason = f"training goes on; it had stood still for {lasted}"
             self._run.decide(HangOver(round_id=hang.round_id, reason=reason, at_s=now))
-        if self._asked is not None or not self._news:
+        if self._asked is not None or not self._news or now < self._ask_at:
             return
         if hang is not None and not self._is_worth_asking(hang, now):
             self._note_judged()
             return
         self._questions += 1
         self._asked = self._questions
-        may_signal = any(each.is_held for each in self._limits.values())
+        limits = self._limits.values()
+        may_signal = any(each.is_held and not _is_collective(each) for each in limits)
         question = TakeEvidence(
             run_id=self._run.state.key,
             round_id=self._round.round_id,
@@ -101,6 +106,15 @@ class Hangs:
         if question != self._asked:
             return
         self._asked = None
+        if self._limits and all(map(_is_collective, self._limits.values())):
+            limit_s = min(each.limit_s for each in self._limits.values())
+            if seen.moved_age_s < MOVING_SHARE * limit_s:
+                # Some ranks wait for long, and others go on.
+                self._ask_at = now + limit_s - seen.moved_age_s
+                return
+            if not seen:
+                self._ask_at = now + ASK_AGAIN_S
+                return
         self._note_judged()
         if not self._limits:
             return  # the workers went on meanwhile
@@ -165,6 +179,10 @@ class Hangs:
         for each in self._expired.pop(incarnation, ()):
             rank = self._round.seats[incarnation].rank_first + each.local_rank
             self._limits.pop(rank, None)
+
+
+def _is_collective(limit: ExpiredLimit) -> bool:
+    return limit.kind is HangKind.COLLECTIVE
 
 
 def _lost_rank(incarnation: str, seat: Seat, local_rank: int) -> HungRank:

@@ -51,8 +51,11 @@ class EvidenceTaker:
         seen = SeenRanks()
         try:
             state = self._find_run(wanted.run_id)
-            if state is not None and state.round is not None:
-                await self._ask(state, state.round, wanted, seen)
+            if state is not None and state.round and state.round.round_id == wanted.round_id:
+                seen = SeenRanks(range(state.round.world_size))
+                await gather_evidence(
+                    self._stacks, state, state.round, seen, may_signal=wanted.may_signal
+                )
         except CoordinatorError as error:
             log.warning("no evidence of a hang", reason=str(error), **{"run.id": wanted.run_id})
         except Exception:
@@ -70,19 +73,26 @@ class EvidenceTaker:
         except CoordinatorError as error:  # agents end their workers by themselves
             log.warning("a hang is not judged", reason=str(error), **{"run.id": wanted.run_id})
 
-    async def _ask(
-        self, state: RunState, current: Round, wanted: fx.TakeEvidence, seen: SeenRanks
-    ) -> None:
-        asked = await asked_of_round(state, current, ())
-        texts: dict[str, str] = {}
-        asking = self._stacks.ask(
-            state.run_id, wanted.round_id, asked, is_evidence=True, may_signal=wanted.may_signal
-        )
-        async with aclosing(asking) as answers:
-            async for answer in answers:
-                for rank in _evidence(answer, current, texts):
-                    seen.add(rank)
-                await asyncio.sleep(0)  # the others have their turn
+
+async def gather_evidence(
+    stacks: StackQuestions,
+    state: RunState,
+    current: Round,
+    seen: SeenRanks,
+    *,
+    may_signal: bool = False,
+) -> None:
+    """Ask what all workers of a round do, and add the answers. Raises ``LimitReached``."""
+    asked = await asked_of_round(state, current, ())
+    texts: dict[str, str] = {}
+    asking = stacks.ask(
+        state.run_id, current.round_id, asked, is_evidence=True, may_signal=may_signal
+    )
+    async with aclosing(asking) as answers:
+        async for answer in answers:
+            for rank in _evidence(answer, current, texts):
+                seen.add(rank)
+            await asyncio.sleep(0)  # the others have their turn
 
 
 def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[RankEvidence]:
@@ -115,6 +125,8 @@ def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[Ran
                 is_stopped=worker.is_stopped,
                 is_reached=answer.is_reached,
                 progress=worker.progress,
+                groups=worker.groups,
+                moved_age_s=worker.moved_age_s,
             )
         )
     return evidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from drumbeat.coordinator.api.documents import Document, log_documents
+from drumbeat.coordinator.api.documents import Document, document_of, log_documents
 from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of
 from drumbeat.coordinator.errors import InvalidRequest
@@ -31,6 +31,7 @@ class Collecting:
         """Return where they are."""
         return [
             Route(f"/api/runs/{RUN_PATH}/stacks", self.stacks),
+            Route(f"/api/runs/{RUN_PATH}/hang", self.hang),
             Route(f"/api/runs/{RUN_PATH}/logs", self.logs),
         ]
 
@@ -45,6 +46,12 @@ class Collecting:
         asked = pb.GetStacksRequest(run_id=call.run_id, ranks=ranks)
         await call.term.queries.GetStacks(asked, answers)
         return stack_groups.document(call.run_id, sorted(answers.workers))
+
+    async def hang(self, call: Call) -> Document:
+        """Show which rank others wait for."""
+        asked = pb.DiagnoseHangRequest(run_id=call.run_id)
+        response = await call.term.queries.DiagnoseHang(asked)
+        return document_of(response)
 
     async def logs(self, call: Call) -> None:
         """Show what workers write, until their run ends."""

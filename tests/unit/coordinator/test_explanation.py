@@ -299,6 +299,7 @@ def test_a_hang_as_a_document() -> None:
         "is_ending": True,
         "age_s": 80.0,
         "summary": HUNG,
+        "collective": None,
         "limit": "section save",
         "limit_s": 20.0,
         "causes_count": 1,
@@ -306,8 +307,9 @@ def test_a_hang_as_a_document() -> None:
     }
     cause = {"rank": 1, "name": "b", "host": "gpu-b", "pid": 17, "step": 0}
     about = {"place": "in load (data.py:7)", "stacks": "the stack", "notes": "state S"}
-    assert causes == [{**cause, **about}]
+    assert causes == [{**cause, **about, "collective": None}]
     group = {"count": 2, "ranks": "0,2", "place": "in all_reduce (a.py:2)", "stack": ""}
+    group["collective"] = ""
     assert groups[1] == {**group, "activity": "waits for other ranks", "is_cause": False}
 
 

@@ -109,7 +109,7 @@ def test_the_document_has_the_names_that_are_documented() -> None:
     assert group["frames"][0] == {"file": "/home/u/data.py", "line": 40, "function": "next_batch"}
     assert group["stacks"] == LOADING
     who = {"rank": 1, "local_rank": 1, "name": "gpu0", "host": "host", "pid": 101}
-    assert told["unanswered"] == [{**who, "reason": "gone"}]
+    assert told["unanswered"] == [{**who, "collective": "", "reason": "gone"}]
 
 
 def test_ranks_are_shown_as_ranges() -> None:

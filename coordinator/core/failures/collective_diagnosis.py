@@ -1,0 +1,255 @@
+"""Pure. Judges why a round hangs from what its ranks say of their collectives.
+
+A rank whose call has not ended waits for all ranks of the group that have not entered that call,
+by its number. Such waits are followed from group to group until they end: at a rank that waits for
+nobody, at one that is gone, at a call that ranks made differently, or where they began. What ranks
+have made in the past votes on who is wrong; where it does not decide, no rank is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+
+from drumbeat.coordinator.core.failures.collective_cycles import (
+    find_cycle,
+    find_inverted,
+    out_of_order,
+)
+from drumbeat.coordinator.core.failures.collective_evidence import (
+    SeenCalls,
+    SeenGroup,
+    is_collective,
+)
+from drumbeat.coordinator.core.failures.collective_hang import (
+    RANKS_CHARACTERS_MAX,
+    CollectiveCause,
+    CollectiveDiagnosis,
+    CollectiveKind,
+    Confidence,
+)
+from drumbeat.coordinator.core.failures.collective_waits import Wait, waits_in
+from drumbeat.coordinator.core.failures.stack_frames import ranges
+from drumbeat.format import one_line
+
+# A rank that made a call within this share of the time that others wait for it still moves.
+FRESH_SHARE = 0.5
+
+
+def diagnose_collectives(
+    seen: SeenCalls,
+    *,
+    gone: Collection[int] = (),
+    waiting: Collection[int] = (),
+    fresh_s: float = 0.0,
+) -> CollectiveDiagnosis:
+    """Judge why a round hangs.
+
+    ``gone`` are ranks that died or whose host is lost; others without an answer are unknown.
+    ``waiting`` are ranks that wait for others as their stacks show, if in what no recorder shows,
+    such as gloo's point-to-point operations: they are not named. Calls younger than ``fresh_s``
+    show that a rank moves.
+    """
+    return _Judgement(seen, frozenset(gone), frozenset(waiting), fresh_s).diagnosis()
+
+
+class _Judgement:
+    """Which call or rank the waits lead to."""
+
+    def __init__(
+        self, seen: SeenCalls, gone: frozenset[int], waiting: frozenset[int], fresh_s: float
+    ) -> None:
+        self._seen, self._gone, self._elsewhere, self._fresh_s = seen, gone, waiting, fresh_s
+        self._silent = seen.world - seen.answers.keys() - gone
+        self._waits_of: dict[int, list[Wait]] = {}  # of ranks that wait
+        waits = [wait for group in seen for wait in self._waits_in(group)]
+        self._waits = sorted(waits, key=lambda wait: -len(wait.ranks))
+        # Those that last; of the others ranks still enter their calls.
+        self._lasting = [wait for wait in self._waits if wait.oldest_s >= fresh_s]
+
+    def diagnosis(self) -> CollectiveDiagnosis:
+        """Look for the cause, the surest kind first."""
+        return (
+            self._dead()
+            or self._mismatch()
+            or self._missing()
+            or self._cycle()
+            or self._unseen()
+            or self._stuck()
+            or self._nothing()
+        )
+
+    def _waits_in(self, group: SeenGroup) -> Iterator[Wait]:
+        if not group.is_waited_in:
+            return
+        for window in group.windows.values():
+            if not all(each.is_done for each in window.calls):
+                for rank in window.ranks:
+                    self._waits_of.setdefault(rank, [])
+        for wait in waits_in(group):
+            for rank in (*wait.ranks, *wait.later):
+                self._waits_of[rank].append(wait)
+            yield wait
+
+    def _dead(self) -> CollectiveDiagnosis | None:
+        found = [(wait, wait.missing & self._gone) for wait in self._lasting]
+        return self._named(CollectiveKind.DEAD, found, Confidence.CERTAIN)
+
+    def _mismatch(self) -> CollectiveDiagnosis | None:
+        found = [wait for wait in self._lasting if wait.versions]
+        if not found:
+            return None
+        wait = max(found, key=lambda each: (each.agreed(), len(each.ranks)))
+        agreed = wait.agreed()
+        odd = [rank for _, ranks in wait.versions[1:] for rank in ranks] if agreed else []
+        sure = Confidence.CERTAIN if 2 * agreed > wait.size else Confidence.LIKELY
+        return CollectiveDiagnosis(
+            kind=CollectiveKind.MISMATCH,
+            confidence=sure if odd else Confidence.UNKNOWN,
+            waits=tuple(wait.shown(*version) for version in wait.versions),
+            causes=tuple(self._cause(rank, wait) for rank in sorted(odd)),
+            unknown="" if odd else "no majority of the ranks made the same call",
+        )
+
+    def _missing(self) -> CollectiveDiagnosis | None:
+        """Look for ranks that wait for nobody."""
+        stalled, moving = [], []
+        for wait in self._lasting:
+            free = wait.missing & self._seen.answers.keys()
+            free = free - self._waits_of.keys() - self._elsewhere
+            fresh_s = self._fresh_s
+            if math.isfinite(wait.oldest_s):
+                fresh_s = max(fresh_s, FRESH_SHARE * wait.oldest_s)
+            slow = {rank for rank in free if self._age_s(rank) < fresh_s}
+            stalled.append((wait, free - slow))
+            moving.append((wait, free & slow))
+        return self._named(CollectiveKind.MISSING, stalled, Confidence.CERTAIN) or self._named(
+            CollectiveKind.MOVING, moving, Confidence.LIKELY
+        )
+
+    def _named(
+        self,
+        kind: CollectiveKind,
+        found: Iterable[tuple[Wait, frozenset[int]]],
+        sure: Confidence,
+    ) -> CollectiveDiagnosis | None:
+        """Name the ranks that are missing in the call that most ranks wait in."""
+        wait, ranks = next((each for each in found if each[1]), (None, frozenset[int]()))
+        if wait is None:
+            return None
+        causes = tuple(self._cause(rank, wait) for rank in sorted(ranks))
+        if kind is CollectiveKind.MISSING and not _is_certain(wait, causes):
+            sure = Confidence.LIKELY
+        return CollectiveDiagnosis(kind=kind, confidence=sure, waits=(wait.shown(),), causes=causes)
+
+    def _cycle(self) -> CollectiveDiagnosis | None:
+        # Nothing speaks against silent ranks.
+        entered = [wait for wait in self._lasting if wait.missing <= self._silent]
+        cycle = find_cycle(self._lasting, self._waits_of) or find_inverted(entered, self._seen)
+        if not cycle:
+            return None
+        odd = sorted(out_of_order(cycle, self._seen))
+        return CollectiveDiagnosis(
+            kind=CollectiveKind.CYCLE,
+            confidence=Confidence.LIKELY if odd else Confidence.UNKNOWN,
+            waits=tuple(each.shown() for each in cycle),
+            causes=tuple(self._cause(rank, cycle[0]) for rank in odd),
+            unknown="" if odd else "these calls wait for each other, and no majority has an order",
+        )
+
+    def _unseen(self) -> CollectiveDiagnosis | None:
+        """Look for missing ranks of which too little is known."""
+        silent = frozenset[int]().union(*(w.missing & self._silent for w in self._lasting))
+        if len(silent) == 1:
+            waits = [wait for wait in self._lasting if wait.is_entered_by_most()]
+            only = [(wait, silent) for wait in waits if wait.missing == silent]
+            if found := self._named(CollectiveKind.MISSING, only, Confidence.LIKELY):
+                return found
+        for ranks, problem in (
+            (self._silent, "{} gave no answer"),
+            (self._elsewhere - self._waits_of.keys(), "{} wait for other ranks in something else"),
+            (
+                frozenset(rank for rank, waits in self._waits_of.items() if not waits),
+                "{} wait in a call for ranks that are not known",
+            ),
+        ):
+            wait = next((each for each in self._lasting if each.missing & ranks), None)
+            if wait is not None:
+                who = f"of the missing ranks {_ranges(wait.missing & ranks)}"
+                return self._undecided(problem.format(who), wait)
+        return None
+
+    def _stuck(self) -> CollectiveDiagnosis | None:
+        wait = next((each for each in self._lasting if not each.missing), None)
+        if wait is None:
+            return None
+        return CollectiveDiagnosis(
+            kind=CollectiveKind.STUCK,
+            confidence=Confidence.CERTAIN if wait.is_sure else Confidence.LIKELY,
+            waits=(wait.shown(),),
+        )
+
+    def _nothing(self) -> CollectiveDiagnosis:
+        if self._waits:
+            return CollectiveDiagnosis(
+                kind=CollectiveKind.MOVING,
+                confidence=Confidence.LIKELY,
+                waits=(self._waits[0].shown(),),
+            )
+        if not self._seen.answers:
+            return self._undecided("no rank gave an answer")
+        if self._waits_of:
+            return self._undecided(
+                f"ranks {_ranges(self._waits_of)} wait in calls for ranks that are not known"
+            )
+        sure = Confidence.LIKELY if self._silent else Confidence.CERTAIN
+        return CollectiveDiagnosis(kind=CollectiveKind.NONE, confidence=sure)
+
+    def _undecided(self, problem: str, wait: Wait | None = None) -> CollectiveDiagnosis:
+        return CollectiveDiagnosis(
+            kind=CollectiveKind.UNKNOWN,
+            confidence=Confidence.UNKNOWN,
+            waits=(wait.shown(),) if wait is not None else (),
+            unknown=problem,
+        )
+
+    def _cause(self, rank: int, wait: Wait) -> CollectiveCause:
+        answer = self._seen.answers.get(rank)
+        is_like = is_collective(wait.call)
+        calls = (
+            call
+            for group in answer or ()
+            if self._seen.group_of(group) is wait.group
+            for call in group.calls
+            if is_collective(call) == is_like
+        )
+        return CollectiveCause(
+            rank=rank,
+            last=max(calls, key=lambda call: call.sequence, default=None),
+            has_answered=answer is not None,
+            has_groups=bool(answer),
+            age_s=self._age_s(rank) if answer is not None else None,
+        )
+
+    def _age_s(self, rank: int) -> float:
+        """Return how long ago a rank made its latest call; without end if that is not known."""
+        calls = (call for group in self._seen.answers[rank] for call in group.calls)
+        ages_s = (call.age_s for call in calls if call.age_s is not None)
+        return min(ages_s, default=math.inf)
+
+
+def _is_certain(wait: Wait, causes: Iterable[CollectiveCause]) -> bool:
+    """Return whether ranks that are missing in a call are the cause for certain.
+
+    If a rank made calls since others wait for it, it may be slow. If most ranks are missing, those
+    that wait may have made a call too many.
+    """
+    since_s = min(wait.ages_s, default=math.inf)
+    return wait.is_entered_by_most() and all(
+        cause.last is not None and cause.age_s is not None and cause.age_s >= since_s
+        for cause in causes
+    )
+
+
+def _ranges(ranks: Iterable[int]) -> str:
+    return one_line(ranges(ranks), RANKS_CHARACTERS_MAX)

@@ -1,0 +1,138 @@
+"""Pure. The latest calls of process groups by all ranks of a round, put together by group.
+
+Answers of agents are taken in one after the other, so that no step takes long in a run of any size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from drumbeat.model import CollectiveCall, GroupCalls
+
+CALLS_MAX = 8  # of a group in an answer: with fewer, the rank has made no others
+WORLD_GROUP = "0"  # as torch names the group of all ranks
+POINT_TO_POINT = {"send": "recv", "recv": "send"}  # an operation and the one of the other side
+# Torch records these for a batch of point-to-point operations: not all ranks of the group make it.
+_BATCHES = frozenset({"coalesced"})
+NO_LABELS = frozenset({"", "undefined", "default_pg"})  # what torch puts for groups without one
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_alike = attrgetter("sequence", "op", "tensors", "is_done", "peer")
+
+
+def parse_ranks(text: str, world: frozenset[int]) -> frozenset[int] | None:
+    """Return the ranks of ranges with strides; None if the world does not have them all."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        first, last, stride = match.groups() if match else ("", "", "")
+        if not first or int(stride or 1) == 0:
+            return None
+        ranks = range(int(first), int(last or first) + 1, int(stride or 1))
+        if not 0 < len(ranks) <= len(world) - len(found):
+            return None
+        found.update(ranks)
+    return frozenset(found) if found <= world else None
+
+
+def is_collective(call: CollectiveCall) -> bool:
+    """Return whether all ranks of the group make this call."""
+    return call.peer is None and call.op not in POINT_TO_POINT and call.op not in _BATCHES
+
+
+@dataclass(slots=True)
+class CallWindow:
+    """Ranks whose known calls of a group are the same but for their ages and places.
+
+    ``last`` is the number of their latest collective, 0 if they made none, None if that is not
+    known. ``waits_at`` is the number of the first collective that has not ended.
+    """
+
+    calls: tuple[CollectiveCall, ...]
+    last: int | None = None
+    waits_at: int | None = None
+    ranks: list[int] = field(default_factory=list)
+    calls_of: list[tuple[CollectiveCall, ...]] = field(default_factory=list)  # in the same order
+
+    def __post_init__(self) -> None:
+        collectives = list(filter(is_collective, self.calls))
+        unknown = None if len(self.calls) >= CALLS_MAX else 0
+        self.last = max((each.sequence for each in collectives), default=unknown)
+        open_calls = (each.sequence for each in collectives if not each.is_done)
+        self.waits_at = min(open_calls, default=None)
+
+    def index(self, sequence: int) -> int | None:
+        """Return where the collective with this number stands in the calls."""
+        for i, each in enumerate(self.calls):
+            if each.sequence == sequence and is_collective(each):
+                return i
+        return None
+
+    def ages_s(self, index: int) -> list[float]:
+        """Return the ages of one call, as far as they are known."""
+        ages_s = (calls[index].age_s for calls in self.calls_of)
+        return [age_s for age_s in ages_s if age_s is not None]
+
+
+@dataclass(slots=True)
+class SeenGroup:
+    """A process group. ``members`` is None if its ranks are not known."""
+
+    name: str
+    label: str
+    members: frozenset[int] | None
+    windows: dict[object, CallWindow] = field(default_factory=dict)
+    is_waited_in: bool = False  # some rank's call has not ended
+
+    @property
+    def family(self) -> str:
+        """What groups with other ranks have in common with it: the dimension of a mesh."""
+        return self.name if self.label in NO_LABELS else self.label
+
+    def add(self, rank: int, calls: tuple[CollectiveCall, ...]) -> None:
+        """Take in the latest calls of a rank."""
+        key = tuple(map(_alike, calls))
+        if (window := self.windows.get(key)) is None:
+            window = self.windows[key] = CallWindow(calls)
+            self.is_waited_in |= not all(each.is_done for each in calls)
+        window.ranks.append(rank)
+        window.calls_of.append(calls)
+
+
+class SeenCalls:
+    """The answers of all ranks. They are added rank by rank; to judge changes nothing."""
+
+    def __init__(self, world: Collection[int]) -> None:
+        self.world = frozenset(world)
+        self.answers: dict[int, Sequence[GroupCalls]] = {}
+        self._groups: dict[tuple[str, str], SeenGroup] = {}  # by name and ranks as they are written
+        self._by_members: dict[object, SeenGroup] = {}
+
+    def __iter__(self) -> Iterator[SeenGroup]:
+        return iter(self._by_members.values())
+
+    def add(self, rank: int, groups: Sequence[GroupCalls]) -> None:
+        """Take in the answer of a rank, once. Without groups, it has no process group."""
+        if rank in self.answers or rank not in self.world:
+            return
+        self.answers[rank] = groups
+        seen: set[int] = set()
+        for each in groups:
+            group = self.group_of(each)
+            is_member = group.members is None or rank in group.members
+            if is_member and id(group) not in seen:
+                seen.add(id(group))
+                group.add(rank, each.calls)
+
+    def group_of(self, calls: GroupCalls) -> SeenGroup:
+        """Return the group that made these calls. The ranks of a group are read once."""
+        written = calls.name, calls.ranks
+        if (group := self._groups.get(written)) is None:
+            is_world = calls.name == WORLD_GROUP and not calls.ranks
+            members = self.world if is_world else parse_ranks(calls.ranks, self.world)
+            key = calls.name, calls.ranks if members is None else members
+            group = self._by_members.setdefault(key, SeenGroup(calls.name, calls.label, members))
+            self._groups[written] = group
+        return group
