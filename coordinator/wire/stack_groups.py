@@ -101,6 +101,7 @@ def document(run_id: str, workers: Sequence[Worker]) -> dict[str, Any]:
                 "ranks": [worker.rank for worker in group.workers],
                 "frames": [frame._asdict() for frame in group.frames],
                 "stacks": group.workers[0].stacks,
+                "collectives": [line.strip() for line in _collectives(group)],
                 "workers": [_told(worker) for worker in group.workers],
             }
             for group in grouped(workers)

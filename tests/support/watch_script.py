@@ -9,6 +9,7 @@
     acquire a 2.5 signal=0 pid=78        a timer by a call; also `release a`, `heartbeat step=5`
     learn heartbeats=20 save=60          limits of the run
     judge on | release-held 1 round=0    what the coordinator does
+    collectives 5 waiting                how far its process groups are when it is asked from now on
     evidence stopped notes=x             what is seen of a worker from now on; `evidence default`
     silent | answering                   whether that, and boards, come at once
     taken ...                            evidence comes now, as in `evidence`
@@ -61,6 +62,7 @@ class WatchScript:
         self._boards: dict[fx.WorkerKey, fx.Snapshot | None] = {}
         self._evidence: dict[fx.WorkerKey, Evidence] = {}
         self._exceeded: tuple[fx.Exceeded, ...] = ()
+        self._collectives: dict[fx.WorkerKey, fx.CollectivesRead] = {}
 
     def play(self, text: str) -> str:
         """Return the commands, each with what came of it."""
@@ -89,6 +91,11 @@ class WatchScript:
                 self._boards[key] = replace(board, beat_at=NOW + float(words[0]))
             case "evidence":
                 self._evidence[key] = evidence_of(words, fields)
+            case "collectives":
+                progress = None if words[0] == "none" else int(words[0])
+                self._collectives[key] = fx.CollectivesRead(
+                    worker=key, progress=progress, is_waiting="waiting" in words
+                )
             case "silent" | "answering":
                 self._is_answering = verb == "answering"
             case "run":
@@ -128,6 +135,8 @@ class WatchScript:
                 case fx.ReadBoard(worker=worker):
                     board = self._boards.get(worker)
                     self._feed(fx.BoardRead(worker=worker, snapshot=board))
+                case fx.ReadCollectives(worker=worker) if worker in self._collectives:
+                    self._feed(self._collectives[worker])
                 case fx.TakeEvidence(worker=worker):
                     evidence = self._evidence.get(worker, TAKEN)
                     self._feed(fx.EvidenceTaken(worker=worker, evidence=evidence))

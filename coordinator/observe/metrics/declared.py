@@ -116,8 +116,15 @@ STRAGGLERS = _run(
 HANGING = _run(
     "gauge", "hanging_seconds", "How long the round that runs has hung, 0 if it does not."
 )
+COLLECTIVE_STALLED = _run(
+    "gauge",
+    "collective_stalled_seconds",
+    "How long the ranks of a round that hangs have waited in one collective, else 0.",
+)
 
 METRICS = tuple(item for item in list(globals().values()) if isinstance(item, Metric))
 OF_RUNS = tuple(item for item in METRICS if item.name.startswith("drumbeat_run_"))
 # Of runs that have no label of their own these say nothing together.
-OF_ONE_RUN = frozenset({PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING})
+OF_ONE_RUN = frozenset(
+    {PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING, COLLECTIVE_STALLED}
+)

@@ -74,7 +74,9 @@ def values(
         float(len(state.observed.slow if run is None else run.members.observer.slow)),
     )
     hang = state.current_hang
-    yield declared.HANGING, (), 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
+    hung_s = 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
+    yield declared.HANGING, (), hung_s
+    yield declared.COLLECTIVE_STALLED, (), hung_s if hang is not None and hang.collective else 0.0
     yield declared.AGENTS_MIN, (), float(state.spec.agents_min)
     yield declared.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
     if marks is not None and marks.progress is not None:

@@ -47,6 +47,7 @@ export function mount(root, context) {
     if (!hang?.groups.length) return null;
     return h("article", { class: "cause", "data-hang": true },
       h("h3", {}, "Where all ranks were when the round hung"),
+      hang.collective && h("p", { class: "foreign" }, visible(hang.collective)),
       hang.groups.map((group) => h("details", { class: "text" },
         h("summary", { class: "foreign" },
           `${count(group.count, "rank")} (${group.ranks}) ${group.place}: ${group.is_cause ? "the cause" : group.activity}`),

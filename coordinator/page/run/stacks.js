@@ -48,6 +48,7 @@ export function mount(root, context) {
     fill(found, h("p", { class: "muted" }, `Taken at ${clock(Date.now())}`),
       groups.map((group) => h("details", { class: "text", "data-stack-group": true, open: group.workers.length === smallest },
         h("summary", {}, h("code", { class: "foreign" }, group.place), ": ", h("strong", {}, who(group.workers))),
+        group.collectives.map((text) => h("p", { class: "foreign" }, visible(text))),
         h("pre", { class: "foreign", tabindex: "0", "aria-label": `Stack of rank ${group.workers[0].rank}` }, firstThread(group.stacks)))),
       [...silent].map(([why, workers]) => h("p", { class: "foreign", "data-unanswered": true },
         `${who(workers)} gave no stacks: ${line(why)}`)),
