@@ -99,6 +99,7 @@ class RunState:
     iterations_restarted: int = 0  # in process, in all rounds
     restart_count: int = 0
     restarts_returned: int = 0  # of these, not charged after all
+    restarts_peak: int = 0  # the most that were ever charged at once
     masters_spent: list[tuple[str, int]] = field(default_factory=list)  # addresses of ranks 0
     failures: list[FailureRecord] = field(default_factory=list)
     failures_bytes: int = 0
@@ -351,6 +352,7 @@ class RunState:
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
             self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
+            self.restarts_peak = max(self.restarts_peak, self.restarts_used)
             self._note(record.at_s, "round ended", record.reason)
         else:
             self._enter(Phase.ENDING, record.reason)
