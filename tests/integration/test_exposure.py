@@ -59,6 +59,26 @@ def test_a_token_is_neither_in_the_arguments_nor_in_the_environment(argv: list[s
     assert shown.count("DRUMBEAT_TOKEN_FILE=/t\0") == 2
 
 
+def test_the_url_of_a_notification_is_neither_in_the_arguments_nor_in_the_environment() -> None:
+    program = SHOWS.replace(
+        'assert withdraw_token() == {"DRUMBEAT_TOKEN": os.environ["EXPECTED"][::-1]}',
+        'assert withdraw_token()["DRUMBEAT_NOTIFY"] == os.environ["EXPECTED"][::-1]',
+    )
+    url = f"jsons://hook/{SECRET}"
+    given = {"DRUMBEAT_NOTIFY": url, "DRUMBEAT_NOTIFY_HEARTBEAT": url, "EXPECTED": url[::-1]}
+    argv = ["--notify", url, f"--notify={url}", f"--notify_heartbeat={url}", "--notify-file", "f"]
+    shown = subprocess.run(
+        [sys.executable, "-c", program, *argv, "last"],
+        env=os.environ | given | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert SECRET not in shown
+    assert "\0--notify-file\0f\0last\0" in shown
+    assert "\n3\n" in shown, "it is still read"
+
+
 def test_a_process_without_access_to_itself_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
