@@ -1,5 +1,6 @@
 """Pure. What the coordinator can be told, and the rules between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drumbeat.addresses import PORT_DEFAULT, parse_host_port
@@ -41,6 +42,40 @@ _OTLP_ENDPOINT = settings.Kind(
     _otlp_endpoint,
     _otlp_endpoint,
     metavar="URL",
+)
+
+
+NOTIFY_MAX = 16  # endpoints
+_URL_CHARACTERS_MAX = 4096
+_NOTIFY_ALLOWED = f"up to {NOTIFY_MAX} URLs of apprise, SCHEME://..."
+
+
+def _notify_url(given: str) -> str:
+    scheme, found, rest = given.strip().partition("://")
+    is_scheme = scheme.isascii() and scheme.isalnum()
+    if not (is_scheme and found and rest and len(given) <= _URL_CHARACTERS_MAX):
+        # No message shows what was given: it may be a secret.
+        raise ValueError(f"allowed is a URL, SCHEME://..., of at most {_URL_CHARACTERS_MAX} bytes")
+    return given.strip()
+
+
+def _notify_urls(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str) or len(given) > NOTIFY_MAX:
+        raise ValueError
+    return tuple(map(_notify_url, given))
+
+
+def _heartbeat_url(given: str) -> str:
+    if _notify_url(given).partition("://")[0].lower() not in ("http", "https"):
+        raise ValueError("allowed is a URL that begins with http:// or https://")
+    return given.strip()
+
+
+NOTIFY_URL = settings.Kind(
+    _NOTIFY_ALLOWED, _notify_urls, _notify_url, metavar="URL", is_secret=True, is_repeatable=True
+)
+_HEARTBEAT_URL = settings.Kind(
+    "http:// or https://", _heartbeat_url, _heartbeat_url, metavar="URL", is_secret=True
 )
 
 
@@ -162,6 +197,27 @@ class CoordinatorConfig:
         "OpenTelemetry collector for traces of rounds and restarts, over OTLP with gRPC. The "
         "variables OTEL_* set more. Needs the extra otel.",
         shown_default="none",
+    )
+    notify: tuple[str, ...] = setting(
+        (),
+        NOTIFY_URL,
+        "Notifications",
+        "Endpoint for messages about failed, hanging and ended runs; repeatable. Needs "
+        "`pip install 'drumbeat[notify]'`.",
+        shown_default="none",
+    )
+    notify_file: str | None = setting(
+        None, _PATH, "Notifications", "More endpoints, one URL per line, mode 0600; # for comments."
+    )
+    notify_heartbeat: str | None = setting(
+        None,
+        _HEARTBEAT_URL,
+        "Notifications",
+        "URL to GET regularly while this coordinator leads and can write its journal.",
+        shown_default="none",
+    )
+    notify_heartbeat_interval: float = setting(
+        60.0, seconds(0.1, 86400.0), "Notifications", "Interval of --notify-heartbeat."
     )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)

@@ -348,6 +348,16 @@ class TracesUnusable(CommandFailed):
     hint = "unset it, or see opentelemetry.io for what it may be"
 
 
+class NotificationsUnusable(CommandFailed):
+    """The endpoints of notifications cannot be used. Messages have no URL in them."""
+
+    text = "notifications cannot be sent: {0}"
+
+    def __init__(self, problem: str, hint: str = "see docs/operating.md for URLs") -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
 class JournalOutage(CommandFailed):
     """The journal cannot be written now. What is in it is sound, so it has to stay where it is.
 

@@ -45,6 +45,9 @@ from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Serv
 from drumbeat.model import Pace
 
 if TYPE_CHECKING:
+    from drumbeat.coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.state import RunState
+    from drumbeat.coordinator.notify.notifier import Notifier
     from drumbeat.coordinator.observe.tracing.exporter import Tracing
 
 log = structlog.get_logger()
@@ -122,6 +125,10 @@ class Page(Links, Protocol):
         """End all that a token opened."""
         ...
 
+    def link_without_code(self) -> str:
+        """Return its address."""
+        ...
+
 
 class Server:
     """Listens from start to end. Answers calls by the term while this coordinator leads."""
@@ -142,6 +149,7 @@ class Server:
         self._local = _local_token(identity)
         self.audit = Audit()
         self._tracing = _tracing(config)
+        self.notifier = _notifier(config, self._is_deciding)
         self._health = health.aio.HealthServicer()
         self.authenticator = self._authenticator()
         self._interceptor = CallInterceptor(
@@ -190,6 +198,10 @@ class Server:
                 ended.add_done_callback(crash_if_failed)
                 if self._page is not None:
                     self._page.start(self)
+                if self.notifier is not None:
+                    self.notifier.name = f"coordinator {cluster.member.address}"
+                    self.notifier.page = self._page.link_without_code() if self._page else ""
+                    self.notifier.start()
                 yield
         finally:
             await self._health.enter_graceful_shutdown()
@@ -200,6 +212,8 @@ class Server:
             ends: list[Awaitable[object]] = [server.stop(STOP_GRACE_S)]
             if self._page is not None:
                 ends.append(self._page.stop(Unavailable("it is stopping"), STOP_GRACE_S))
+            if self.notifier is not None:
+                ends.append(self.notifier.close())
             await asyncio.gather(*ends)
             if self._tracing is not None:
                 await self._tracing.close()
@@ -211,9 +225,16 @@ class Server:
         """
         registry = Registry(replace(self._policy, is_successor=is_successor))
         limits = self._config.limits
-        driver = Driver(registry, journal, limits, on_serving=self._tell_health)
-        if self._tracing is not None:
-            driver.on_record = self._tracing.observer(driver.now)
+        driver = Driver(registry, journal, limits, on_serving=self._serving_changed)
+        observers = [] if self._tracing is None else [self._tracing.observer(driver.now)]
+        if self.notifier is not None:
+            observers.append(self.notifier.observe)
+
+        def observe(state: RunState, record: Record) -> None:
+            for each in observers:
+                each(state, record)
+
+        driver.on_record = observe
         gc.disable()  # nothing of what is read is garbage
         try:
             await driver.restore()
@@ -244,7 +265,7 @@ class Server:
 
     async def tell_health(self) -> None:
         """Tell probes whether this coordinator leads and makes decisions."""
-        await self._tell_health(self.term is not None and not self._outage())
+        await self._tell_health(self._is_deciding())
 
     def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
         """Return a token, and the coordinator's clock to compare its expiry with.
@@ -306,6 +327,14 @@ class Server:
         mutual = of_certificate if self._config.tls_client_ca is not None else None
         return Authenticator(verify, local=self._local, of_certificate=mutual)
 
+    def _is_deciding(self) -> bool:
+        return self.term is not None and not self._outage()
+
+    async def _serving_changed(self, is_serving: bool) -> None:
+        if self.notifier is not None and self.term is not None:
+            self.notifier.journal_changed("" if is_serving else self._outage())
+        await self._tell_health(is_serving)
+
     async def _tell_health(self, is_serving: bool) -> None:
         response = health_pb2.HealthCheckResponse
         for name in ("", *SERVICES):
@@ -320,6 +349,16 @@ def _tracing(config: CoordinatorConfig) -> Tracing | None:
     from drumbeat.coordinator.observe.tracing.exporter import Tracing  # noqa: PLC0415
 
     return Tracing(config.otlp_endpoint)
+
+
+def _notifier(config: CoordinatorConfig, is_well: Callable[[], bool]) -> Notifier | None:
+    """Return the sender of notifications, if there is one. Raises ``NotificationsUnusable``."""
+    if not config.notify and config.notify_file is config.notify_heartbeat is None:
+        return None
+    # Its packages are an extra.
+    from drumbeat.coordinator.notify.notifier import Notifier  # noqa: PLC0415
+
+    return Notifier(config, is_well)
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:

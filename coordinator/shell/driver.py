@@ -365,10 +365,10 @@ class Driver:
 
     async def _note_outage(self, reason: str, **details: str) -> Outage:
         now = time.monotonic()
+        self._turns.outage = reason
         if (outage := self._outage) is None:
             outage = self._outage = Outage(now=now)
             await self._on_serving(False)
-        self._turns.outage = reason
         if outage.failed(reason, now=now):
             since_s = round(outage.lasted_s(now=now), 1)
             message = "nothing is decided until the journal can be written"

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
 from aiohttp import hdrs, web
@@ -26,6 +26,9 @@ from drumbeat.coordinator.errors import Forbidden, RevokedToken, Unauthenticated
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
+if TYPE_CHECKING:
+    from drumbeat.coordinator.notify.notifier import Notifier
+
 CSRF = "X-Drumbeat-CSRF"
 _PURPOSE = b"page 1"
 _OPEN = "open"  # the session of all browsers if nothing is authenticated
@@ -37,6 +40,7 @@ class Coordinator(Protocol):
     authenticator: Authenticator
     audit: Audit
     cluster: Cluster
+    notifier: Notifier | None
 
     @property
     def term(self) -> Term | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class Standing(NamedTuple):
     term: int = 0
     members: int = 1
     certificate_ends: datetime | None = None
+    notifications: Mapping[str, int] | None = None  # by outcome; None: no endpoint has any
 
 
 class Rendered(NamedTuple):
@@ -107,6 +108,9 @@ class Exposition:
         for metric, value in self._of_coordinator(driver, standing):
             labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)
             yield written(metric, ((row, value) for row in labels), is_open=is_open)
+        if (told := standing.notifications) is not None:
+            rows = [((outcome,), float(told.get(outcome, 0))) for outcome in declared.OUTCOMES]
+            yield written(declared.NOTIFICATIONS, rows, is_open=is_open)
         if driver is not None:
             yield from self._of_runs(driver, is_open=is_open)
         yield from self._library.pieces(is_open=is_open)

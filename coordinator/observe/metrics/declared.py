@@ -13,6 +13,7 @@ CAUSES = tuple(cause.lower() for cause in Cause)
 RESTART_CAUSES = tuple(item for item in CAUSES if item not in (Cause.START.lower(), "stopped"))
 DETECTED = tuple(item for item in Cause if item in FAILURES and item is not Cause.INTERRUPTED)
 REFORMED = (("round", "running"), ("round", "progress"), ("in_process", "running"))
+OUTCOMES = ("sent", "failed", "dropped")
 PRESENCES = ("present", "suspect", "away", "outside")
 
 
@@ -62,6 +63,13 @@ JOURNAL_OUTAGE = _coordinator(
     "counter",
     "journal_outage_seconds",
     "Time in which the journal could not be written, and nothing was decided.",
+)
+NOTIFICATIONS = Metric(
+    "counter",
+    "drumbeat_notifications",
+    "Messages to endpoints of `--notify`, by what became of them.",
+    ("outcome",),
+    _listed(OUTCOMES),
 )
 DETECTION = Metric(
     "histogram",

@@ -70,11 +70,13 @@ class Scrapes:
 
     def _standing(self) -> Standing:
         term, cluster = self._coordinator.term, self._coordinator.cluster
+        notifier = self._coordinator.notifier
         number = 0 if cluster.leader is None else cluster.leader.term
         return Standing(
             term=number if term is None else term.number,
             members=len(list(cluster.members)),
             certificate_ends=self._certificate_ends(),
+            notifications=None if notifier is None else notifier.counts,
         )
 
     def _certificate_ends(self) -> datetime | None:

@@ -65,6 +65,7 @@ class CommandOption(click.Option):
         super().__init__(
             [name, *declared.flags],
             is_flag=kind is FLAG,
+            multiple=kind.is_repeatable,
             required=declared.is_required,
             hidden=declared.is_hidden,
             help=declared.help,

@@ -125,6 +125,17 @@ async def test_scrapes_that_come_together_share_an_answer_and_then_wait() -> Non
     assert await found.render() is not first
 
 
+async def test_notifications_are_counted_by_outcome_where_there_are_endpoints() -> None:
+    driver = await filled(1, 1)
+    name = "drumbeat_notifications_total"
+    assert not any(key[0] == name for key in values((await exposition(driver).render()).body))
+    standing = Standing(notifications={"sent": 7, "dropped": 1})
+    found = Exposition(lambda: None, lambda: standing, version="1", runs_max=10)
+    told = values((await found.render()).body)
+    outcomes = {key[1]: value for key, value in told.items() if key[0] == name}
+    assert outcomes == {"sent": 7.0, "failed": 0.0, "dropped": 1.0}
+
+
 class FailingJournal(Journal):
     """Fails once."""
 

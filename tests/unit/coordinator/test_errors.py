@@ -144,6 +144,10 @@ STARTUP = [
         "--http-port needs the package aiohttp, which is not installed",
     ),
     (errors.TracesUnusable("no number"), "OTEL_* of the environment is wrong: no number"),
+    (
+        errors.NotificationsUnusable("apprise cannot use the URL x://… (number 1)"),
+        "notifications cannot be sent: apprise cannot use the URL x://… (number 1)",
+    ),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
     (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
     (errors.LostLeadership("/x"), "the state directory /x is in use by another coordinator"),

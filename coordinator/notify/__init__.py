@@ -1,0 +1,1 @@
+"""Notifications: which facts become messages, how many are sent, to whom, and the heartbeat."""

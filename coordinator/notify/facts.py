@@ -1,0 +1,138 @@
+"""Pure. Which journaled decisions on a run become messages, and what these say.
+
+Everything is read from the run's durable state and the decision, and only the leader that took the
+decision sees it as news. So no fact is told twice, whichever coordinator leads afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from drumbeat.coordinator.core.failures.root_cause import (
+    CAUSES_SHOWN_MAX,
+    describe,
+    root_causes,
+    unhealed,
+)
+from drumbeat.coordinator.core.inprocess.records import IterationBegan, IterationInterrupted, told
+from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, VerdictCause
+from drumbeat.coordinator.core.run.records import (
+    HangJudged,
+    HangOver,
+    Record,
+    RoundEnd,
+    RoundEnded,
+    RunEnded,
+)
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.observe.tracing.failures import bounded
+from drumbeat.format import count, one_line, printable
+
+# Share of the restart budget that is told of when it is reached.
+BUDGET_PERCENT = 80
+CAUSES_CHARACTERS_MAX = 2_000
+
+
+class Level(StrEnum):
+    """How services show a message. The values are those of apprise."""
+
+    INFO = "info"
+    SUCCESS = "success"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """One notification. ``fact`` is a fixed phrase, by which messages are counted."""
+
+    fact: str
+    level: Level
+    title: str
+    body: str
+
+
+def message(fact: str, level: Level, subject: str, lines: Iterable[str]) -> Message:
+    """Return a message without control characters."""
+    body = printable("\n".join(lines))
+    title = one_line(f"{subject}: {fact}")
+    return Message(fact=fact, level=level, title=title, body=body)
+
+
+def messages_of(state: RunState, record: Record, page: str = "") -> Iterator[Message]:
+    """Yield what a record is news of; ``state`` is that of the run before it.
+
+    ``page`` is the address of the page, empty if none is served.
+    """
+    for fact, level, reason, causes in _news(state, record):
+        is_charged = isinstance(record, RoundEnded) and record.cause is RoundEnd.WORKER_FAILED
+        used = state.restarts_used + is_charged
+        restarts = f"Restarts: {used} of {state.spec.restarts_max} used"
+        if state.iterations_restarted:
+            restarts += f"; {count(state.iterations_restarted, 'restart')} in process"
+        why = bounded("\n".join(causes), CAUSES_CHARACTERS_MAX)
+        link = f"Page: {page}runs/{quote(state.run_id, safe='')}" if page else ""
+        lines = filter(None, (f"Reason: {bounded(reason)}", why, restarts, link))
+        yield message(fact, level, f"run {state.run_id}", lines)
+
+
+_News = tuple[str, Level, str, Iterable[str]]
+
+
+def _news(state: RunState, record: Record) -> Iterator[_News]:
+    """Yield fact, level, reason and the lines about its cause."""
+    hang = state.current_hang
+    match record:
+        case HangJudged() if hang is None:
+            yield "hangs", Level.WARNING, record.hang.summary, _of_hang(record.hang)
+        case HangOver() | RoundEnded() if hang is not None:
+            yield "the hang is over", Level.INFO, record.reason, ()
+        case IterationBegan() | IterationInterrupted() if hang is not None:
+            yield "the hang is over", Level.INFO, told(record)[1], ()
+    if isinstance(record, RoundEnded) and record.cause is RoundEnd.WORKER_FAILED:
+        limit = BUDGET_PERCENT * state.spec.restarts_max / 100
+        if state.restarts_peak < limit <= state.restarts_used + 1:
+            fact, causes = "restart budget almost used", _of_round(state)
+            yield fact, Level.WARNING, record.reason, causes
+    elif isinstance(record, RunEnded):
+        yield _end(record)
+
+
+def _end(record: RunEnded) -> _News:
+    verdict = record.verdict
+    if verdict.is_success:
+        return "succeeded", Level.SUCCESS, verdict.reason, ()
+    if verdict.cause is VerdictCause.STOPPED:
+        return "stopped", Level.INFO, verdict.reason, ()
+    causes = verdict.report.root_causes if verdict.report else ()
+    return "failed", Level.FAILURE, verdict.reason, _told(causes)
+
+
+def _of_hang(hang: HangDiagnosis) -> Iterator[str]:
+    for cause in hang.causes[:CAUSES_SHOWN_MAX]:
+        yield f"Root cause: {cause}, {bounded(cause.place)}"
+    if not hang.causes:
+        yield "Root cause: the stacks do not tell which rank the others wait for"
+    yield "Its workers are being killed" if hang.is_held else "Nothing is killed for it"
+
+
+def _of_round(state: RunState) -> Iterator[str]:
+    assert state.round is not None, "one has ended"
+    records = unhealed(state.failures, state.iterations)
+    return _told(root_causes(records, state.round.round_id, state.hang))
+
+
+def _told(causes: Sequence[FailureRecord]) -> Iterator[str]:
+    """Say who failed, what it said last and what is likely behind it, as `coordinator why` does."""
+    if not causes:
+        yield "Root cause: no worker reported a failure"
+    for cause in causes[:CAUSES_SHOWN_MAX]:
+        yield f"Root cause: {bounded(describe([cause]))}"
+        said = cause.message.strip() or cause.stderr_tail.strip()
+        if said and said.splitlines()[-1] not in describe([cause]):
+            yield f"It said: {bounded(said.splitlines()[-1])}"
+        if cause.explanation:
+            yield f"Likely why: {bounded(cause.explanation)}"

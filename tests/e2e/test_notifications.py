@@ -1,0 +1,167 @@
+"""What people are told of their runs: real processes, and a webhook."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cluster import DEADLINE_S
+from tests.support.failover import Heads, Training
+from tests.support.processes import assert_refused
+from tests.support.waiting import wait_until_sync
+from tests.support.webhook import SECRET, Webhook, webhook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.cluster import Cluster, Coordinator
+    from tests.support.etcd import EtcdCluster
+
+pytestmark = pytest.mark.e2e
+
+FAILS = "raise RuntimeError('no loss; Authorization: Bearer abcdefgh12345678')"
+HANGS = """
+import pathlib, time
+import worker_sdk
+
+for step in range(1_000_000):
+    worker_sdk.heartbeat(step)
+    if step == 60:
+        while not (pathlib.Path(__file__).parent / "go").exists():
+            time.sleep(0.01)
+    if step > 60 and (pathlib.Path(__file__).parent / "done").exists():
+        break
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def hook() -> Iterator[Webhook]:
+    with webhook() as hook:
+        yield hook
+
+
+def script(cluster: Cluster, name: str, text: str) -> str:
+    path = cluster.directory / f"{name}.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_run_that_fails_is_told_once_over_a_restart_of_the_coordinator(
+    cluster: Cluster, hook: Webhook
+) -> None:
+    listed = cluster.private_file("hooks", f"# the hook of this test\n{hook.url}\n")
+    coordinator = cluster.coordinator("--notify-file", listed)
+    fails = script(cluster, "fails", FAILS)
+    assert cluster.agent(fails, coordinator=coordinator, run_id="bad").wait() == 1
+    failed = hook.wait_for("run bad: failed")
+    reason, cause, *_ = failed["message"].splitlines()
+    assert reason.startswith("Reason: round 0 failed: rank 0 on ")
+    assert cause.startswith("Root cause: rank 0 on ")
+    assert "RuntimeError: no loss" in cause
+    assert "Restarts: 0 of 0 used" in failed["message"]
+    coordinator.kill()
+    coordinator.restart()
+    works = script(cluster, "works", "")
+    assert cluster.agent(works, coordinator=coordinator, run_id="good").wait() == 0
+    hook.wait_for("run good: succeeded")
+    assert coordinator.terminate() == 0
+    assert hook.titles() == ["run bad: failed", "run good: succeeded"]
+    assert "abcdefgh12345678" not in str(hook.messages)
+    assert SECRET not in cluster.logs()
+
+
+def test_a_hang_is_told_with_its_cause_and_when_it_is_over(cluster: Cluster, hook: Webhook) -> None:
+    coordinator = cluster.coordinator("--notify", hook.url)
+    hangs = script(cluster, "hangs", HANGS)
+    agent = cluster.agent(hangs, coordinator=coordinator, run_id="mt5")
+    assert SECRET not in Path(f"/proc/{coordinator.pid}/cmdline").read_text()
+    told = hook.wait_for("run mt5: hangs")
+    assert told["type"] == "warning"
+    reason, cause, killed, restarts = told["message"].splitlines()
+    assert reason.startswith("Reason: ")
+    assert cause.startswith("Root cause: rank 0 on ")
+    assert (killed, restarts) == ("Nothing is killed for it", "Restarts: 0 of 0 used")
+    (cluster.directory / "go").touch()
+    hook.wait_for("run mt5: the hang is over")
+    (cluster.directory / "done").touch()
+    assert agent.wait() == 0
+    hook.wait_for("run mt5: succeeded")
+    assert coordinator.terminate() == 0
+    endings = ["hangs", "the hang is over", "succeeded"]
+    assert hook.titles() == [f"run mt5: {ending}" for ending in endings]
+
+
+@contextmanager
+def no_room(coordinator: Coordinator) -> Iterator[None]:
+    """Let no file of a coordinator grow, as on a full disk."""
+    limits = resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_journal_that_cannot_be_written_is_told_and_stops_the_heartbeat(
+    cluster: Cluster, hook: Webhook
+) -> None:
+    beats = ("--notify-heartbeat", hook.heartbeat, "--notify-heartbeat-interval", "100ms")
+    coordinator = cluster.coordinator("--notify", hook.url, *beats)
+    wait_until_sync(lambda: hook.heartbeats, DEADLINE_S)
+    with no_room(coordinator):
+        agent = cluster.agent("--no-python", "true", coordinator=coordinator, run_id="late")
+        told = hook.wait_for(f"coordinator {coordinator.address}: the journal cannot be written")
+        assert told["type"] == "failure"
+        reason = told["message"].splitlines()[0]
+        assert reason.startswith("Reason: ")
+        assert len(reason) > len("Reason: ")
+        before = hook.heartbeats
+        coordinator.process.wait_for_line("nothing is decided until the journal can be written")
+    hook.wait_for(f"coordinator {coordinator.address}: the journal can be written again")
+    wait_until_sync(lambda: hook.heartbeats > before + 1, DEADLINE_S)
+    assert agent.wait() == 0
+    assert coordinator.terminate() == 0
+    assert len(hook.messages) == 3, "one of each, and the end of the run"
+
+
+def test_of_two_coordinators_the_leader_tells(
+    cluster: Cluster, etcd: EtcdCluster, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = cluster.environment
+    monkeypatch.setattr(cluster, "environment", lambda: {**usual(), "DRUMBEAT_NOTIFY": hook.url})
+    with Heads(cluster, etcd) as heads:
+        training = Training(heads).begin()
+        training.fail_and_recover()
+        first = heads.leader()
+        term = first.leads()
+        first.kill()
+        heads.leader(after=term)
+        training.wait_attached()
+        training.finish()
+        hook.wait_for("run run: succeeded")
+    assert hook.titles().count("run run: succeeded") == 1
+    assert len(hook.messages) == len(set(hook.titles()))
+    assert SECRET not in cluster.logs()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--notify", SECRET), ("'--notify'", "allowed is a URL, SCHEME://...")),
+        (("--notify", f"nonsense://{SECRET}"), ("apprise cannot use the URL nonsense://…",)),
+        (("--notify-heartbeat", f"ftp://{SECRET}"), ("begins with http:// or https://",)),
+        (("--notify-file", "/nowhere"), ("the file of --notify-file /nowhere does not exist",)),
+    ],
+)
+def test_what_cannot_be_an_endpoint_is_refused_without_being_shown(
+    cluster: Cluster, options: tuple[str, str], words: tuple[str, ...]
+) -> None:
+    process = cluster.process("refused", "coordinator", "serve", "--port", "0", *options)
+    assert_refused(process, 2, *words)
+    assert SECRET not in process.stderr + process.stdout
