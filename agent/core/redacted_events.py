@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
+from drumbeat.access.redactor import Redactor
 from drumbeat.agent.core import events as ev
-from drumbeat.agent.failures.redaction import Redactor
 from drumbeat.agent.model.hang import Hang
 
 

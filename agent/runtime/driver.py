@@ -16,6 +16,7 @@ from functools import partial
 
 import structlog
 
+from drumbeat.access.redactor import Redactor
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.events import (
@@ -26,7 +27,6 @@ from drumbeat.agent.core.events import (
     SuspendRequested,
     WorkerStep,
 )
-from drumbeat.agent.failures.redaction import Redactor
 from drumbeat.agent.failures.report import render_report
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread

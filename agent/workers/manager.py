@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
+from drumbeat.access.redactor import Redactor
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.redacted_events import redacted
@@ -30,7 +31,6 @@ from drumbeat.agent.failures.exit_status import (
     explain,
     out_of_memory,
 )
-from drumbeat.agent.failures.redaction import Redactor
 from drumbeat.agent.host.cgroup import WorkersCgroup
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread

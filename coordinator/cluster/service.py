@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Mapping
 from importlib import metadata
 
 from drumbeat.coordinator.access.audit import Audit
@@ -46,7 +47,10 @@ class Cluster:
 
 
 class ClusterService:
-    """The methods that every coordinator serves. ``outage``: why this one decides nothing."""
+    """The methods that every coordinator serves. ``outage``: why this one decides nothing.
+
+    ``settings`` are those of this coordinator, for those who look for a cause.
+    """
 
     def __init__(
         self,
@@ -54,9 +58,10 @@ class ClusterService:
         audit: Audit,
         caller_of: Callable[[object], Caller],
         outage: Callable[[], str],
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._cluster, self.audit, self.caller_of = cluster, audit, caller_of
-        self._outage = outage
+        self._outage, self._settings = outage, settings or {}
 
     def services(self, limits: Limits) -> Services:
         """Return the methods as services."""
@@ -82,6 +87,8 @@ class ClusterService:
             coordinators=shown,
             term=0 if leader is None else leader.term,
             reason=cluster.reason or self._outage(),
+            settings=self._settings,
+            python_version=platform.python_version(),
         )
 
     @audited

@@ -11,6 +11,7 @@ import grpc
 from drumbeat.coordinator.access.calls import CoordinatorCalls, error_detail
 from drumbeat.coordinator.api.documents import request_of
 from drumbeat.coordinator.api.operations import BY_METHOD, CALL_TIMEOUT_S
+from drumbeat.coordinator.api.run_reader import RunReader
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.format import are, listed
 from drumbeat.v1 import control_pb2_grpc, query_pb2_grpc
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How often agents are read from the beginning, because a round began between two pages.
-READINGS_MAX = 3
 # Names that are looked through for those like another one.
 COMPARED_MAX = 10_000
 
@@ -36,7 +35,7 @@ _REFUSED = frozenset(
 )
 
 
-class Client:
+class Client(RunReader):
     """Calls the methods of operators by their names. Each raises ``grpc.RpcError``."""
 
     def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
@@ -58,53 +57,6 @@ class Client:
 
     def _method(self, method: str) -> Any:
         return getattr(self._stubs[BY_METHOD[method].service], method)
-
-    def _pages(self, method: str, **values: Any) -> Iterator[Any]:
-        page = self.call(method, **values)
-        yield page
-        while page.next_page_token:
-            page = self.call(method, **values, page_token=page.next_page_token)
-            yield page
-
-    def runs(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[pb.Run]:
-        """Return all runs, in short."""
-        pages = self._pages("ListRuns", timeout_s=timeout_s)
-        return [run for page in pages for run in page.runs]
-
-    def run(self, run_id: str) -> pb.Run:
-        """Return the latest run of this id."""
-        run: pb.Run = self.call("GetRun", run_id=run_id).run
-        return run
-
-    def agents(self, run: pb.Run, view: pb.View.ValueType = pb.VIEW_FULL) -> list[pb.Agent]:
-        """Return the agents of a run, with their workers; all in their places of one round.
-
-        Of a run whose rounds end faster than its agents can be read some may be missing.
-        """
-        about: dict[str, Any] = {
-            "run_id": run.run_id,
-            "generation": run.generation,
-            "view": view,
-        }
-        pages: list[pb.ListAgentsResponse] = []
-        for _ in range(READINGS_MAX):
-            pages = list(self._pages("ListAgents", **about))
-            if len({page.round_id if page.HasField("round_id") else None for page in pages}) == 1:
-                break
-        return list({agent.incarnation: agent for page in pages for agent in page.agents}.values())
-
-    def events(self, run: pb.Run) -> list[pb.RunEvent]:
-        """Return all that is known of what was decided on a run."""
-        events: list[pb.RunEvent] = []
-        run_id, generation, after = run.run_id, run.generation, 0
-        while True:
-            page = self.call(
-                "ListEvents", run_id=run_id, generation=generation, after_sequence=after
-            )
-            events += page.events
-            if not page.has_more:
-                return events
-            after = events[-1].sequence
 
     def watch_events(self, run: pb.Run, after: int) -> Iterator[pb.WatchEventsResponse]:
         """Return the stream of what is decided on a run after an event."""

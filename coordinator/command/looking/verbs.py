@@ -15,8 +15,8 @@ from drumbeat.coordinator.api.documents import (
     overview_document,
     status_document,
 )
+from drumbeat.coordinator.api.explanation import explanation
 from drumbeat.coordinator.command.client import Client, ask, calls_of, failure_of
-from drumbeat.coordinator.command.looking.explanation import explanation
 from drumbeat.coordinator.command.looking.following import follow, look, looks
 from drumbeat.coordinator.command.looking.logs import show_logs
 from drumbeat.coordinator.command.looking.output import write, write_json

@@ -1388,16 +1388,40 @@ class ListCoordinatorsResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class SettingsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     COORDINATORS_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    SETTINGS_FIELD_NUMBER: builtins.int
+    PYTHON_VERSION_FIELD_NUMBER: builtins.int
     term: builtins.int
     """The term of the one that leads; 0: none does."""
     reason: builtins.str
     """Why none leads, or why nothing is decided; empty: one does, and decides."""
+    python_version: builtins.str
+    """Version of Python that the coordinator that answers runs on."""
     @property
     def coordinators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Coordinator]:
         """Those that are there, ordered by address; one that is alone is the only one."""
+
+    @property
+    def settings(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Settings of the coordinator that answers, by option; a value that may be a secret is left out."""
 
     def __init__(
         self,
@@ -1405,8 +1429,10 @@ class ListCoordinatorsResponse(google.protobuf.message.Message):
         coordinators: collections.abc.Iterable[Global___Coordinator] | None = ...,
         term: builtins.int = ...,
         reason: builtins.str = ...,
+        settings: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        python_version: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["coordinators", b"coordinators", "reason", b"reason", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinators", b"coordinators", "python_version", b"python_version", "reason", b"reason", "settings", b"settings", "term", b"term"]) -> None: ...
 
 Global___ListCoordinatorsResponse: typing_extensions.TypeAlias = ListCoordinatorsResponse
 

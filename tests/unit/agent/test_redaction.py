@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
+from drumbeat.access import redactor as redaction
+from drumbeat.access.redactor import Redactor, is_secret_name
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.model import WorkerStep
 from drumbeat.agent.core.redacted_events import redacted
 from drumbeat.agent.core.watchdog.model import WorkerKey
-from drumbeat.agent.failures import redaction
-from drumbeat.agent.failures.redaction import Redactor, is_secret_name
 from drumbeat.agent.model.hang import Evidence, Hang, Standing
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from drumbeat.coordinator.api.documents import Document, document_of, status_document
-from drumbeat.coordinator.command.looking.explanation import explanation
+from drumbeat.coordinator.api.explanation import explanation
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2 as failures
 from drumbeat.v1 import query_pb2 as pb

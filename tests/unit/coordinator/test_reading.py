@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumbeat.coordinator.command.client import READINGS_MAX, Client
+from drumbeat.coordinator.api.run_reader import READINGS_MAX
+from drumbeat.coordinator.command.client import Client
 from drumbeat.v1 import query_pb2 as pb
 
 RUN = pb.Run(run_id="run", generation=1)

@@ -44,6 +44,14 @@ _HEADER = (
     r"""(?!(?-i:[a-z]++)(?![^\s"',;)]))([^\s"',;)]{8,}+)"""
 )
 _USER_OF_URL = r"""://([^\s/@:'"<>]*+:[^\s/'"<>]{2,}|[^\s/@:'"<>]{16,}+)@"""
+# Up to the value of NAME=value, "name": "value", --name value, and ['--name', 'value']. At most two
+# quotes, which may be escaped, stand between a name and its value.
+_NAMED = (
+    r"""(?<![\w.])((?:--?)?[A-Za-z_][\w.-]{0,63})"""
+    r"""(?:[\\"']{0,2}[ \t]{0,4}[=:][ \t]{0,4}[\\"']{0,2}|["']?,?[ ]["']?)"""
+)
+_VALUE = r"""(?<=")[^"\n]+|(?<=')[^'\n]+|[^\s"',;&]+"""
+_PLAIN_WORDS = frozenset({"none", "null", "true", "false"})
 _KEY_BEGINS = r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _KEY_ENDS = r"-----END (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _KEY_TEXT = r"[A-Za-z0-9+/=\r\n\\]*+"
@@ -144,6 +152,31 @@ def is_secret_value(value: str, is_path: Callable[[str], bool]) -> bool:
         and value.lower() not in _CHOICES
         and not (value.startswith(("/", "./", "../")) and is_path(value))
     )
+
+
+def without_named_values(text: str) -> str:
+    """Return a text without values that stand behind the name of a secret, whatever they are."""
+    value_at, spans = re.compile(_VALUE), list[_Span]()
+    for match in re.finditer(_NAMED, text):
+        name, between = match[1], match.group()[len(match[1]) :]
+        is_hidden = bool(spans) and match.end() < spans[-1].end
+        if is_hidden or not (name.startswith("-") or "=" in between or ":" in between):
+            continue
+        if names_secret(name) and (value := value_at.match(text, match.end())) is not None:
+            is_count = "token" in name.lower() and re.fullmatch(_NUMBER, value.group()) is not None
+            if not (is_count or value.group().lower() in _PLAIN_WORDS or value[0][0] == "["):
+                spans.append(_Span(*value.span(), hidden_value(name)))
+    return _replaced(text, spans) if spans else text
+
+
+def names_secret(name: str) -> bool:
+    """Return whether the value of this option, variable or key likely is a secret, no file."""
+    return is_secret_name(name) and not name.lower().endswith(("file", "path"))
+
+
+def hidden_value(name: str) -> str:
+    """Return what is shown in place of a value."""
+    return f"[value of {name.lstrip('-')}]"
 
 
 def _spellings(value: str) -> Iterable[str]:
