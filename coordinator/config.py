@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from drumbeat.access.redactor import Redactor
 from drumbeat.addresses import PORT_DEFAULT, parse_host_port
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, seconds, setting, text
@@ -219,6 +220,23 @@ class CoordinatorConfig:
     notify_heartbeat_interval: float = setting(
         60.0, seconds(0.1, 86400.0), "Notifications", "Interval of --notify-heartbeat."
     )
+    evidence_dir: str | None = setting(
+        None,
+        text("the path of a directory", len, metavar="DIR"),
+        "Evidence",
+        "Directory for an archive of each run that fails or hangs, as `coordinator evidence` makes "
+        "it.",
+        shown_default="none; no archives",
+    )
+    evidence_keep: int = setting(
+        10, settings.number(1, 10_000), "Evidence", "Archives to keep; the oldest are removed."
+    )
+    evidence_max_bytes: int = setting(
+        1024**3,
+        settings.number(1024**2, 10**12),
+        "Evidence",
+        "Size of all archives together, in bytes; the oldest are removed.",
+    )
     log_format: str = declare(settings.LOG_FORMAT)
     log_level: str = declare(settings.LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)
@@ -251,6 +269,17 @@ class CoordinatorConfig:
             return [Violation(name, value, allowed) for name, value in given.items()]
         needs = [("cert", "key"), ("key", "cert"), ("client_ca", "cert"), ("roles", "client_ca")]
         return etcd.lonely(given, [(f"tls_{name}", f"tls_{other}") for name, other in needs])
+
+    def shown(self) -> dict[str, str]:
+        """Return all settings as texts, by option, without secrets."""
+        values = {name: getattr(self, name) for name in settings.settings_of(self)}
+        redact = Redactor({})
+        return {
+            declared.option: ""
+            if values[name] is None
+            else redact(declared.kind.text(values[name]))
+            for name, declared in settings.settings_of(self).items()
+        }
 
     @property
     def etcd(self) -> EtcdAddress | None:

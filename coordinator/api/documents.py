@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from drumbeat.coordinator.api.explanation import explanation
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2
 
@@ -260,6 +261,23 @@ def overview_document(overview: query_pb2.GetOverviewResponse) -> Document:
         "agents": agents,
         "left_out": max(0, overview.rows_count - rows),
     }
+
+
+def explanation_document(
+    overview: query_pb2.GetOverviewResponse,
+    agents: Iterable[query_pb2.Agent],
+    events: Iterable[query_pb2.RunEvent],
+    hang_now: Document | None = None,
+) -> Document:
+    """Return why a run is as it is, in sentences."""
+    run = overview.run
+    workers = [
+        {**worker, "name": agent["name"]}
+        for agent in overview_document(overview)["agents"]
+        for worker in agent["workers"]
+    ]
+    verdict = document_of(run.verdict) if run.HasField("verdict") else None
+    return explanation(status_document(overview, agents, events), verdict, workers, hang_now)
 
 
 def agents_document(page: query_pb2.ListAgentsResponse) -> Document:

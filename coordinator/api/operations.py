@@ -193,6 +193,19 @@ GOODPUT = Verb(
     "run_id",
     options={"segments": options.SEGMENTS},
 )
+EVIDENCE = Verb(
+    "evidence",
+    _LOOKING,
+    """Write all that is known of a run to one archive, for a bug report or a colleague.
+
+    Status, events, failure report, stacks, step times, goodput, settings and the last lines of
+    output, without secrets as far as drumbeat knows them. README.txt in it names what is missing
+    and why. It takes 30 s at most.
+    """,
+    ("coordinator evidence mt5", "coordinator evidence mt5 -o mt5.tar.gz --force"),
+    "run_id",
+    options={"file": options.ARCHIVE, "force": options.FORCE},
+)
 PAGE = Verb(
     "page",
     _LOOKING,
@@ -220,7 +233,7 @@ MEMBERS = Verb(
 OPERATIONS = (
     _query("GetRun", Scope.RUN, ()),
     _query("ListRuns", Scope.CLUSTER, ("/api/me", "/api/runs", "/api/live", "/metrics")),
-    _query("GetOverview", Scope.RUN, (_RUN,), STATUS, WATCH),
+    _query("GetOverview", Scope.RUN, (_RUN,), STATUS, WATCH, EVIDENCE),
     _query("ListAgents", Scope.RUN, (f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains")),
     _query("ListEvents", Scope.RUN, (f"{_RUN}/events",), EVENTS),
     _query("WatchEvents", Scope.RUN, (f"{_RUN}/live",)),

@@ -30,6 +30,12 @@ def _seconds(given: Any) -> float:
     return seconds
 
 
+def _archive(given: Any) -> str:
+    if not str(given).endswith((".tar.gz", ".tgz")):
+        raise ValueError
+    return str(given)
+
+
 def _ranks(given: Any) -> tuple[int, ...]:
     return parse_ranks(given, _RANKS_MAX) if isinstance(given, str) else tuple(given)
 
@@ -48,6 +54,7 @@ _RANKS = Kind(
     lambda ranks: ",".join(map(str, ranks)),
     "RANKS",
 )
+_ARCHIVE = Kind("a path that ends in .tar.gz or .tgz", _archive, _archive, metavar="FILE")
 _RUN_ID = text("a name", len)
 
 RUN_ID = Setting(None, _RUN_ID, "Options", "The run.", is_required=True)
@@ -106,3 +113,11 @@ TAIL = _option(
     flags=("-n", "--tail"),
 )
 SEGMENTS = _option(False, FLAG, "Also list the last 1,000 time segments.", flags=("--segments",))
+ARCHIVE = _option(
+    None,
+    _ARCHIVE,
+    "The archive to write.",
+    "drumbeat-RUN-TIME.tar.gz in the working directory",
+    flags=("-o", "--output"),
+)
+FORCE = _option(False, FLAG, "Replace the file if it is there already.")

@@ -7,8 +7,9 @@ import dataclasses
 import gc
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import grpc
@@ -33,10 +34,13 @@ from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
-from drumbeat.coordinator.core.run.records import CallKind
+from drumbeat.coordinator.core.run.records import CallKind, Record
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.core.tokens.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
+from drumbeat.coordinator.evidence.keeper import EvidenceKeeper
+from drumbeat.coordinator.evidence.local_reader import FindServices
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.transport.binding import advertised, bound
@@ -150,6 +154,7 @@ class Server:
         self.audit = Audit()
         self._tracing = _tracing(config)
         self.notifier = _notifier(config, self._is_deciding)
+        self._evidence = _evidence(config, self._local_services)
         self._health = health.aio.HealthServicer()
         self.authenticator = self._authenticator()
         self._interceptor = CallInterceptor(
@@ -185,7 +190,7 @@ class Server:
         assert self._bound is not None, "it has a port"
         server, port = self._bound
         local = INSECURE if self._local is None else self._local.text()
-        of_all = ClusterService(cluster, self.audit, caller_of, self._outage)
+        of_all = ClusterService(cluster, self.audit, caller_of, self._outage, self._config.shown())
         self._always = of_all.services(self._config.limits)
         self._follower, self.cluster = follower, cluster
         try:
@@ -202,8 +207,12 @@ class Server:
                     self.notifier.name = f"coordinator {cluster.member.address}"
                     self.notifier.page = self._page.link_without_code() if self._page else ""
                     self.notifier.start()
+                if self._evidence is not None:
+                    self._evidence.start()
                 yield
         finally:
+            if self._evidence is not None:
+                await self._evidence.close()
             await self._health.enter_graceful_shutdown()
             if self.term is not None:
                 self.term.driver.stop(Unavailable("it is stopping"))
@@ -226,15 +235,14 @@ class Server:
         registry = Registry(replace(self._policy, is_successor=is_successor))
         limits = self._config.limits
         driver = Driver(registry, journal, limits, on_serving=self._serving_changed)
-        observers = [] if self._tracing is None else [self._tracing.observer(driver.now)]
+        observers: list[Callable[[RunState, Record], None]] = []
+        if self._tracing is not None:
+            observers.append(self._tracing.observer(driver.now))
         if self.notifier is not None:
             observers.append(self.notifier.observe)
-
-        def observe(state: RunState, record: Record) -> None:
-            for each in observers:
-                each(state, record)
-
-        driver.on_record = observe
+        if self._evidence is not None:
+            observers.append(self._evidence.observe)
+        driver.on_record = _together(observers)
         gc.disable()  # nothing of what is read is garbage
         try:
             await driver.restore()
@@ -294,6 +302,14 @@ class Server:
         if method in self._always:
             return self._always
         return (await self.term_for(context)).services
+
+    def _local_services(self, method: str) -> Services:
+        """Return what serves a call of this process itself. Raises ``Unavailable``."""
+        if self._always is not None and method in self._always:
+            return self._always
+        if self.term is None:
+            raise Unavailable("another coordinator leads")
+        return self.term.services
 
     async def term_for(self, context: Any) -> Term:
         """Return the term, once there is one. Raises ``NotLeader``."""
@@ -359,6 +375,28 @@ def _notifier(config: CoordinatorConfig, is_well: Callable[[], bool]) -> Notifie
     from drumbeat.coordinator.notify.notifier import Notifier  # noqa: PLC0415
 
     return Notifier(config, is_well)
+
+
+def _together(
+    observers: Sequence[Callable[[RunState, Record], None]],
+) -> Callable[[RunState, Record], None]:
+    def observe(state: RunState, record: Record) -> None:
+        for tell in observers:
+            tell(state, record)
+
+    return observe
+
+
+def _evidence(config: CoordinatorConfig, find_services: FindServices) -> EvidenceKeeper | None:
+    """Return what keeps evidence of failed runs, if --evidence-dir is given."""
+    if config.evidence_dir is None:
+        return None
+    return EvidenceKeeper(
+        Path(config.evidence_dir).absolute(),
+        keep=config.evidence_keep,
+        bytes_max=config.evidence_max_bytes,
+        find_services=find_services,
+    )
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:

@@ -42,7 +42,7 @@ Examples:
   coordinator status mt5 --coordinator head:29400 --token-file operator.token
   coordinator COMMAND --help
 
-All but serve take -o json.
+All but serve and evidence take -o json.
 {EXIT_CODES}"""
 
 

@@ -57,7 +57,9 @@ def add_to(root: options.SectionedGroup) -> None:
 
 
 def _command(verb: Verb, name: str) -> click.Command:
-    params = options.options_of(verb.settings, common_settings())
+    own = {flag for option in verb.settings.values() for flag in option.flags}
+    common = {name: each for name, each in common_settings().items() if own.isdisjoint(each.flags)}
+    params = options.options_of(verb.settings, common)
     return options.SectionedCommand(
         name,
         callback=partial(_asked, verb),
@@ -101,7 +103,7 @@ def _run_ids(ctx: click.Context, _argument: click.Parameter, begun: str) -> list
     from drumbeat.coordinator.command.client import ask, calls_of  # noqa: PLC0415
     from drumbeat.coordinator.errors import CallFailed  # noqa: PLC0415
 
-    given = {name: ctx.params[name] for name in common_settings()}
+    given = {name: ctx.params[name] for name in common_settings() if name in ctx.params}
     arguments.settle(ctx, given)
     try:
         runs = ask(

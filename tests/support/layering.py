@@ -97,6 +97,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "src/drumbeat/access/exposure.py": "a token, which leaves it",
     "agent/host/private_directory.py": "where the files of this user's session are",
     "agent/failures/process_failure.py": "which values are secrets",
+    "coordinator/evidence/archive.py": "which values are secrets",
     "agent/workers/template/startup/sitecustomize.py": "what this interpreter is to be",
     "agent/workers/observer/startup/sitecustomize.py": "that processes of the worker are none",
     "agent/workers/observer/startup/drumbeat_observer.py": "where the agent listens",

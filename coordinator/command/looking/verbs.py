@@ -11,12 +11,11 @@ import grpc
 
 from drumbeat.coordinator.api.documents import (
     document_of,
+    explanation_document,
     goodput_document,
-    overview_document,
-    status_document,
 )
-from drumbeat.coordinator.api.explanation import explanation
 from drumbeat.coordinator.command.client import Client, ask, calls_of, failure_of
+from drumbeat.coordinator.command.looking.evidence import write_evidence
 from drumbeat.coordinator.command.looking.following import follow, look, looks
 from drumbeat.coordinator.command.looking.logs import show_logs
 from drumbeat.coordinator.command.looking.output import write, write_json
@@ -128,28 +127,21 @@ def _write_events(asked: Request, events: Iterable[pb.RunEvent], *, has_heads: b
 
 
 def _why(asked: Request) -> None:
-    def work(client: Client) -> tuple[pb.GetOverviewResponse, Document, Document | None]:
+    def work(client: Client) -> Document:
         overview = client.call("GetOverview", run_id=asked.values["run_id"])
         agents = client.agents(overview.run, pb.VIEW_BASIC)
-        status = status_document(overview, agents, client.events(overview.run))
-        return overview, status, _hang_now(client, status)
+        hang = _hang_now(client, overview.run)
+        return explanation_document(overview, agents, client.events(overview.run), hang)
 
-    overview, status, hang = ask(calls_of(asked), work)
-    verdict = document_of(overview.run.verdict) if overview.run.HasField("verdict") else None
-    workers = [
-        {**worker, "name": agent["name"]}
-        for agent in overview_document(overview)["agents"]
-        for worker in agent["workers"]
-    ]
-    _write(asked, explanation(status, verdict, workers, hang), "explanation_screen")
+    _write(asked, ask(calls_of(asked), work), "explanation_screen")
 
 
-def _hang_now(client: Client, status: Document) -> Document | None:
+def _hang_now(client: Client, run: pb.Run) -> Document | None:
     """Return which rank the others of a run wait for now, if workers can be asked."""
-    if status["phase"] != "running":
+    if run.phase != pb.RUN_PHASE_RUNNING:
         return None
     try:
-        answer = client.call("DiagnoseHang", timeout_s=STACKS_TIMEOUT_S, run_id=status["run_id"])
+        answer = client.call("DiagnoseHang", timeout_s=STACKS_TIMEOUT_S, run_id=run.run_id)
     except grpc.RpcError as error:
         if isinstance(error, grpc.Call) and error.code() in _CANNOT_ASK:
             return None
@@ -206,4 +198,5 @@ LOOKING: dict[str, Callable[[Request], None]] = {
     "stacks": _stacks,
     "logs": show_logs,
     "goodput": _goodput,
+    "evidence": write_evidence,
 }

@@ -198,8 +198,22 @@ def test_each_verb_asks_with_its_defaults_and_finds_address_and_token_as_agents_
     assert vars(asked(*line_of(verb))) == vars(request(name, **given))
     monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head:7")
     monkeypatch.setenv("DRUMBEAT_TOKEN_FILE", "/of/operator")
-    found = asked(*line_of(verb), "-o", "json")
-    assert (found.coordinator, found.token_file, found.output) == ("head:7", "/of/operator", "json")
+    assert asked(*line_of(verb)).coordinator == "head:7"
+    assert asked(*line_of(verb)).token_file == "/of/operator"
+
+
+@pytest.mark.parametrize("name", sorted(VERBS.keys() - {"evidence"}))
+def test_each_verb_that_shows_something_writes_json_if_asked(name: str) -> None:
+    assert asked(*line_of(VERBS[name][1]), "-o", "json").output == "json"
+
+
+def test_the_output_of_evidence_is_a_file() -> None:
+    found = asked("evidence", "mt5", "-o", "mt5.tgz", "--force")
+    assert found.values == {"run_id": "mt5", "file": "mt5.tgz", "force": True}
+    assert found.output == "text"
+    server = Server()
+    assert server.main("evidence", "mt5", "-o", "json") == 2
+    assert server.asked == []
 
 
 @pytest.mark.parametrize(

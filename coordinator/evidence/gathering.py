@@ -1,0 +1,178 @@
+"""Shell. Reads all that there is of a run, each part by itself, within a limited time. Blocks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib import metadata
+from itertools import islice
+from typing import Any
+
+import grpc
+
+from drumbeat.coordinator.api.documents import (
+    Document,
+    document_of,
+    explanation_document,
+    goodput_document,
+    log_documents,
+    overview_document,
+    status_document,
+)
+from drumbeat.coordinator.api.operations import CALL_TIMEOUT_S
+from drumbeat.coordinator.api.run_reader import RunReader
+from drumbeat.coordinator.core.failures.stack_frames import ranges
+from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.evidence.contents import Evidence
+from drumbeat.coordinator.wire import stack_groups
+from drumbeat.format import count, one_line
+from drumbeat.v1 import query_pb2 as pb
+
+WITHIN_S = 30.0  # for all of it; parts that come later are left out
+LOG_RANKS_MAX = 64  # those that tell most, and then the first
+LOG_LINES = 200  # of each rank and stream
+LOG_BYTES_MAX = 8 * 1024 * 1024  # of all ranks together
+
+
+def gather(
+    reader: RunReader,
+    evidence: Evidence,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+    settle: Callable[[], None] = lambda: None,
+) -> None:
+    """Add what can be read of a run. Raises what ``reader`` raises for a run that is unknown.
+
+    What ends with the workers is read first; then ``settle`` waits for what is still to come.
+    """
+    gathering = _Gathering(reader, evidence, progress)
+    gathering.take("stacks", gathering.stacks)
+    gathering.take("logs", gathering.logs)
+    settle()
+    gathering.take("status", gathering.status)
+    for part in ("report", "hang", "events", "why", "steps", "goodput", "versions", "settings"):
+        gathering.take(part, getattr(gathering, part))
+
+
+class _Missing(Exception):
+    """A part that there is not, with the reason."""
+
+
+class _Gathering:
+    """Each part is a function of its name; what is read for one may serve another."""
+
+    def __init__(
+        self, reader: RunReader, evidence: Evidence, progress: Callable[[str], None]
+    ) -> None:
+        self._reader, self.evidence, self._progress = reader, evidence, progress
+        self._deadline = time.monotonic() + WITHIN_S
+        self._overview = self._call("GetOverview")
+        self._cluster: pb.ListCoordinatorsResponse = pb.ListCoordinatorsResponse()
+        self._agents: list[pb.Agent] = []
+        self._events: list[pb.RunEvent] = []
+
+    def take(self, part: str, read: Callable[[], Any]) -> None:
+        """Read a part, or note why it is missing."""
+        if time.monotonic() >= self._deadline:
+            self.evidence.note(part, f"not read within {WITHIN_S:g} s")
+            return
+        self._progress(part)
+        try:
+            self.evidence.parts[part] = read()
+        except (grpc.RpcError, CoordinatorError, TimeoutError, _Missing) as error:
+            why = error.details() if isinstance(error, grpc.RpcError) else str(error)
+            self.evidence.note(part, why or type(error).__name__)
+
+    def stacks(self) -> list[stack_groups.Worker]:
+        workers = sorted(
+            worker
+            for answer in self._call("GetStacks")
+            for worker in stack_groups.workers_of(answer)
+        )
+        if silent := [worker.rank for worker in workers if not worker.stacks]:
+            why = f"ranks {ranges(silent)} gave no stacks; stacks.txt says why"
+            self.evidence.note("stacks", why)
+        return workers
+
+    def logs(self) -> dict[str, list[str]]:
+        run, found, size = self._overview.run, dict[str, list[str]](), 0
+        if run.phase == pb.RUN_PHASE_ENDED:
+            raise _Missing("the run has ended, and its agents with it")
+        ranks = self._log_ranks()
+        if left_out := run.round.world_size - len(ranks):
+            why = f"{count(left_out, 'rank')} left out, at most {LOG_RANKS_MAX} are read: "
+            others = ranges(set(range(run.round.world_size)) - set(ranks))
+            self.evidence.note("logs", why + others)
+        for response in self._call("WatchLogs", ranks=ranks, tail=LOG_LINES):
+            if (size := size + response.ByteSize()) > LOG_BYTES_MAX:
+                self.evidence.note("logs", f"more than {LOG_BYTES_MAX} bytes; the rest is left out")
+                break
+            self._add_lines(found, response)
+        return found
+
+    def status(self) -> Document:
+        self._overview = self._call("GetOverview")
+        self._agents = self._reader.agents(self._overview.run)
+        return status_document(self._overview, self._agents)
+
+    def report(self) -> Document:
+        if not self._overview.run.HasField("verdict"):
+            raise _Missing("the run has not ended")
+        return document_of(self._overview.run.verdict)
+
+    def hang(self) -> Document:
+        if not self._overview.run.HasField("hang"):
+            raise _Missing("there was none")
+        return document_of(self._overview.run.hang)
+
+    def events(self) -> list[Document]:
+        self._events = self._reader.events(self._overview.run)
+        return [document_of(event) for event in self._events]
+
+    def why(self) -> Document:
+        return explanation_document(self._overview, self._agents, self._events)
+
+    def steps(self) -> Document:
+        return document_of(self._call("GetStepTimes"))
+
+    def goodput(self) -> Document:
+        answer = self._call("GetGoodput", with_segments=True)
+        return goodput_document(self.evidence.run_id, answer, with_segments=True)
+
+    def versions(self) -> Document:
+        self._cluster = self._call("ListCoordinators")
+        return {
+            "coordinators": [document_of(each) for each in self._cluster.coordinators],
+            "coordinator_python": self._cluster.python_version,
+            "agents": Counter(agent.version or "not connected" for agent in self._agents),
+            "this_command": metadata.version("drumbeat"),
+        }
+
+    def settings(self) -> Document:
+        run = document_of(self._overview.run.spec)
+        return {"coordinator": dict(sorted(self._cluster.settings.items())), "run": run}
+
+    def _call(self, method: str, **values: Any) -> Any:
+        left_s = max(0.1, self._deadline - time.monotonic())
+        return self._reader.call(
+            method,
+            timeout_s=min(CALL_TIMEOUT_S, left_s),
+            **{"run_id": self.evidence.run_id, **values},
+        )
+
+    def _log_ranks(self) -> list[int]:
+        """Return those of the workers that tell most, and then the first."""
+        agents = overview_document(self._overview)["agents"]
+        told = [worker["rank"] for agent in agents for worker in agent["workers"]]
+        every = range(self._overview.run.round.world_size)
+        return list(islice(dict.fromkeys([*told, *every]), LOG_RANKS_MAX))
+
+    def _add_lines(self, found: dict[str, list[str]], response: pb.WatchLogsResponse) -> None:
+        for line in log_documents(response):
+            rank, stream = line["rank"], line["stream"] or "output"
+            if "problem" in line:
+                self.evidence.note("logs", f"rank {rank}: {one_line(line['problem'])}")
+            else:
+                text = line.get("line", f"… ({line.get('missed')} lines not shown)")
+                found.setdefault(f"rank-{rank}-{stream}", []).append(text)
