@@ -42,6 +42,7 @@ class Evidence:
     run_id: str
     made: str  # when, for the names of archive and folder
     reason: str  # why it was gathered
+    generation: int = 0  # which of the runs of this id; 0: the latest
     parts: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
 

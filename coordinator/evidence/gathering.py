@@ -68,6 +68,7 @@ class _Gathering:
         self._reader, self.evidence, self._progress = reader, evidence, progress
         self._deadline = time.monotonic() + WITHIN_S
         self._overview = self._call("GetOverview")
+        evidence.generation = self._overview.run.generation
         self._cluster: pb.ListCoordinatorsResponse = pb.ListCoordinatorsResponse()
         self._agents: list[pb.Agent] = []
         self._events: list[pb.RunEvent] = []
@@ -97,6 +98,7 @@ class _Gathering:
 
     def logs(self) -> dict[str, list[str]]:
         run, found, size = self._overview.run, dict[str, list[str]](), 0
+        silent: dict[str, set[int]] = {}
         if run.phase == pb.RUN_PHASE_ENDED:
             raise _Missing("the run has ended, and its agents with it")
         ranks = self._log_ranks()
@@ -108,7 +110,9 @@ class _Gathering:
             if (size := size + response.ByteSize()) > LOG_BYTES_MAX:
                 self.evidence.note("logs", f"more than {LOG_BYTES_MAX} bytes; the rest is left out")
                 break
-            self._add_lines(found, response)
+            self._add_lines(found, silent, response)
+        for why, silent_ranks in silent.items():
+            self.evidence.note("logs", f"ranks {ranges(silent_ranks)}: {one_line(why)}")
         return found
 
     def status(self) -> Document:
@@ -158,7 +162,9 @@ class _Gathering:
         return self._reader.call(
             method,
             timeout_s=min(CALL_TIMEOUT_S, left_s),
-            **{"run_id": self.evidence.run_id, **values},
+            run_id=self.evidence.run_id,
+            generation=self.evidence.generation,
+            **values,
         )
 
     def _log_ranks(self) -> list[int]:
@@ -168,11 +174,16 @@ class _Gathering:
         every = range(self._overview.run.round.world_size)
         return list(islice(dict.fromkeys([*told, *every]), LOG_RANKS_MAX))
 
-    def _add_lines(self, found: dict[str, list[str]], response: pb.WatchLogsResponse) -> None:
+    def _add_lines(
+        self,
+        found: dict[str, list[str]],
+        silent: dict[str, set[int]],
+        response: pb.WatchLogsResponse,
+    ) -> None:
         for line in log_documents(response):
             rank, stream = line["rank"], line["stream"] or "output"
             if "problem" in line:
-                self.evidence.note("logs", f"rank {rank}: {one_line(line['problem'])}")
+                silent.setdefault(line["problem"], set()).add(rank)
             else:
                 text = line.get("line", f"… ({line.get('missed')} lines not shown)")
                 found.setdefault(f"rank-{rank}-{stream}", []).append(text)

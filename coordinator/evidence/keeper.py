@@ -33,6 +33,7 @@ class _Job:
     """One archive. ``stacks`` are asked for at the event, whatever is written before it."""
 
     run_id: str
+    generation: int
     reason: str
     stacks: asyncio.Task[list[Any]]
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more is to come
@@ -78,7 +79,7 @@ class EvidenceKeeper:
         asking = answers(self._find_services, "GetStacks", {"run_id": state.run_id})
         stacks = asyncio.get_running_loop().create_task(asking)
         stacks.add_done_callback(lambda done: done.cancelled() or done.exception())
-        job = _Job(state.run_id, reason, stacks)
+        job = _Job(state.run_id, state.generation, reason, stacks)
         try:
             self._jobs.put_nowait(job)
         except asyncio.QueueFull:
@@ -105,7 +106,7 @@ class EvidenceKeeper:
 
     def _write(self, job: _Job, reader: LocalReader) -> Path:
         """Write one archive. Raises ``OSError`` or ``CoordinatorError``."""
-        evidence = Evidence(job.run_id, stamp(), job.reason)
+        evidence = Evidence(job.run_id, stamp(), job.reason, job.generation)
 
         def wait_for_verdict() -> None:
             try:

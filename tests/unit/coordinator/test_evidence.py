@@ -38,7 +38,7 @@ def whole(**parts: Any) -> Evidence:
         "versions": {"agents": {"1.0": 2}},
         "settings": {"run": {"agents_min": 1}},
     }
-    return Evidence("mt5", "20260101T000000.000Z", "an operator asked for it", every | parts)
+    return Evidence("mt5", "20260101T000000.000Z", "an operator asked for it", parts=every | parts)
 
 
 def texts(files: list[File]) -> dict[str, str]:
