@@ -94,6 +94,9 @@ class _Gathering:
         if silent := [worker.rank for worker in workers if not worker.stacks]:
             why = f"ranks {ranges(silent)} gave no stacks; stacks.txt says why"
             self.evidence.note("stacks", why)
+        every = range(self._overview.run.round.world_size)
+        if left_out := set(every) - {worker.rank for worker in workers}:
+            self.evidence.note("stacks", f"ranks {ranges(left_out)} are left out: too large")
         return workers
 
     def logs(self) -> dict[str, list[str]]:

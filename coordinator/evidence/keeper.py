@@ -67,7 +67,7 @@ class EvidenceKeeper:
     def observe(self, state: RunState, record: Record) -> None:
         """Take in a durable record of a run. Never raises and never blocks."""
         match record:
-            case HangJudged():
+            case HangJudged() if state.current_hang is None:  # else the same hang is judged again
                 self._put(state, "the run hangs").ended.set()
             case EndingStarted(cause=cause) if cause not in _NO_FAILURE:
                 self._failing[state.key] = self._put(state, "the run failed")

@@ -17,7 +17,7 @@ from drumbeat.coordinator.errors import Unavailable
 from drumbeat.coordinator.shell.transport.interceptor import set_caller
 from drumbeat.coordinator.shell.transport.methods import QUERY, Services
 
-ANSWERS_BYTES_MAX = 64 * 1024 * 1024  # of one call; what comes then is not read
+ANSWERS_BYTES_MAX = 16 * 1024 * 1024  # of one call; what comes then is not read
 
 # Returns what serves a method. Raises ``Unavailable``.
 FindServices = Callable[[str], Services]

@@ -12,7 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis
-from drumbeat.coordinator.core.run.records import HangJudged, RunCreated
+from drumbeat.coordinator.core.run.records import (
+    AgentAdmitted,
+    HangJudged,
+    HangOver,
+    RoundStarted,
+    RunCreated,
+)
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import Unavailable
 from drumbeat.coordinator.evidence.keeper import WAITING_MAX, EvidenceKeeper
@@ -23,7 +29,7 @@ from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.archives import archives_in, unpacked
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client, coordinator, spec
-from tests.support.world import a_spec
+from tests.support.world import a_spec, an_agent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +47,11 @@ async def fail(client: Client, run_id: str = "run", **fields: Any) -> None:
 
 def has_archive(directory: Path, run_id: str) -> bool:
     return any(path.name.startswith(f"drumbeat-{run_id}-") for path in archives_in(directory))
+
+
+def a_hang() -> HangJudged:
+    limit = ExpiredLimit(number=1, local_rank=0, kind=HangKind.TIMER, limit_s=1.0, elapsed_s=2.0)
+    return HangJudged(hang=HangDiagnosis(round_id=0, summary="it hangs", limit=limit))
 
 
 async def warned(logged: list[Any]) -> str:
@@ -166,8 +177,7 @@ async def test_more_failures_than_may_wait_are_dropped_with_a_warning(tmp_path: 
 
     keeper = EvidenceKeeper(tmp_path, keep=10, bytes_max=10**9, find_services=nowhere)
     state = RunState.created(RunCreated(run_id="run", spec=a_spec()))
-    limit = ExpiredLimit(number=1, local_rank=0, kind=HangKind.TIMER, limit_s=1.0, elapsed_s=2.0)
-    hang = HangJudged(hang=HangDiagnosis(round_id=0, summary="it hangs", limit=limit))
+    hang = a_hang()
     with capture_logs() as logged:
         for _ in range(WAITING_MAX):
             keeper.observe(state, hang)
@@ -180,6 +190,27 @@ async def test_more_failures_than_may_wait_are_dropped_with_a_warning(tmp_path: 
         await wait_until(lambda: len(logged) == 1 + WAITING_MAX, DEADLINE_S)
         assert logged[-1]["reason"].endswith("not here")
         await keeper.close()
+
+
+async def test_a_hang_that_is_judged_again_is_one_archive(tmp_path: Path) -> None:
+    asked = []
+
+    def nowhere(method: str) -> Any:
+        asked.append(method)
+        raise Unavailable("not here")
+
+    keeper = EvidenceKeeper(tmp_path, keep=10, bytes_max=10**9, find_services=nowhere)
+    state = RunState.created(RunCreated(run_id="run", spec=a_spec()))
+    state.apply(AgentAdmitted(agent=an_agent("a")))
+    started = RoundStarted(
+        round_id=0, participants=("a.1",), master_addr="a", master_port=1, reason="first"
+    )
+    state.apply(started)
+    for record in (a_hang(), a_hang(), HangOver(round_id=0, reason="it went on"), a_hang()):
+        keeper.observe(state, record)
+        state.apply(record)
+        await asyncio.sleep(0)
+    assert len(asked) == 2
 
 
 async def test_a_coordinator_ends_at_once_while_it_waits_for_a_verdict(tmp_path: Path) -> None:
