@@ -26,7 +26,7 @@ from drumbeat.coordinator.core.failures.stack_frames import ranges
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.evidence.contents import Evidence
 from drumbeat.coordinator.wire import stack_groups
-from drumbeat.format import count, one_line
+from drumbeat.format import count, describe, one_line
 from drumbeat.v1 import query_pb2 as pb
 
 WITHIN_S = 30.0  # for all of it; parts that come later are left out
@@ -81,9 +81,12 @@ class _Gathering:
         self._progress(part)
         try:
             self.evidence.parts[part] = read()
-        except (grpc.RpcError, CoordinatorError, TimeoutError, _Missing) as error:
-            why = error.details() if isinstance(error, grpc.RpcError) else str(error)
-            self.evidence.note(part, why or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever agents said: one part ends no other
+            is_plain = isinstance(error, CoordinatorError | TimeoutError | _Missing)
+            why = str(error) if is_plain else describe(error)
+            self.evidence.note(
+                part, str(error.details()) if isinstance(error, grpc.RpcError) else why
+            )
 
     def stacks(self) -> list[stack_groups.Worker]:
         workers = sorted(
