@@ -67,7 +67,9 @@ class File(NamedTuple):
 def files_of(evidence: Evidence, redact: Redact, bytes_max: int = BYTES_MAX) -> list[File]:
     """Return the files, README.txt first. Those that exceed the limit are cut or left out."""
     files = list[File]()
-    left, without_secrets = bytes_max, cache(redact)  # equal stacks are looked through once
+    left = bytes_max
+    # Equal texts, as stacks are, are looked through once.
+    without_secrets = cache(lambda text: without_named_values(redact(text)))
     for part in _PARTS:
         if part not in evidence.parts:
             continue
@@ -83,7 +85,7 @@ def files_of(evidence: Evidence, redact: Redact, bytes_max: int = BYTES_MAX) -> 
             if content:
                 files.append(File(name, content))
                 left = max(0, left - len(content))
-    readme = hidden(_readme(evidence, files), redact)
+    readme = without_secrets(_readme(evidence, files))
     return [File("README.txt", readme.encode(errors="backslashreplace")), *files]
 
 
@@ -93,7 +95,7 @@ def hidden(value: Any, redact: Redact, name: str = "") -> Any:
         case str() if value and names_secret(name):
             return hidden_value(name)
         case str():
-            return without_named_values(redact(value))
+            return redact(value)
         case list():
             return [hidden(each, redact) for each in value]
         case stack_groups.Worker():
