@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from itertools import islice
 from typing import Any
@@ -103,23 +103,35 @@ class _Gathering:
         return workers
 
     def logs(self) -> dict[str, list[str]]:
-        run, found, size = self._overview.run, dict[str, list[str]](), 0
-        silent: dict[str, set[int]] = {}
+        run = self._overview.run
         if run.phase == pb.RUN_PHASE_ENDED:
             raise _Missing("the run has ended, and its agents with it")
         ranks = self._log_ranks()
-        if left_out := run.round.world_size - len(ranks):
-            why = f"{count(left_out, 'rank')} left out, at most {LOG_RANKS_MAX} are read: "
-            others = ranges(set(range(run.round.world_size)) - set(ranks))
-            self.evidence.note("logs", why + others)
+        if left_out := set(range(run.round.world_size)) - set(ranks):
+            why = f"{count(len(left_out), 'rank')} left out, at most {LOG_RANKS_MAX} are read"
+            self.evidence.note("logs", f"{why}: {ranges(left_out)}")
+        found: dict[str, list[str]] = {}
+        silent: dict[str, set[int]] = {"no lines came": set(ranks)}
+        for line in self._log_lines(ranks):
+            rank = line["rank"]
+            silent["no lines came"].discard(rank)
+            if "problem" in line:
+                silent.setdefault(line["problem"], set()).add(rank)
+                continue
+            text = line.get("line", f"… ({line.get('missed')} lines not shown)")
+            found.setdefault(f"rank-{rank}-{line['stream'] or 'output'}", []).append(text)
+        for why, of_ranks in silent.items():
+            if of_ranks:
+                self.evidence.note("logs", f"ranks {ranges(of_ranks)}: {one_line(why)}")
+        return found
+
+    def _log_lines(self, ranks: list[int]) -> Iterator[Document]:
+        size = 0
         for response in self._call("WatchLogs", ranks=ranks, tail=LOG_LINES):
             if (size := size + response.ByteSize()) > LOG_BYTES_MAX:
                 self.evidence.note("logs", f"more than {LOG_BYTES_MAX} bytes; the rest is left out")
-                break
-            self._add_lines(found, silent, response)
-        for why, silent_ranks in silent.items():
-            self.evidence.note("logs", f"ranks {ranges(silent_ranks)}: {one_line(why)}")
-        return found
+                return
+            yield from log_documents(response)
 
     def status(self) -> Document:
         self._overview = self._call("GetOverview")
@@ -179,17 +191,3 @@ class _Gathering:
         told = [worker["rank"] for agent in agents for worker in agent["workers"]]
         every = range(self._overview.run.round.world_size)
         return list(islice(dict.fromkeys([*told, *every]), LOG_RANKS_MAX))
-
-    def _add_lines(
-        self,
-        found: dict[str, list[str]],
-        silent: dict[str, set[int]],
-        response: pb.WatchLogsResponse,
-    ) -> None:
-        for line in log_documents(response):
-            rank, stream = line["rank"], line["stream"] or "output"
-            if "problem" in line:
-                silent.setdefault(line["problem"], set()).add(rank)
-            else:
-                text = line.get("line", f"… ({line.get('missed')} lines not shown)")
-                found.setdefault(f"rank-{rank}-{stream}", []).append(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,32 @@ async def test_a_live_run_has_all_parts_and_names_an_agent_that_does_not_answer(
     assert "report: the run has not ended" in readme
     assert f"logs: ranks {ranks['old']}: its agent is of version 0.0.9" in readme
     assert names_in(tmp_path) == ["found.tar.gz", "state"]
+
+
+async def test_an_agent_that_is_gone_is_named(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agents = [
+        await client.agent(host=host, spec=spec(2, 2), features=["stacks", "logs"]).join()
+        for host in ("gone", "old")
+    ]
+    await asyncio.gather(*(agent.run() for agent in agents))
+    gone = next(each.seat.rank_first for each in (await client.run()).agents if each.host == "gone")
+    agents[0].call.cancel()
+
+    async with asyncio.timeout(DEADLINE_S):
+        while all(agent.is_connected for agent in (await client.run()).agents):
+            pass
+    target = tmp_path / "x.tgz"
+    assert (await Operator(client.port, capsys)(f"evidence run -o {target}")).code == 0
+    found = unpacked(target)
+    assert (
+        f"1 rank ({gone} on gone) gave no stacks: its agent is not connected"
+        in (found["stacks.txt"])
+    )
+    # The run may have given the agent up by then: it is named in any case.
+    said = rf"^logs: ranks {gone}: (no lines came|its agent is not connected)$"
+    assert re.search(said, found["README.txt"], re.MULTILINE)
 
 
 async def test_a_run_that_has_ended_has_what_is_kept(

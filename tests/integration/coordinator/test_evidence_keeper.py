@@ -27,6 +27,8 @@ from drumbeat.mapping import duration
 from drumbeat.model import HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.archives import archives_in, unpacked
+from tests.support.coordinators import coordinator_of
+from tests.support.etcd_model import EtcdModel
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client, coordinator, spec
 from tests.support.world import a_spec, an_agent
@@ -223,3 +225,20 @@ async def test_a_coordinator_ends_at_once_while_it_waits_for_a_verdict(tmp_path:
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 10
     assert archives_in(kept) == []
+
+
+async def test_of_several_coordinators_the_one_that_leads_writes(tmp_path: Path) -> None:
+    model, kept = EtcdModel(), [tmp_path / name for name in ("a", "b")]
+    async with (
+        coordinator_of(model, evidence_dir=str(kept[0])) as first,
+        coordinator_of(model, evidence_dir=str(kept[1])) as second,
+    ):
+        await first.leads()
+        await second.follows(first)
+        await fail(first.client, "before")
+        await wait_until(partial(has_archive, kept[0], "before"), DEADLINE_S)
+        await first.membership.step_down("a test asked for it")
+        await second.leads()
+        await fail(second.client, "after")
+        await wait_until(partial(has_archive, kept[1], "after"), DEADLINE_S)
+    assert [len(archives_in(directory)) for directory in kept] == [1, 1]

@@ -103,7 +103,8 @@ def test_output_is_read_of_some_ranks_and_bytes() -> None:
     ((_, asked),) = [each for each in reader.asked if each[0] == "WatchLogs"]
     assert asked["ranks"] == [700, *range(LOG_RANKS_MAX - 1)]
     assert evidence.parts["logs"] == {"rank-700-stderr": [big]}
-    left_out, cut = evidence.notes["logs"]
+    left_out, cut, silent = evidence.notes["logs"]
+    assert silent == f"ranks 0-{LOG_RANKS_MAX - 2}: no lines came"
     assert left_out.endswith(": 63-699,701-999")
     assert cut == f"more than {LOG_BYTES_MAX} bytes; the rest is left out"
 
