@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from drumbeat.coordinator.core.run.records import (
 )
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import Unavailable
+from drumbeat.coordinator.evidence import keeper as keeper_module
 from drumbeat.coordinator.evidence.keeper import WAITING_MAX, EvidenceKeeper
 from drumbeat.coordinator.limits import Limits
 from drumbeat.mapping import duration
@@ -225,6 +227,27 @@ async def test_a_coordinator_ends_at_once_while_it_waits_for_a_verdict(tmp_path:
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 10
     assert archives_in(kept) == []
+
+
+async def test_a_disk_that_stands_still_keeps_no_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_written, goes_on = threading.Event(), threading.Event()
+
+    def stand_still(_evidence: object) -> bytes:
+        is_written.set()
+        goes_on.wait()
+        return b""
+
+    monkeypatch.setattr(keeper_module, "packed", stand_still)
+    async with asyncio.timeout(DEADLINE_S):
+        async with coordinator(tmp_path / "s", evidence_dir=str(tmp_path / "kept")) as client:
+            await fail(client)
+            await wait_until(is_written.is_set, DEADLINE_S)
+            await fail(client, "other")
+        await asyncio.get_running_loop().shutdown_default_executor()  # as the process does
+    goes_on.set()
+    await wait_until(lambda: "evidence" not in {t.name for t in threading.enumerate()}, DEADLINE_S)
 
 
 async def test_of_several_coordinators_the_one_that_leads_writes(tmp_path: Path) -> None:
