@@ -18,6 +18,7 @@ class Purpose(StrEnum):
     USER = "USER"  # what the training code says; it tells where the worker is
     HARD_TIMEOUT = "HARD_TIMEOUT"  # the main thread's progress in an iteration, in process
     HEARTBEAT = "HEARTBEAT"  # that other threads of the interpreter run in one
+    OUTPUT = "OUTPUT"  # the next line of output that matches a pattern
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ _HOW = {
     ),
     HangKind.PROGRESS: "no further heartbeat within {elapsed}",
     HangKind.EXIT: "the interpreter began to end and did not within {elapsed}",
+    HangKind.OUTPUT: "no line matched '{scope}' within {elapsed}",
     HangKind.COLLECTIVE: "no process group of it moved for {elapsed} while it waited in one",
 }
 

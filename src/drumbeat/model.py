@@ -40,6 +40,7 @@ class HangKind(StrEnum):
     RUNTIME = "RUNTIME"
     PROGRESS = "PROGRESS"
     EXIT = "EXIT"
+    OUTPUT = "OUTPUT"
     COLLECTIVE = "COLLECTIVE"
 
 

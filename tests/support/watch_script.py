@@ -5,6 +5,9 @@
     kick rank=1 step=7 beat=2 timer 3 name=save limit=4 signal=10 section 4 limit=auto
                                          a worker writes all this on its board, and asks for a look
     write ...                            the same without asking; `kick none`: it has no board
+    write timer -2 name=loss limit=4 since=3 purpose=OUTPUT
+                                         a line of its output has matched a hang pattern at 3
+    kick fatal='CUDA error'              its output has a line that a fatal pattern matches
     beat 3                               only the sign of life of its runtime, without asking
     acquire a 2.5 signal=0 pid=78        a timer by a call; also `release a`, `heartbeat step=5`
     learn heartbeats=20 save=60          limits of the run
@@ -161,6 +164,8 @@ class WatchScript:
                 text = f"signal {effect.signum}{of_pid(effect)}"
             case fx.TellUnkilled():
                 text = f"not dead {effect.after_s:g} s after SIGKILL"
+            case fx.EndForLine(line=line):
+                text = f"{line.line!r} matches {line.pattern!r}, ends it"
             case fx.Warn():
                 text = f"{effect.event}: {effect.reason}"
             case fx.Report():
@@ -216,6 +221,8 @@ def parts_of(line: str) -> list[list[str]]:
 def a_board(words: list[str], fields: dict[str, str], slots: list[list[str]]) -> fx.Snapshot:
     """Return the board of a process."""
     board: dict[str, Any] = {NAMES[word]: True for word in words if word in NAMES}
+    if (line := fields.pop("fatal", "")) != "":
+        board["fatal_line"] = fx.FatalLine(pattern="error", line=line, at=NOW)
     for name, value in fields.items():
         instant = NOW if name in INSTANTS else 0
         board[NAMES.get(name, name)] = instant + number_of(value)

@@ -69,8 +69,16 @@ class Slot(Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
 
 
+class FatalLine(Struct, frozen=True, kw_only=True):
+    """A line of a worker's output that only a restart repairs: which pattern says so, and when."""
+
+    pattern: str
+    line: str
+    at: float
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What a worker's board says. Instants are this host's monotonic clock.
+    """What a worker's board and its output say. Instants are this host's monotonic clock.
 
     ``slots`` are only those open and not suspended. One that did not change since the
     last reading should be the same object: that makes following it cheap.
@@ -95,6 +103,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     gaps: int = 0
     slots: tuple[Slot, ...] = ()
     sections: Mapping[str, Tally] = field(default_factory=dict)  # times of each, when left
+    fatal_line: FatalLine | None = None  # the first one
 
 
 class _OfWorker(Struct, frozen=True, kw_only=True):
@@ -249,6 +258,12 @@ class Report(_OfProcess, frozen=True, kw_only=True):
     aftermath: str = ""
 
 
+class EndForLine(_OfWorker, frozen=True, kw_only=True):
+    """Log that a worker is ended for a line, and keep it for the worker's failure record."""
+
+    line: FatalLine
+
+
 class TellUnkilled(_OfWorker, frozen=True, kw_only=True):
     """Log the state of a worker that is still there so long after SIGKILL, in seconds."""
 
@@ -270,6 +285,7 @@ Effect = (
     | TakeEvidence
     | Signal
     | Report
+    | EndForLine
     | TellUnkilled
     | Warn
 )

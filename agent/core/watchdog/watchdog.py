@@ -30,6 +30,7 @@ EVIDENCE_LATE_S = 5.0  # later it is not waited for: reading about a process may
 _LEFT = "then the worker went on by itself; it is not killed"
 _ENDED = "its process has ended by itself"
 _STOPPED = "it has ended by itself, or is being stopped"
+_FATAL = "then it wrote a line that a fatal pattern matches, and is ended for that"
 
 
 class WatchdogCore:
@@ -194,6 +195,9 @@ class WatchdogCore:
 
     def _judge(self, worker: Worker, now: float) -> None:
         case = worker.investigation
+        if worker.snapshot.fatal_line is not None:
+            self._end_for_line(worker, worker.snapshot.fatal_line, now)
+            return
         if case is not None:
             if case.stage is not Stage.CONFIRMED:
                 return
@@ -303,6 +307,19 @@ class WatchdogCore:
                 # The worker never acquires these again, so they wait for what the signal does.
                 armed.due = now + grace_s
         self._effects.append(msg.Signal(worker=worker.key, signum=signum or SIGTERM, pid=pid))
+
+    def _end_for_line(self, worker: Worker, line: msg.FatalLine, now: float) -> None:
+        """Kill a worker for what it wrote; evidence of other ranks is not waited for."""
+        case = worker.investigation
+        if case is not None and case.stage in (Stage.CONDEMNED, Stage.KILLING):
+            return
+        if case is not None and case.stage is not Stage.HELD:
+            self._report_left(worker, case, case.expired, _FATAL, now)
+        expired = case.expired if case is not None and case.stage is Stage.HELD else ()
+        self._effects.append(msg.EndForLine(worker=worker.key, line=line))
+        due = now + self._policy.kill_grace_s
+        worker.investigation = Investigation(Stage.KILLING, due, expired=expired)
+        self._kill(worker, SIGTERM, now)
 
     def _on_released(self, event: msg.HeldReleased, now: float) -> None:
         of_round = [

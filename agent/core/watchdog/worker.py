@@ -135,6 +135,8 @@ class Worker:
         self.snapshot = snapshot or msg.Snapshot()
         known, self._slots = self._slots, {}
         for slot in self.snapshot.slots:
+            if slot.purpose is Purpose.OUTPUT and self.snapshot.exiting_at is not None:
+                continue  # an interpreter that ends need not write anything
             old = known.get(slot.slot)
             if old is None or (old.slot is not slot and old.slot != slot):
                 old = self._armed(slot)
@@ -293,8 +295,11 @@ class Worker:
             counts_from = max(counts_from, due - limit_s)
         stalled_from, stalled_to = self._stalled
         shared_s = max(0.0, stalled_to - max(counts_from, stalled_from))
+        if kind is None:
+            kind = HangKind.SECTION if slot.is_section else HangKind.TIMER
+            kind = HangKind.OUTPUT if slot.purpose is Purpose.OUTPUT else kind
         return Armed(
-            kind=kind or (HangKind.SECTION if slot.is_section else HangKind.TIMER),
+            kind=kind,
             slot=slot,
             limit_s=limit_s,
             due=due + shared_s,

@@ -56,14 +56,17 @@ LIMITS_BROKEN = {
     HangKind.PROGRESS: "no further heartbeat {limit}",
     HangKind.RUNTIME: "its interpreter gave no sign of life {limit}",
     HangKind.EXIT: "its interpreter did not end {limit}",
+    HangKind.OUTPUT: "no line matched {name} {limit}",
     HangKind.COLLECTIVE: "no process group moved {limit}",
 }
 
 
 def describe_limit(limit: ExpiredLimit | Hang) -> str:
     """Say which limit was exceeded."""
-    broken = LIMITS_BROKEN[limit.kind]
-    return broken.format(name=show_value(limit.scope), limit=f"within {limit.limit_s:g} s")
+    broken, name = LIMITS_BROKEN[limit.kind], show_value(limit.scope)
+    if limit.kind is HangKind.OUTPUT:
+        name = name.replace("\\\\", "\\")  # a regular expression as it was given
+    return broken.format(name=name, limit=f"within {limit.limit_s:g} s")
 
 
 def diagnose(

@@ -44,6 +44,8 @@ class _HangKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     """No further heartbeat came."""
     HANG_KIND_EXIT: _HangKind.ValueType  # 6
     """The interpreter began to end and did not."""
+    HANG_KIND_OUTPUT: _HangKind.ValueType  # 7
+    """No line of its output matched a pattern, after one had."""
     HANG_KIND_COLLECTIVE: _HangKind.ValueType  # 8
     """No process group of the worker moved, and it waits in a call of one."""
 
@@ -66,6 +68,8 @@ HANG_KIND_PROGRESS: HangKind.ValueType  # 5
 """No further heartbeat came."""
 HANG_KIND_EXIT: HangKind.ValueType  # 6
 """The interpreter began to end and did not."""
+HANG_KIND_OUTPUT: HangKind.ValueType  # 7
+"""No line of its output matched a pattern, after one had."""
 HANG_KIND_COLLECTIVE: HangKind.ValueType  # 8
 """No process group of the worker moved, and it waits in a call of one."""
 Global___HangKind: typing_extensions.TypeAlias = HangKind
@@ -240,7 +244,7 @@ class Hang(google.protobuf.message.Message):
     kind: Global___HangKind.ValueType
     """Which limit was over."""
     scope: builtins.str
-    """Name of the timer or section; empty for the other kinds."""
+    """Name of the timer or section; the pattern of `HANG_KIND_OUTPUT`; empty for the other kinds."""
     stacks: builtins.str
     """Python stacks of all its threads, innermost frame first; empty if they
     could not be had, then `evidence` says why. Bounded.
@@ -552,7 +556,7 @@ class HangDiagnosis(google.protobuf.message.Message):
     kind: Global___HangKind.ValueType
     """Which limit was exceeded first."""
     scope: builtins.str
-    """Name of the timer or section; empty for the other kinds."""
+    """Name of the timer or section; the pattern of `HANG_KIND_OUTPUT`; empty for the other kinds."""
     is_ending: builtins.bool
     """Whether workers are ended for it; otherwise it is only reported."""
     is_over: builtins.bool

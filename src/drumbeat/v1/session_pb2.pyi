@@ -489,7 +489,7 @@ class ExpiredLimit(google.protobuf.message.Message):
     kind: drumbeat.v1.failure_pb2.HangKind.ValueType
     """Which limit."""
     scope: builtins.str
-    """Name of the timer or section; empty for the other kinds."""
+    """Name of the timer or section; the pattern of `HANG_KIND_OUTPUT`; empty for the other kinds."""
     is_held: builtins.bool
     """Whether the agent is about to kill the worker: it waits for `EndHeld`, for 5 seconds at most.
     Only told to coordinators with the feature `evidence`.
