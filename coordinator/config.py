@@ -73,7 +73,7 @@ def _heartbeat_url(given: str) -> str:
 
 
 NOTIFY_URL = settings.Kind(
-    _NOTIFY_ALLOWED, _notify_urls, _notify_url, metavar="URL", is_secret=True, is_repeatable=True
+    _NOTIFY_ALLOWED, _notify_urls, _notify_url, metavar="URL", is_secret=True, is_repeated=True
 )
 _HEARTBEAT_URL = settings.Kind(
     "http:// or https://", _heartbeat_url, _heartbeat_url, metavar="URL", is_secret=True

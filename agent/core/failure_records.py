@@ -25,20 +25,18 @@ def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = 
     """
     hang, error = event.hang, event.error or WorkerError(message="")
     messages = [describe_hang(hang) if hang else "", _message(error, event.exit_code)]
-    # What others did after a hang was noticed, because they waited for it, came after that.
-    noticed_at = event.ended_at if hang is None else hang.noticed_at
     return _seated(
         assignment,
         event.local_rank,
         fault,
-        happened_at=min(event.ended_at, noticed_at),
+        happened_at=event.failed_at,
         pid=event.pid,
         exit_code=event.exit_code,
         message="\n".join(filter(None, messages)),
         traceback=error.traceback,
         stderr_tail=event.stderr_tail,
         # One that hung before it was stopped is no victim of whatever stopped it.
-        is_stopped_by_agent=event.is_stopped and hang is None,
+        is_stopped_by_agent=event.is_stopped and not event.is_faulty,
         explanation=event.explanation,
         hang=hang,
     )

@@ -121,13 +121,13 @@ class RoundWorkers:
         if self.state is GroupState.STARTING:
             self._has_ever_run = True
             self._enter(GroupState.RUNNING)
-        is_good = event.exit_code == 0 and event.hang is None
+        is_good = event.exit_code == 0 and not event.is_faulty
         if fault is None:
             self._has_good_end = self._has_good_end or is_good
             if not is_good:
                 self._fail()
         self.workers_done += event.exit_code == 0 and not event.is_stopped
-        is_asked = event.is_stopped and event.hang is None
+        is_asked = event.is_stopped and not event.is_faulty
         if fault is None and (is_good or (is_asked and not self.has_failed)):
             return []  # done, or ended as it was asked to, and not because of a failure here
         write = self._write(records.ended_by(assignment, event, fault))

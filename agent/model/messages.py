@@ -131,10 +131,25 @@ class WorkerExited(Struct, frozen=True, kw_only=True):
     is_stopped: bool  # a stop or kill had been requested before
     ended_at: float  # monotonic seconds, comparable among the processes of this host
     hang: Hang | None = None  # set if the agent ended it because it hung
+    fatal_at: float | None = None  # when it wrote a line for which the agent ended it
     error: WorkerError | None = None
     explanation: str = ""
     stderr_tail: str = ""
     error_file: str = ""  # where it recorded its error, if that file is kept
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the agent ended it for its own fault, whatever its exit code is."""
+        return self.hang is not None or self.fatal_at is not None
+
+    @property
+    def failed_at(self) -> float:
+        """When that was noticed, or it ended.
+
+        What others did after a hang was noticed, because they waited for it, came after that.
+        """
+        noticed = (None if self.hang is None else self.hang.noticed_at, self.fatal_at)
+        return min([self.ended_at, *(at for at in noticed if at is not None)])
 
 
 class WorkersStopped(Struct, frozen=True, kw_only=True):

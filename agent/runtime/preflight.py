@@ -25,7 +25,7 @@ from drumbeat.agent.workers.devices.accelerators import (
 )
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from drumbeat.agent.workers.devices.nvml import count_gpus
-from drumbeat.agent.workers.output import logs
+from drumbeat.agent.workers.output import logs, rules
 from drumbeat.agent.workers.supervisor.spawner import find_program
 
 PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
@@ -44,6 +44,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
     handlers.check_name(config.event_handler)
     if config.metrics_port is not None:
         check_metrics(config)
+    check_patterns(config)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
     kind, target, _ = config.program
@@ -83,6 +84,22 @@ def check_metrics(config: AgentConfig) -> None:
     from drumbeat.agent.telemetry.metrics.guard import Guard  # noqa: PLC0415
 
     Guard(config).check()
+
+
+def check_patterns(config: AgentConfig) -> None:
+    """Make sure that patterns can be looked for. Raises ``UsageError``."""
+    option = "--hang-pattern" if config.hang_pattern else "--fatal-pattern"
+    if config.output_patterns and find_spec("regex") is None:
+        hint = "pip install 'drumbeat[patterns]' installs it"
+        raise UsageError(f"{option}: the library regex is not installed", hint)
+    for pattern in config.output_patterns:
+        try:
+            rules.compiled(pattern)
+        except ValueError as error:
+            option = "--hang-pattern" if pattern.within_s else "--fatal-pattern"
+            problem = f"{option}: the library regex does not take '{pattern.regex}': {error}"
+            hint = "write it without the library's own extensions, such as {e} for similar texts"
+            raise UsageError(problem, hint) from None
 
 
 def check_preloading(config: AgentConfig) -> AgentConfig:

@@ -212,6 +212,22 @@ class JobSettings(AccessSettings):
     hang_grace: float = _hangs(
         5.0, seconds(), "Grace period between SIGTERM and SIGKILL of a worker that hangs."
     )
+    hang_pattern: Sequence[str] = _hangs(
+        (),
+        kinds.HANG_PATTERNS,
+        "A line of each worker's output must match REGEX at least once per DURATION. A worker "
+        "that exceeds it is reported with its stacks and killed. Repeatable. Counting begins "
+        "with the worker's first match; --startup-timeout limits the time before, for workers "
+        "with heartbeats.",
+        shown_default="none",
+    )
+    fatal_pattern: Sequence[str] = _hangs(
+        (),
+        kinds.FATAL_PATTERNS,
+        "End a worker at once when a line of its output matches REGEX: only a restart helps. "
+        "Repeatable.",
+        shown_default="none",
+    )
     straggler_report: tuple[float, int] | float | bool | None = _hangs(
         None,
         kinds.STRAGGLER,
@@ -412,6 +428,12 @@ class JobSettings(AccessSettings):
     def straggler_rule(self) -> tuple[float, int]:
         """The factor and the steps after which a rank is reported as slow; zeros: none is."""
         return kinds.STRAGGLER.read(self.straggler_report) or (0.0, 0)
+
+    @property
+    def output_patterns(self) -> tuple[kinds.OutputPattern, ...]:
+        """What is looked for in the output of workers."""
+        hang, fatal = map(kinds.hang_pattern, self.hang_pattern), self.fatal_pattern
+        return (*hang, *map(kinds.fatal_pattern, fatal))
 
     @property
     def is_preloading(self) -> bool:

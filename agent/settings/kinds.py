@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from drumbeat.addresses import HostPort, parse_host_port
-from drumbeat.command.settings import PORT, Kind, number, one_of, text
+from drumbeat.command.settings import PORT, Kind, number, one_of, seconds, text
+from drumbeat.format import one_line
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
@@ -23,6 +24,8 @@ STRAGGLER_RULE = (1.5, 20)  # factor and steps, if none are given
 # Two ranks always differ by a little; and what takes a hundred times as long hangs.
 STRAGGLER_FACTOR_MIN, STRAGGLER_FACTOR_MAX, STRAGGLER_STEPS_MAX = 1.01, 100.0, 1_000_000
 _STRAGGLER_RULE_FORM = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,7}))?", re.ASCII)
+
+PATTERNS_MAX, PATTERN_CHARACTERS_MAX = 16, 256  # of one option
 
 NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
@@ -40,6 +43,67 @@ class NumaMode(StrEnum):
     SOCKET = "socket"  # all CPUs of the GPU's socket, its other NUMA nodes included
     EXCLUSIVE = "exclusive"  # this worker's share of the physical cores of the GPU's node
     CORE_COMPLEX = "core-complex"  # cores of the node that share their last-level cache
+
+
+class OutputPattern(NamedTuple):
+    """A regular expression that is looked for in the output of workers."""
+
+    regex: str
+    within_s: float | None = None  # how often at least; None: it is fatal
+
+
+def check_regex(regex: str) -> None:
+    """Raise ``ValueError`` if this is no regular expression; it says where the mistake is."""
+    if not 1 <= len(regex) <= PATTERN_CHARACTERS_MAX or not regex.isprintable():
+        most = PATTERN_CHARACTERS_MAX
+        raise ValueError(f"a regular expression has 1 to {most} printable characters")
+    try:
+        re.compile(regex)
+    except re.error as error:
+        at = error.pos or 0
+        where = f"at character {at + 1}, '{regex[at:]}'" if regex[at:] else "at its end"
+        raise ValueError(f"no regular expression: {error.msg} {where}") from None
+    except OverflowError as error:
+        raise ValueError(f"no regular expression: {error}") from None
+
+
+def hang_pattern(given: str) -> OutputPattern:
+    """Read REGEX=DURATION. Raises ``ValueError``."""
+    regex, equals, duration = given.rpartition("=")
+    if not equals:
+        raise ValueError("it has no =DURATION")
+    within_s = seconds(0.1).parse(duration)
+    check_regex(regex)
+    return OutputPattern(regex, within_s)
+
+
+def fatal_pattern(given: str) -> OutputPattern:
+    """Read REGEX. Raises ``ValueError``."""
+    check_regex(given)
+    if re.search(given, "") is not None:
+        raise ValueError("it matches an empty text, and so every line")
+    return OutputPattern(given)
+
+
+def _patterns(allowed: str, metavar: str, parse: Callable[[str], OutputPattern]) -> Kind:
+    """Return the kind of several patterns, each of which has an option of its own."""
+
+    def convert(given: str) -> str:
+        try:
+            parse(given)
+        except ValueError as error:
+            shown = f"'{given}'" if given.isprintable() else ascii(given)
+            raise ValueError(f"{one_line(shown, 300)}: {error}; allowed is {allowed}") from None
+        return given
+
+    def read(value: Any) -> tuple[str, ...]:
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+        if not is_list or len(value) > PATTERNS_MAX:
+            raise ValueError
+        return tuple(map(convert, value))
+
+    most = f"up to {PATTERNS_MAX} of {allowed}"
+    return Kind(most, read, convert, "\n".join, metavar, is_repeated=True)
 
 
 def _parse_nnodes(given: str) -> tuple[int, int]:
@@ -199,6 +263,16 @@ LOGS_SPECS = Kind(
     metavar="NAME",
 )
 FILTERS = _texts("a list of texts, or None", "TEXT[,TEXT]...", _split_filters)
+HANG_PATTERNS = _patterns(
+    r"REGEX=DURATION as in 'iteration \d+=10m', with a regular expression of Python",
+    "REGEX=DURATION",
+    hang_pattern,
+)
+FATAL_PATTERNS = _patterns(
+    "a regular expression of Python as in 'NCCL error', which matches no empty text",
+    "REGEX",
+    fatal_pattern,
+)
 LABELS = _texts(
     f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
     "A-Z a-z 0-9 . _ / -",

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from textwrap import indent
@@ -35,6 +36,7 @@ from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.agent.watchdog.observers import Observers
 from drumbeat.agent.watchdog.stack_taking import BUSY, LOOK_MIN_S, Look, StackTaker, with_state
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
+from drumbeat.agent.workers.output.rules import OutputRules, describe_fatal
 from drumbeat.command.console import write_text
 from drumbeat.model import HangKind
 from worker_sdk import context
@@ -64,6 +66,7 @@ class _Worker:
     file_timers: FileTimers | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     known: Worker | None = None
+    fatal_line: msg.FatalLine | None = None  # for which it is ended
     is_watched: bool = False
     pause: asyncio.TimerHandle | None = None
     blame: Blame = field(default_factory=Blame)
@@ -97,6 +100,7 @@ class Watchdog:
         self._redact = redact
         self._core = WatchdogCore(policy)
         self.memory = MemoryReader()
+        self._rules: OutputRules | None = None
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
         self._notices = HostNotices()
@@ -108,6 +112,15 @@ class Watchdog:
         self._events, self._is_busy = deque[msg.Event](), False
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def look_at_output(self, rules: OutputRules, loop: asyncio.AbstractEventLoop) -> None:
+        """Judge workers by patterns in their output, too."""
+
+        def on_fatal(key: WorkerKey) -> None:  # in another thread
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._on_fatal, key)
+
+        self._rules, rules.on_fatal = rules, on_fatal
 
     def prepare(self, round_id: int, local_ranks: Iterable[int]) -> dict[int, dict[str, str]]:
         """Make the boards of a round; return what each worker's environment says of them.
@@ -186,6 +199,11 @@ class Watchdog:
             self._notices.ended(round_id, worker.board.notices)
         self._remove(worker)
         return worker.blame.hang_that_ended(exit_code, time.monotonic())
+
+    def fatal_line(self, round_id: int, local_rank: int) -> msg.FatalLine | None:
+        """Return the line that a worker was ended for, None if there is none."""
+        worker = self._workers.get(WorkerKey(round_id, local_rank))
+        return None if worker is None else worker.fatal_line
 
     def ended(self, round_id: int | None = None) -> None:
         """Remove the boards of a round that has ended; None: of any round."""
@@ -409,6 +427,10 @@ class Watchdog:
                     signal_below(effect.pid, worker.pid, effect.signum)
                 else:
                     self._send_signal(effect.worker, effect.signum)
+            case msg.EndForLine(line=line):
+                worker.fatal_line = line
+                why = self._redact(describe_fatal(line))
+                log.warning("worker ended for a fatal line", reason=why, **_place(effect.worker))
             case msg.TellUnkilled():
                 state = describe_process(worker.pid)
                 why = f"it is still alive {effect.after_s:.0f} s after SIGKILL; {state}"
@@ -434,7 +456,16 @@ class Watchdog:
     def _read_board(self, worker: _Worker) -> None:
         if (timers := worker.file_timers or self._file_timers) is not None:
             timers.catch_up()  # a release that was written counts, too
-        self._feed(msg.BoardRead(worker=worker.key, snapshot=worker.board.read()))
+        snapshot = worker.board.read()
+        if self._rules is not None:
+            snapshot = self._rules.added_to(snapshot, worker.key)
+        self._feed(msg.BoardRead(worker=worker.key, snapshot=snapshot))
+
+    def _on_fatal(self, key: WorkerKey) -> None:
+        """Look at once; a worker that is not watched yet is looked at when it is."""
+        worker = self._workers.get(key)
+        if worker is not None and worker.is_watched:
+            self._read_board(worker)
 
     async def _read_collectives(self, worker: _Worker) -> None:
         progress = await worker.stacks.progress(COLLECTIVES_WITHIN_S)

@@ -43,6 +43,7 @@ from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from drumbeat.agent.workers.devices.host import HostDevices
 from drumbeat.agent.workers.output.files import OutputError, WorkerOutput
 from drumbeat.agent.workers.output.lines import exception_in
+from drumbeat.agent.workers.output.rules import describe_fatal
 from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
@@ -79,6 +80,7 @@ OWN_VARIABLES = (
 # Of torch's flight recorder: to read its default of 2,000 calls takes 60 ms, to read these 5 ms.
 RECORDED_CALLS = "200"
 UNKILLED_SHOWN_MAX = 8  # of processes that do not die of SIGKILL; more are counted
+BECAUSE_OF_A_LINE = "it wrote a line that a fatal pattern matches, and this agent ended it"
 BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
 
@@ -135,6 +137,8 @@ class Workers:
             base,
             redact=redact,
         )
+        if output.rules is not None:
+            self.watchdog.look_at_output(output.rules, asyncio.get_running_loop())
 
     async def start(self, delay_s: float = 0.0) -> None:
         """Start a supervisor after ``delay_s``, and hand it what was asked for meanwhile."""
@@ -302,19 +306,18 @@ class Workers:
         """Add why a worker ended."""
         worker = exited.round_id, exited.local_rank
         exited = replace(exited, hang=self.watchdog.gone(*worker, exited.exit_code))
-        if exited.exit_code == 0 and exited.hang is None:
+        if (line := self.watchdog.fatal_line(*worker)) is not None:
+            error = messages.WorkerError(message=describe_fatal(line))
+            exited = replace(exited, fatal_at=line.at, error=error)
+        if exited.exit_code == 0 and not exited.is_faulty:
             self._files.submit(partial(self._output.ended, *worker))
             return exited
         try:
             last = self.watchdog.memory.last_of(*worker, now=exited.ended_at)
             return await self._read_files(partial(self._read_remains, exited, last))
         except FilesStalled as error:
-            why = (
-                BECAUSE_IT_HUNG
-                if exited.hang
-                else f"its error file and output could not be read: {error}"
-            )
-            return replace(exited, explanation=why)
+            why = f"its error file and output could not be read: {error}"
+            return replace(exited, explanation=_why_ended(exited) or why)
 
     async def _read_files(self, read: Callable[[], T]) -> T:
         """Read what a process left behind, in the thread; at once no more if that stands still."""
@@ -346,11 +349,14 @@ class Workers:
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and not stacks and is_python and (what := exception_in(tail)):
             error = messages.WorkerError(message=what)
+        if exited.error is not None:  # the line it was ended for comes first
+            before = f"\n{error.message}" if error else ""
+            error = replace(error or exited.error, message=f"{exited.error.message}{before}")
         examined = replace(
             exited, error=with_stacks(error, stacks), stderr_tail=tail, error_file=kept
         )
-        if exited.hang is not None:
-            return replace(examined, explanation=BECAUSE_IT_HUNG)
+        if exited.is_faulty:
+            return replace(examined, explanation=_why_ended(exited))
         ended = Evidence(
             exit_code=exited.exit_code,
             pid=exited.pid,
@@ -363,6 +369,11 @@ class Workers:
         if error is None and (what := out_of_memory(ended)):
             examined = replace(examined, error=messages.WorkerError(message=what))
         return replace(examined, explanation=explain(ended))
+
+
+def _why_ended(exited: messages.WorkerExited) -> str:
+    """Return why the agent ended a worker; nothing if it did not."""
+    return BECAUSE_IT_HUNG if exited.hang else BECAUSE_OF_A_LINE if exited.fatal_at else ""
 
 
 def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload | None:

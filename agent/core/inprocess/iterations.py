@@ -137,11 +137,11 @@ class HostIterations:
             # It has failed after all, at what it did after the function.
             return self._leave(worker, worker.interruption_by(event), at=event.ended_at)
         # One that has ended well after its last iteration has done all it wanted to.
-        is_good = event.exit_code == 0 and hang is None
+        is_good = event.exit_code == 0 and not event.is_faulty
         is_well = is_good and NO_ITERATION < worker.iteration <= self._completed
-        is_by_itself = not event.is_stopped or hang is not None
+        is_by_itself = not event.is_stopped or event.is_faulty
         if is_by_itself and worker.left is None and self._is_engaged and not is_well:
-            at = event.ended_at if hang is None else min(event.ended_at, hang.noticed_at)
+            at = event.failed_at
             stacks = hang.evidence.stacks if hang is not None else ""
             self._notices.failed(worker.local_rank, stacks, now=at)
             return self._leave(worker, worker.interruption_by(event), at=at)

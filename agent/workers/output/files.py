@@ -9,6 +9,7 @@ from string import Template
 
 import structlog
 
+from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.agent.errors import PrivateDirectoryUnusable
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.settings.config import AgentConfig
@@ -23,6 +24,7 @@ from drumbeat.agent.workers.output.kept import (
     StreamKey,
 )
 from drumbeat.agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
+from drumbeat.agent.workers.output.rules import OutputRules
 from drumbeat.agent.workers.output.sources import FollowedFile, OutputPipe
 from drumbeat.agent.workers.output.tail import STALL_S, Tail
 from drumbeat.command.live_line import device_of, line_at
@@ -83,6 +85,11 @@ class WorkerOutput:
         stderr = stdout if self._is_one_place else Tail("stderr", CLOSE_STALL_S)
         self._pipe_tails = {STDOUT: stdout, STDERR: stderr}
         self.kept = KeptOutput()
+        patterns = config.output_patterns
+        self.rules = OutputRules(patterns) if patterns else None
+        # Of their own: a console that takes nothing must not keep files from being matched.
+        self._rules_tail = Tail("matched files")
+        self._unmatched: set[str] = set()  # streams that patterns don't see, once that is logged
         # Of the latest round, by its id and the local rank.
         self._workers: dict[tuple[int, int], _WorkerFiles] = {}
 
@@ -107,6 +114,8 @@ class WorkerOutput:
             if not self._is_kept:
                 self.directory.ensure(PRIVATE_LOGS)
             self._prune()
+            if self.rules is not None:
+                self.rules.begin()
             dest = self._specs.reify(envs)
             for rank, env in envs.items():
                 path = env.get(context.ERROR_FILE) or dest.error_files.get(rank, "")
@@ -154,6 +163,9 @@ class WorkerOutput:
         for tail in set(self._pipe_tails.values()):
             tail.close()
         self._tail.close()
+        self._rules_tail.close()
+        if self.rules is not None:
+            self.rules.close()
 
     def _prune(self) -> None:
         """Remove the oldest rounds' folders in the private directory; those of users stay."""
@@ -224,15 +236,24 @@ class WorkerOutput:
         """Return where one stream of a worker goes, and what of it is kept."""
         config = self._config
         name = "stdout" if number == STDOUT else "stderr"
+        rules, worker = self.rules, self._workers[round_id, local_rank]
+        key = WorkerKey(round_id, local_rank)
         if path not in (CONSOLE, os.devnull):
+            if rules is not None and (os.path.isfile(path) or not os.path.exists(path)):  # noqa: PTH110, PTH113
+                worker.sources.append(self._rules_tail.add_reader(path, rules.add(key)))
+            elif rules is not None:
+                self._tell_unmatched(name, f"{path} is no file")
             return path, KeptFile(path)
         is_captured = config.stdout_capture if number == STDOUT else config.stderr_capture
-        # A report needs the end of stderr; stdout is for readers alone, and there are none. Nor may
-        # it be written where a line of ours stands, without our going out of the way.
+        # A report needs the end of stderr; stdout is for readers and patterns, and there may be
+        # none. Nor may it be written where a line of ours stands, without our going out of the way.
         # And what goes straight to where standard error goes, too, would stand within its lines.
         is_alone = config.is_standalone and not self._is_one_place
         is_read = number == STDERR or not is_alone or line_at(device_of(number))
-        if not is_captured or not is_read:
+        if not is_captured or not (is_read or rules):
+            if rules is not None:
+                why = f"it does not pass the agent: --{name}-capture is off; redirect it, or tee it"
+                self._tell_unmatched(name, why)
             return path, NotKept(f"its {name} goes straight to its agent's console")
         pipe_path = str(self.directory.ensure() / f"{name}_{local_rank}")
         try:
@@ -245,8 +266,16 @@ class WorkerOutput:
             self._is_failure_logged = True
             return path, NotKept(f"its {name} could not be captured: {error.strerror}")
         pipe.on_news = self.kept.tell
-        self._workers[round_id, local_rank].sources.append(pipe)
+        if rules is not None:
+            pipe.on_chunk = rules.add(key, pipe.has_unread)
+        worker.sources.append(pipe)
         return pipe.path, pipe
+
+    def _tell_unmatched(self, name: str, why: str) -> None:
+        """Log once that patterns do not see a stream."""
+        if name not in self._unmatched:
+            self._unmatched.add(name)
+            log.warning("output not matched", reason=f"{name}: {why}")
 
     def _end_round(self) -> None:
         for worker in self._workers.values():

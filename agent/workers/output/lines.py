@@ -7,11 +7,14 @@ import re
 from collections.abc import Sequence
 
 LINE_BYTES_MAX = 1024 * 1024  # of an unfinished line; of a longer one each part becomes a line
+RULE_LINE_BYTES_MAX = 4096  # of a line that is matched; what is behind that is not looked at
 LAST_LINES_MAX = 50
 LAST_BYTES_MAX = 32 * 1024  # more than what fifty lines usually have, and little for a record
 
 # torch says so at the beginning of each line once workers are connected.
 _RANK = re.compile(r"^\[rank[0-9]+\]: ?", re.MULTILINE)
+_LINE_END = re.compile(rb"[\r\n]+")
+_CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")  # colours, and moves of the cursor
 _TRACEBACK = re.compile(r"^[ \t]*Traceback \(most recent call last\):[ \t]*$", re.MULTILINE)
 _NOT_INDENTED = re.compile(r"^\S.*", re.MULTILINE)
 _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?:: .*)?")
@@ -58,6 +61,32 @@ class LineCutter:
         block = bytes(self._rest)
         self._rest.clear()
         return block if not block or block.endswith(b"\r") else block + b"\n"
+
+
+class RuleLines:
+    """Cuts chunks into lines for patterns: each without its line end and colours.
+
+    A carriage return ends a line as well, as in progress bars.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._is_skipping = False  # to the next line end: the beginning of this line is missing
+
+    def feed(self, chunk: bytes, *, is_cut: bool = False) -> list[str]:
+        """Return the lines that ``chunk`` completes; ``is_cut``: bytes before it are missing."""
+        if is_cut:
+            self._rest, self._is_skipping = b"", True
+        *whole, rest = _LINE_END.split(self._rest + chunk)
+        if self._is_skipping and whole:
+            del whole[0]
+            self._is_skipping = False
+        self._rest = rest[:RULE_LINE_BYTES_MAX]
+        return [
+            _CONTROL.sub(b"", line[:RULE_LINE_BYTES_MAX]).decode("utf-8", "replace")
+            for line in whole
+            if line
+        ]
 
 
 def prefixed(block: bytes, prefix: bytes) -> bytes:

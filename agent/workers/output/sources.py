@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import select
 import termios
 import threading
 import tty
@@ -42,6 +43,7 @@ class FollowedFile:
     end_at: int | None = None  # size of the file when it was finished; None if more may come
     is_ended: bool = False
     wait_fds: tuple[int, ...] = ()
+    on_chunk: Callable[[bytes], None] | None = None  # takes what comes, in place of destinations
 
     def finish(self) -> None:
         """Show the file to its end, also a last line without a line end; no wait, any thread."""
@@ -58,14 +60,18 @@ class FollowedFile:
         is_shown = self.end_at is not None and self.position >= self.end_at
         if not is_shown and (chunk := os.read(self.fd, CHUNK_BYTES)):
             self.position += len(chunk)
-            self._emit(self.cutter.feed(chunk))
+            if self.on_chunk is not None:
+                self.on_chunk(chunk)
+            else:
+                self._emit(self.cutter.feed(chunk))
             return True
         if os.fstat(self.fd).st_size < self.position:
             # It was cut, as log rotation does: back to its beginning.
             self.position, self.end_at = os.lseek(self.fd, 0, os.SEEK_SET), None
             return True
         if self.end_at is not None:
-            self._emit(self.cutter.end())
+            if self.on_chunk is None:
+                self._emit(self.cutter.end())
             self.is_ended = True
         return False
 
@@ -85,8 +91,8 @@ class OutputPipe:
     If ``screen``, where it is shown in the end, is a terminal, it is one, so that progress bars and
     colours stay; else a pipe at the path given, which is shown in whole lines. If nothing is taken
     where it is shown, it fills and the worker waits, as if it wrote there itself. Without
-    ``destinations`` only its end is kept. ``on_news`` is called when it grew. Any thread may call
-    all but `step`. Raises ``OSError`` if the system gives neither.
+    ``destinations`` only its end is kept. ``on_news`` is called when it grew, ``on_chunk`` with the
+    bytes. Any thread may call all but `step`. Raises ``OSError`` if the system gives neither.
     """
 
     turn = 0
@@ -108,6 +114,7 @@ class OutputPipe:
         self._is_drained = False  # its worker is gone, so that no line is waited for
         self._ring = Ring()
         self.on_news: Callable[[], None] = lambda: None
+        self.on_chunk: Callable[[bytes], None] | None = None
         self._screen = screen if os.isatty(screen) else -1
         # What is read first; then what only keeps it open, for it must not end with a writer.
         self.wait_fds: tuple[int, ...]
@@ -128,6 +135,14 @@ class OutputPipe:
             raise
         with suppress(OSError):  # users have a limit for all their pipes
             fcntl.fcntl(self.wait_fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def has_unread(self) -> bool:
+        """Return whether bytes wait to be read, e.g. because nothing is taken where it is shown."""
+        poll = select.poll()
+        with self._lock:
+            for fd in self.wait_fds[:1]:
+                poll.register(fd, select.POLLIN)
+            return bool(poll.poll(0))
 
     def step(self) -> bool:
         """Pass on what has come; return whether there may be more to do at once."""
@@ -207,6 +222,8 @@ class OutputPipe:
         if chunk:
             self._ring.add(chunk)
             self.on_news()
+            if self.on_chunk is not None:
+                self.on_chunk(chunk)
         return chunk
 
     def _drain(self) -> None:

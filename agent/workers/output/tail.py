@@ -10,7 +10,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO, TypeAlias
 
@@ -72,6 +72,18 @@ class Tail:
             fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             watch = self._watch(fd)
             source = FollowedFile(fd, watch, places, prefix, needles, turn, self._wake)
+            self._begin(source)
+        return source
+
+    def add_reader(self, source_path: str, on_chunk: Callable[[bytes], None]) -> FollowedFile:
+        """Call back with what is written to a file from now on; waits for no destination.
+
+        The file is made if missing, and may be emptied meanwhile. Raises ``OSError``.
+        """
+        with self._lock:
+            fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            source = FollowedFile(fd, self._watch(fd), (), b"", (), 0, self._wake)
+            source.position, source.on_chunk = os.lseek(fd, 0, os.SEEK_END), on_chunk
             self._begin(source)
         return source
 

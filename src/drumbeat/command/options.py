@@ -47,6 +47,10 @@ class _Value(click.ParamType):  # type: ignore[type-arg] # generic only of late
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
 
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Return the texts of a variable that has several, a line each."""
+        return [line for line in rv.splitlines() if line]
+
     def shell_complete(
         self, _ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
@@ -65,7 +69,7 @@ class CommandOption(click.Option):
         super().__init__(
             [name, *declared.flags],
             is_flag=kind is FLAG,
-            multiple=kind.is_repeatable,
+            multiple=kind.is_repeated,
             required=declared.is_required,
             hidden=declared.is_hidden,
             help=declared.help,

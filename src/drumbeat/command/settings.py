@@ -29,8 +29,7 @@ class Kind(NamedTuple):
     metavar: str = "TEXT"
     allowed_text: str = ""  # what a text may be, where that differs
     is_secret: bool = False  # no message has a value, be it allowed or not
-    # Its option may be given several times, each time with one text; the value is a tuple.
-    is_repeatable: bool = False
+    is_repeated: bool = False  # an option for each of several texts; in a variable a line for each
 
     def parse(self, given: str) -> Any:
         """Return the value of a text. Raises ``ValueError``, which says what is allowed."""

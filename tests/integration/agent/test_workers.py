@@ -38,6 +38,8 @@ STALLED = "--log-dir /logs: the file system did not answer within 0.05 s"
 class StalledOutput:
     """Files on a file system of which some calls stand still until ``flow`` is set."""
 
+    rules = None
+
     def __init__(self, *calls: str) -> None:
         self.flow = threading.Event()
         self.directory = PrivateDirectory([tempfile.gettempdir()])

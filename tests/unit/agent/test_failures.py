@@ -57,6 +57,15 @@ def test_a_victim_is_marked() -> None:
     assert failure == a_failure(exit_code=-15, is_stopped_by_agent=True)
 
 
+def test_a_worker_ended_for_a_fatal_line_failed_when_it_wrote_it() -> None:
+    """Also if it was being stopped by the time it ended, with whatever code."""
+    error = WorkerError(message="a line …")
+    event = an_exit(exit_code=0, is_stopped=True, fatal_at=11.0, error=error)
+    assert ended_by(ASSIGNMENT, event) == a_failure(
+        exit_code=0, happened_at=11.0, message="a line …", is_stopped_by_agent=False
+    )
+
+
 def test_a_worker_that_never_ran_has_no_pid() -> None:
     event = WorkerStartFailed(round_id=5, local_rank=1, message="cannot start x")
     failure = not_started(ASSIGNMENT, event, now=3.0)

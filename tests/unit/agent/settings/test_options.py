@@ -107,6 +107,20 @@ CASES = {
     "runtime_timeout": limit("30", 30.0),
     "exit_timeout": limit("500ms", 0.5, "report"),
     "hang_grace": seconds("0", 0.0, -1.0),
+    "hang_pattern": Case(
+        r"a=b \d+=10m",
+        (r"a=b \d+=10m",),
+        {"none": ((), ()), "several": (["x=1s", "y=2"], ("x=1s", "y=2"))},
+        ("x", "x=", "=10m", "(=10m", "x=31d", "x=0"),
+        ("x=1s", ("x",), (b"x=1s",), None, ("x=1s",) * 17),
+    ),
+    "fatal_pattern": Case(
+        "NCCL error|CUDA error",
+        ("NCCL error|CUDA error",),
+        {"several": (["x", "y"], ("x", "y"))},
+        ("(", "a*", "x" * 257, "a\tb"),
+        ("x", ("x", "("), (1,)),
+    ),
     "straggler_report": Case(
         "1.2,100",
         (1.2, 100),
