@@ -8,43 +8,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
 
 from drumbeat.coordinator.core.failures.collective_evidence import SeenCalls, is_collective
 from drumbeat.coordinator.core.failures.collective_waits import Wait
 
-_PAIRS_MAX = 8  # of calls that all ranks have entered: so many are compared with the largest
 
+class WaitGraph:
+    """Which call waits for which other call: for ranks that are missing in it and wait there.
 
-def find_cycle(waits: Sequence[Wait], waits_of: Mapping[int, Collection[Wait]]) -> list[Wait]:
-    """Return calls each of which waits for ranks that wait in the next, the last for the first."""
-    open_waits = set(waits)
-    for start in waits:
-        path = {start: _next_waits(start, waits_of)} if start in open_waits else {}
-        while path:
-            last = next(reversed(path))
-            following = next((each for each in path[last] if each in open_waits), None)
-            if following is None:
-                open_waits.remove(last)
-                del path[last]
-            elif following in path:
-                cycle = list(path)
-                return cycle[cycle.index(following) :]
-            else:
-                path[following] = _next_waits(following, waits_of)
-    return []
-
-
-def find_inverted(waits: Sequence[Wait], seen: SeenCalls) -> list[Wait]:
-    """Return two calls that all ranks have entered, some in one order and some in the other.
-
-    A device that runs one call at a time ends neither.
+    A call that no rank is known to miss waits for the earlier calls of its ranks: a device runs one
+    after the other, whoever has entered them. ``waits_of`` are the calls that each rank waits in.
     """
-    for other in islice(waits, 1, 1 + _PAIRS_MAX):
-        shared = {*waits[0].ranks} & {*other.ranks}
-        if shared and all(shared & ranks for ranks in _orders(waits[0], other, seen)):
-            return [waits[0], other]
-    return []
+
+    def __init__(
+        self, waits: Sequence[Wait], waits_of: Mapping[int, Collection[Wait]], seen: SeenCalls
+    ) -> None:
+        self._waits, self._waits_of = waits, waits_of
+        self._answered = frozenset(seen.answers)
+
+    def following(self, wait: Wait) -> Iterator[Wait]:
+        """Yield the calls that one waits for, some of them several times."""
+        missing = wait.missing & self._answered
+        for rank in missing:
+            yield from self._waits_of.get(rank, ())
+        for rank, age_s in () if missing else wait.ages_s.items():
+            for other in self._waits_of[rank]:
+                if other.ages_s.get(rank, 0.0) > age_s:
+                    yield other
+
+    def find_cycle(self) -> list[Wait]:
+        """Return calls each of which waits for the next, the last for the first."""
+        open_waits = set(self._waits)
+        for start in self._waits:
+            path = {start: self.following(start)} if start in open_waits else {}
+            while path:
+                last = next(reversed(path))
+                following = next((each for each in path[last] if each in open_waits), None)
+                if following is None:
+                    open_waits.remove(last)
+                    del path[last]
+                elif following in path:
+                    cycle = list(path)
+                    return cycle[cycle.index(following) :]
+                else:
+                    path[following] = self.following(following)
+        return []
 
 
 def out_of_order(cycle: Sequence[Wait], seen: SeenCalls) -> set[int]:
@@ -55,15 +63,28 @@ def out_of_order(cycle: Sequence[Wait], seen: SeenCalls) -> set[int]:
     found: set[int] = set()
     for wait, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         most, others = _orders(wait, following, seen)
-        missing = wait.missing & seen.answers.keys()
+        missing = wait.missing.intersection(seen.answers)
         could_be = (missing or {*wait.ranks}) & {*following.ranks}
         if len(most) >= 2 and len(others) < len(most) and others <= could_be:
             found |= others
     return found
 
 
-def _next_waits(wait: Wait, waits_of: Mapping[int, Collection[Wait]]) -> Iterator[Wait]:
-    return (each for rank in wait.missing if rank in waits_of for each in waits_of[rank])
+def are_alike(ranks: Collection[int], seen: SeenCalls) -> bool:
+    """Return whether the latest collectives of ranks in all groups are the same, in one order."""
+    first, *others = ranks
+    wanted = _latest(first, seen)
+    return all(_latest(rank, seen) == wanted for rank in others)
+
+
+def _latest(rank: int, seen: SeenCalls) -> list[tuple[str, int, str, str]]:
+    found = []
+    for group in seen.answers[rank]:
+        call = next(filter(is_collective, reversed(group.calls)), None)
+        if call is not None:
+            made = seen.group_of(group).family, call.sequence, call.op, call.tensors
+            found.append((call.age_s or 0.0, made))
+    return [made for _, made in sorted(found)]
 
 
 def _orders(first: Wait, second: Wait, seen: SeenCalls) -> tuple[set[int], set[int]]:
@@ -90,12 +111,10 @@ def _ages_s(wait: Wait, seen: SeenCalls) -> dict[int, float]:
         is_alike = group.family == wait.group.family and group.members is not None
         if not is_alike or len(group.members or ()) != wait.size:
             continue
-        for window in group.windows.values():
+        for window in group.windows():
             at = window.index(number)
             if at is not None:
-                for rank, calls in zip(window.ranks, window.calls_of, strict=True):
-                    if (age_s := calls[at].age_s) is not None:
-                        found[rank] = age_s
+                found |= window.ages_s(at)
             elif window.last is not None:
                 age_s = -1.0 if window.last < number else math.inf
                 found.update(dict.fromkeys(window.ranks, age_s))

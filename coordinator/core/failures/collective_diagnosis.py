@@ -12,8 +12,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 
 from drumbeat.coordinator.core.failures.collective_cycles import (
-    find_cycle,
-    find_inverted,
+    WaitGraph,
+    are_alike,
     out_of_order,
 )
 from drumbeat.coordinator.core.failures.collective_evidence import (
@@ -22,18 +22,17 @@ from drumbeat.coordinator.core.failures.collective_evidence import (
     is_collective,
 )
 from drumbeat.coordinator.core.failures.collective_hang import (
-    RANKS_CHARACTERS_MAX,
     CollectiveCause,
     CollectiveDiagnosis,
     CollectiveKind,
     Confidence,
+    describe_ranks,
 )
 from drumbeat.coordinator.core.failures.collective_waits import Wait, waits_in
-from drumbeat.coordinator.core.failures.stack_frames import ranges
-from drumbeat.format import one_line
 
 # A rank that made a call within this share of the time that others wait for it still moves.
 FRESH_SHARE = 0.5
+_LOST = "{waits} for ranks that are not known"
 
 
 def diagnose_collectives(
@@ -60,12 +59,14 @@ class _Judgement:
         self, seen: SeenCalls, gone: frozenset[int], waiting: frozenset[int], fresh_s: float
     ) -> None:
         self._seen, self._gone, self._elsewhere, self._fresh_s = seen, gone, waiting, fresh_s
-        self._silent = seen.world - seen.answers.keys() - gone
+        self._silent = seen.world.difference(seen.answers, gone)
         self._waits_of: dict[int, list[Wait]] = {}  # of ranks that wait
         waits = [wait for group in seen for wait in self._waits_in(group)]
         self._waits = sorted(waits, key=lambda wait: -len(wait.ranks))
+        self._free = frozenset(seen.answers).difference(self._waits_of, waiting)
         # Those that last; of the others ranks still enter their calls.
         self._lasting = [wait for wait in self._waits if wait.oldest_s >= fresh_s]
+        self._graph = WaitGraph(self._lasting, self._waits_of, seen)
 
     def diagnosis(self) -> CollectiveDiagnosis:
         """Look for the cause, the surest kind first."""
@@ -82,7 +83,7 @@ class _Judgement:
     def _waits_in(self, group: SeenGroup) -> Iterator[Wait]:
         if not group.is_waited_in:
             return
-        for window in group.windows.values():
+        for window in group.windows():
             if not all(each.is_done for each in window.calls):
                 for rank in window.ranks:
                     self._waits_of.setdefault(rank, [])
@@ -112,11 +113,15 @@ class _Judgement:
         )
 
     def _missing(self) -> CollectiveDiagnosis | None:
-        """Look for ranks that wait for nobody."""
+        """Look for ranks that wait for nobody.
+
+        If they are most of a group, the others may have made a call too many.
+        """
         stalled, moving = [], []
         for wait in self._lasting:
-            free = wait.missing & self._seen.answers.keys()
-            free = free - self._waits_of.keys() - self._elsewhere
+            free = wait.missing & self._free
+            if len(free) >= 2 and 2 * len(free) > wait.size:
+                continue
             fresh_s = self._fresh_s
             if math.isfinite(wait.oldest_s):
                 fresh_s = max(fresh_s, FRESH_SHARE * wait.oldest_s)
@@ -143,9 +148,7 @@ class _Judgement:
         return CollectiveDiagnosis(kind=kind, confidence=sure, waits=(wait.shown(),), causes=causes)
 
     def _cycle(self) -> CollectiveDiagnosis | None:
-        # Nothing speaks against silent ranks.
-        entered = [wait for wait in self._lasting if wait.missing <= self._silent]
-        cycle = find_cycle(self._lasting, self._waits_of) or find_inverted(entered, self._seen)
+        cycle = self._graph.find_cycle()
         if not cycle:
             return None
         odd = sorted(out_of_order(cycle, self._seen))
@@ -154,7 +157,7 @@ class _Judgement:
             confidence=Confidence.LIKELY if odd else Confidence.UNKNOWN,
             waits=tuple(each.shown() for each in cycle),
             causes=tuple(self._cause(rank, cycle[0]) for rank in odd),
-            unknown="" if odd else "these calls wait for each other, and no majority has an order",
+            unknown="" if odd else "no majority of the ranks agrees on the order of these calls",
         )
 
     def _unseen(self) -> CollectiveDiagnosis | None:
@@ -163,24 +166,26 @@ class _Judgement:
         if len(silent) == 1:
             waits = [wait for wait in self._lasting if wait.is_entered_by_most()]
             only = [(wait, silent) for wait in waits if wait.missing == silent]
-            if found := self._named(CollectiveKind.MISSING, only, Confidence.LIKELY):
+            found = self._named(CollectiveKind.MISSING, only, Confidence.LIKELY)
+            # Else one of those that wait has made a mistake.
+            if found and are_alike(found.waits[0].ranks, self._seen):
                 return found
+        elsewhere = self._elsewhere.difference(self._waits_of)
+        lost = frozenset(rank for rank, waits in self._waits_of.items() if not waits)
         for ranks, problem in (
-            (self._silent, "{} gave no answer"),
-            (self._elsewhere - self._waits_of.keys(), "{} wait for other ranks in something else"),
-            (
-                frozenset(rank for rank, waits in self._waits_of.items() if not waits),
-                "{} wait in a call for ranks that are not known",
-            ),
+            (self._silent, "gave no answer"),
+            (elsewhere, "{waits} for other ranks in a call that is not recorded"),
+            (lost, _LOST),
+            (self._free, "{waits} for no other rank, and are most of the group"),
         ):
             wait = next((each for each in self._lasting if each.missing & ranks), None)
             if wait is not None:
-                who = f"of the missing ranks {_ranges(wait.missing & ranks)}"
-                return self._undecided(problem.format(who), wait)
+                return self._undecided(_of(wait.missing & ranks, problem), wait)
         return None
 
     def _stuck(self) -> CollectiveDiagnosis | None:
-        wait = next((each for each in self._lasting if not each.missing), None)
+        entered = (wait for wait in self._lasting if not wait.missing)
+        wait = next((each for each in entered if not any(self._graph.following(each))), None)
         if wait is None:
             return None
         return CollectiveDiagnosis(
@@ -199,9 +204,7 @@ class _Judgement:
         if not self._seen.answers:
             return self._undecided("no rank gave an answer")
         if self._waits_of:
-            return self._undecided(
-                f"ranks {_ranges(self._waits_of)} wait in calls for ranks that are not known"
-            )
+            return self._undecided(_of(self._waits_of, _LOST))
         sure = Confidence.LIKELY if self._silent else Confidence.CERTAIN
         return CollectiveDiagnosis(kind=CollectiveKind.NONE, confidence=sure)
 
@@ -215,6 +218,7 @@ class _Judgement:
 
     def _cause(self, rank: int, wait: Wait) -> CollectiveCause:
         answer = self._seen.answers.get(rank)
+        age_s = self._age_s(rank) if answer is not None else math.inf
         is_like = is_collective(wait.call)
         calls = (
             call
@@ -228,7 +232,7 @@ class _Judgement:
             last=max(calls, key=lambda call: call.sequence, default=None),
             has_answered=answer is not None,
             has_groups=bool(answer),
-            age_s=self._age_s(rank) if answer is not None else None,
+            age_s=age_s if math.isfinite(age_s) else None,
         )
 
     def _age_s(self, rank: int) -> float:
@@ -241,15 +245,16 @@ class _Judgement:
 def _is_certain(wait: Wait, causes: Iterable[CollectiveCause]) -> bool:
     """Return whether ranks that are missing in a call are the cause for certain.
 
-    If a rank made calls since others wait for it, it may be slow. If most ranks are missing, those
-    that wait may have made a call too many.
+    If a rank made calls since others wait for it, it may be slow. If no more than half of the ranks
+    have entered the call, it may be a call too many.
     """
-    since_s = min(wait.ages_s, default=math.inf)
+    since_s = min(wait.ages_s.values(), default=math.inf)
     return wait.is_entered_by_most() and all(
         cause.last is not None and cause.age_s is not None and cause.age_s >= since_s
         for cause in causes
     )
 
 
-def _ranges(ranks: Iterable[int]) -> str:
-    return one_line(ranges(ranks), RANKS_CHARACTERS_MAX)
+def _of(ranks: Collection[int], problem: str) -> str:
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"{describe_ranks(ranks)} {problem.format(waits=waits)}"

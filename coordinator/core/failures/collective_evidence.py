@@ -19,6 +19,7 @@ POINT_TO_POINT = {"send": "recv", "recv": "send"}  # an operation and the one of
 _BATCHES = frozenset({"coalesced"})
 NO_LABELS = frozenset({"", "undefined", "default_pg"})  # what torch puts for groups without one
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_is_done = attrgetter("is_done")
 _alike = attrgetter("sequence", "op", "tensors", "is_done", "peer")
 
 
@@ -63,6 +64,11 @@ class CallWindow:
         open_calls = (each.sequence for each in collectives if not each.is_done)
         self.waits_at = min(open_calls, default=None)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether calls that are not known may not have ended either."""
+        return len(self.calls) >= CALLS_MAX and not self.calls[0].is_done
+
     def index(self, sequence: int) -> int | None:
         """Return where the collective with this number stands in the calls."""
         for i, each in enumerate(self.calls):
@@ -70,10 +76,10 @@ class CallWindow:
                 return i
         return None
 
-    def ages_s(self, index: int) -> list[float]:
-        """Return the ages of one call, as far as they are known."""
-        ages_s = (calls[index].age_s for calls in self.calls_of)
-        return [age_s for age_s in ages_s if age_s is not None]
+    def ages_s(self, index: int) -> dict[int, float]:
+        """Return the ages of one call by rank, as far as they are known."""
+        found = zip(self.ranks, (calls[index].age_s for calls in self.calls_of), strict=True)
+        return {rank: age_s for rank, age_s in found if age_s is not None}
 
 
 @dataclass(slots=True)
@@ -83,8 +89,10 @@ class SeenGroup:
     name: str
     label: str
     members: frozenset[int] | None
-    windows: dict[object, CallWindow] = field(default_factory=dict)
     is_waited_in: bool = False  # some rank's call has not ended
+    _latest: int | None = None  # the rank added last
+    _windows: dict[object, CallWindow] = field(default_factory=dict)
+    _ended: list[tuple[int, tuple[CollectiveCall, ...]]] = field(default_factory=list)
 
     @property
     def family(self) -> str:
@@ -92,11 +100,27 @@ class SeenGroup:
         return self.name if self.label in NO_LABELS else self.label
 
     def add(self, rank: int, calls: tuple[CollectiveCall, ...]) -> None:
-        """Take in the latest calls of a rank."""
+        """Take in the latest calls of a rank; once if its answer has the group twice."""
+        if rank == self._latest:
+            return
+        self._latest = rank
+        if all(map(_is_done, calls)):
+            self._ended.append((rank, calls))
+        else:
+            self.is_waited_in = True
+            self._put_together(rank, calls)
+
+    def windows(self) -> Collection[CallWindow]:
+        """Return the calls of all its ranks. Groups in which no rank waits are seldom asked."""
+        for rank, calls in self._ended:
+            self._put_together(rank, calls)
+        self._ended.clear()
+        return self._windows.values()
+
+    def _put_together(self, rank: int, calls: tuple[CollectiveCall, ...]) -> None:
         key = tuple(map(_alike, calls))
-        if (window := self.windows.get(key)) is None:
-            window = self.windows[key] = CallWindow(calls)
-            self.is_waited_in |= not all(each.is_done for each in calls)
+        if (window := self._windows.get(key)) is None:
+            window = self._windows[key] = CallWindow(calls)
         window.ranks.append(rank)
         window.calls_of.append(calls)
 
@@ -118,12 +142,9 @@ class SeenCalls:
         if rank in self.answers or rank not in self.world:
             return
         self.answers[rank] = groups
-        seen: set[int] = set()
         for each in groups:
             group = self.group_of(each)
-            is_member = group.members is None or rank in group.members
-            if is_member and id(group) not in seen:
-                seen.add(id(group))
+            if group.members is None or rank in group.members:
                 group.add(rank, each.calls)
 
     def group_of(self, calls: GroupCalls) -> SeenGroup:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.coordinator.core.failures.collective_evidence import NO_LABELS, POINT_TO_POINT
+from drumbeat.coordinator.core.failures.collective_evidence import (
+    NO_LABELS,
+    POINT_TO_POINT,
+    WORLD_GROUP,
+)
 from drumbeat.coordinator.core.failures.stack_frames import ranges
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
 from drumbeat.model import CollectiveCall, GroupCalls
 
 LINES_MAX = 4  # about causes, and about calls; of more the rest is a number
-RANKS_CHARACTERS_MAX = 120
+_RANKS_CHARACTERS_MAX = 120
 _NAME_CHARACTERS_MAX = 80  # of an operation, its tensors, a group
 _STUCK = "the network or a device may be stuck"
 
@@ -85,6 +89,12 @@ class CollectiveDiagnosis(Struct, frozen=True, kw_only=True):
     unknown: str = ""  # what is not known, as a sentence without a full stop
 
 
+def describe_ranks(ranks: Collection[int]) -> str:
+    """Return "rank 7", "ranks 0-6", cut if they are many."""
+    shown = one_line(ranges(ranks), _RANKS_CHARACTERS_MAX)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"
+
+
 def describe_diagnosis(diagnosis: CollectiveDiagnosis) -> tuple[str, ...]:
     """Return the lines that users read, at most a few."""
     kind, waits = diagnosis.kind, diagnosis.waits
@@ -93,7 +103,9 @@ def describe_diagnosis(diagnosis: CollectiveDiagnosis) -> tuple[str, ...]:
     if kind is CollectiveKind.MISMATCH:
         lines = [_different_calls(waits)]
     elif kind is CollectiveKind.STUCK:
-        lines = [f"{_wait(waits[0])}; all ranks of the group have entered it: {_STUCK}"]
+        is_pair = waits[0].call.op in POINT_TO_POINT
+        who = "both ranks have made it" if is_pair else "all ranks of the group have entered it"
+        lines = [f"{_wait(waits[0])}; {who}: {_STUCK}"]
     else:
         shown = waits[: LINES_MAX if kind is CollectiveKind.CYCLE else 1]
         lines = [_wait(each) for each in shown]
@@ -134,20 +146,15 @@ def describe_latest(groups: Iterable[GroupCalls]) -> str:
     return f"finished {_call_in(group, call)}"
 
 
-def _call_in(group: GroupCalls, call: CollectiveCall) -> str:
-    label = "" if group.label in NO_LABELS else group.label
-    return _call(CallWait(group=group.name, label=label, group_size=0, call=call, ranks=()))
-
-
 def describe_cause(diagnosis: CollectiveDiagnosis, cause: CollectiveCause) -> str:
     """Say what a rank did, as it follows "rank 7"; empty if the line of the calls says it."""
     is_mismatch = diagnosis.kind is CollectiveKind.MISMATCH
     return "" if is_mismatch else _deed(diagnosis, cause)[0]
 
 
-def _who(ranks: Sequence[int]) -> str:
-    shown = one_line(ranges(ranks), RANKS_CHARACTERS_MAX)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"
+def _call_in(group: GroupCalls, call: CollectiveCall) -> str:
+    label = "" if group.label in NO_LABELS else group.label
+    return _call(CallWait(group=group.name, label=label, group_size=0, call=call, ranks=()))
 
 
 def _plural(ranks: Sequence[int], one: str, more: str) -> str:
@@ -166,24 +173,30 @@ def _tensors(call: CollectiveCall) -> str:
 
 def _call(wait: CallWait) -> str:
     group = one_line(wait.label or wait.group, _NAME_CHARACTERS_MAX)
+    is_shown = wait.group != WORLD_GROUP and wait.group_size > 0
+    size = f" of {count(wait.group_size, 'rank')}" if is_shown else ""
     tensors = f" ({_tensors(wait.call)})" if wait.call.tensors else ""
-    return f"{_name(wait.call)} of process group {group}{tensors}"
+    return f"{_name(wait.call)} of process group {group}{size}{tensors}"
 
 
 def _wait(wait: CallWait) -> str:
     verb = _plural(wait.ranks, "waits", "wait")
-    return f"{_who(wait.ranks)} of {wait.group_size} {verb} in {describe_call(wait)}"
+    size = f" of {wait.group_size}" if wait.group == WORLD_GROUP else ""
+    return f"{describe_ranks(wait.ranks)}{size} {verb} in {describe_call(wait)}"
 
 
 def _different_calls(waits: Sequence[CallWait]) -> str:
     first, *others = waits
-    clauses = [f"{_who(first.ranks)} {_plural(first.ranks, 'calls', 'call')} {_call(first)}"]
+    clauses = [
+        f"{describe_ranks(first.ranks)} {_plural(first.ranks, 'calls', 'call')} {_call(first)}"
+    ]
     for each in others[: LINES_MAX - 1]:
         tensors = f" with {_tensors(each.call)}" if each.call.tensors else ""
         verb = _plural(each.ranks, "calls", "call")
-        clauses.append(f"{_who(each.ranks)} {verb} {_name(each.call)}{tensors}")
+        clauses.append(f"{describe_ranks(each.ranks)} {verb} {_name(each.call)}{tensors}")
     if more := sum(len(each.ranks) for each in others[LINES_MAX - 1 :]):
-        clauses.append(f"{count(more, 'more rank')} make other calls")
+        verb = "makes" if more == 1 else "make"
+        clauses.append(f"{count(more, 'more rank')} {verb} other calls")
     return ", ".join(clauses)
 
 
@@ -193,7 +206,7 @@ def _causes(diagnosis: CollectiveDiagnosis) -> Iterable[str]:
     for each in () if is_mismatch else diagnosis.causes:
         found.setdefault(_deed(diagnosis, each), []).append(each.rank)
     for (one, several), ranks in list(found.items())[:LINES_MAX]:
-        yield f"{_who(ranks)} {_plural(ranks, one, several)}"
+        yield f"{describe_ranks(ranks)} {_plural(ranks, one, several)}"
     if more := sum(map(len, list(found.values())[LINES_MAX:])):
         yield f"{count(more, 'more rank')} {'is a cause' if more == 1 else 'are causes'}, too"
 

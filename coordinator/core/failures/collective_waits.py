@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from drumbeat.coordinator.core.failures.collective_evidence import (
-    CALLS_MAX,
     POINT_TO_POINT,
     CallWindow,
     SeenGroup,
@@ -33,10 +32,10 @@ class Wait:
     group: SeenGroup
     call: CollectiveCall
     ranks: list[int]
-    ages_s: list[float]
+    ages_s: dict[int, float]  # of the ranks whose ages are known
     missing: frozenset[int] = frozenset()
     later: list[int] = field(default_factory=list)  # ranks that wait in later calls of the group
-    is_sure: bool = True  # of which ranks it is known whether they have entered it
+    is_sure: bool = True  # it is the first, and it is known which ranks have entered it
     versions: list[Version] = field(default_factory=list)
 
     @property
@@ -47,7 +46,7 @@ class Wait:
     @property
     def oldest_s(self) -> float:
         """How long the first rank waits; without end if that is not known."""
-        return max(self.ages_s, default=math.inf)
+        return max(self.ages_s.values(), default=math.inf)
 
     def is_entered_by_most(self) -> bool:
         """Return whether so many ranks have entered it that it is not a call of one in error."""
@@ -67,7 +66,7 @@ class Wait:
             group_size=self.size,
             call=call or self.call,
             ranks=tuple(sorted(ranks or self.ranks)),
-            since_s=min(self.ages_s, default=None),
+            since_s=min(self.ages_s.values(), default=None),
         )
 
 
@@ -83,13 +82,13 @@ def waits_in(group: SeenGroup) -> Iterator[Wait]:
 
 
 def _collective_wait(group: SeenGroup, members: frozenset[int]) -> Iterator[Wait]:
-    windows = group.windows.values()
+    windows = group.windows()
     number = min((each.waits_at for each in windows if each.waits_at is not None), default=None)
     if number is None:
         return
     entered: set[int] = set()
     ranks: list[int] = []
-    ages_s: list[float] = []
+    ages_s: dict[int, float] = {}
     later: list[int] = []
     call: CollectiveCall | None = None
     for window in windows:
@@ -98,7 +97,7 @@ def _collective_wait(group: SeenGroup, members: frozenset[int]) -> Iterator[Wait
         if window.waits_at == number and (at := window.index(number)) is not None:
             call = call or window.calls[at]
             ranks += window.ranks
-            ages_s += window.ages_s(at)
+            ages_s |= window.ages_s(at)
         elif window.waits_at is not None:
             later += window.ranks
     if call is not None:
@@ -109,7 +108,7 @@ def _collective_wait(group: SeenGroup, members: frozenset[int]) -> Iterator[Wait
             ages_s,
             missing=members - entered,
             later=later,
-            is_sure=all(window.last is not None for window in windows),
+            is_sure=not any(window.last is None or window.is_cut for window in windows),
             versions=_versions(windows, number) if len(windows) > 1 else [],
         )
 
@@ -144,16 +143,17 @@ def _pair_waits(group: SeenGroup, members: frozenset[int]) -> Iterator[Wait]:
     """Yield the point-to-point operations that ranks wait in, of each peer the first."""
     pending: dict[tuple[int, str, int], CollectiveCall] = {}
     unsure: set[int] = set()  # ranks whose first operation that has not ended may not be known
-    for window in group.windows.values():
-        if len(window.calls) >= CALLS_MAX and not window.calls[0].is_done:
+    for window in group.windows():
+        if window.is_cut:
             unsure.update(window.ranks)
-        for rank, calls in zip(window.ranks, window.calls_of, strict=True):
-            for each in calls:
-                if not each.is_done and each.op in POINT_TO_POINT and each.peer in members:
-                    pending.setdefault((rank, each.op, each.peer), each)
+        for i, each in enumerate(window.calls):
+            if not each.is_done and each.op in POINT_TO_POINT and each.peer in members:
+                for rank, calls in zip(window.ranks, window.calls_of, strict=True):
+                    pending.setdefault((rank, each.op, each.peer), calls[i])
     for (rank, op, peer), call in pending.items():
         other = pending.get((peer, POINT_TO_POINT[op], rank))
-        ages_s = [each.age_s for each in (call, other) if each and each.age_s is not None]
+        sides = ((rank, call), (peer, other))
+        ages_s = {r: each.age_s for r, each in sides if each and each.age_s is not None}
         if other is None:
             yield Wait(group, call, [rank], ages_s, missing=frozenset({peer}), is_sure=False)
         elif op == "send":
