@@ -1,8 +1,8 @@
 """Shell. Reads the stacks of a process from outside, with py-spy, where it can't be asked.
 
 That is a process which is stopped, whose native code holds the interpreter's lock, or which has no
-observer. py-spy only reads the memory of the process (``--nonblocking``): the process goes on. Of
-a worker that is ended in any case native frames are read, too, for which py-spy halts it.
+observer. py-spy only reads the memory of the process (``--nonblocking``): the process goes on. For
+native frames py-spy halts it, so they are read only for a reader that asks for a signal.
 """
 
 from __future__ import annotations

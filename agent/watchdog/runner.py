@@ -325,8 +325,10 @@ class Watchdog:
                     evidence = await take(worker.pid, snapshot, left_s, may_signal=may_signal)
             if worker.is_watched:
                 left_s = max(until - time.monotonic(), LOOK_MIN_S)
+                # Native frames are for readers: a judgement goes by the innermost Python call.
+                may_halt = may_signal and not is_judged
                 evidence = await worker.stacks.from_outside(
-                    worker.pid, evidence, left_s, may_halt=may_signal
+                    worker.pid, evidence, left_s, may_halt=may_halt
                 )
         except TimeoutError:
             held = None if known is None else known.evidence_held()
