@@ -15,7 +15,8 @@ _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}) in (.*)')
 # What is between a user's line and what it called, and tells nothing.
 _WRAPPERS = re.compile(r"wrapper|inner|_.*|<.*>|decorate_.*")
 _LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen |\.(?:so(?:\.[\d.]+)?|c|cc|cpp|cu|pyx|h)$"
+    r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen "
+    r"|\.(?:so(?:\.[\d.]+)?|c|cc|cpp|cu|pyx|h)$"
 )
 # Code in which a rank waits for other ranks. Saving checkpoints and starting workers lie in the
 # same folder of torch and wait for a disk or for processes instead.
