@@ -10,7 +10,7 @@ import random
 import resource
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc.aio
@@ -112,6 +112,7 @@ class FakeAgent:
             state=session_pb2.GROUP_STATE_IDLE, master_port=10_000 + index % 50_000
         )
         self._workers = max(1, workers)
+        self._first, self._world = 0, 0
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
         self._next_round: asyncio.Future[float] | None = None
@@ -236,6 +237,7 @@ class FakeAgent:
 
     def _run(self, assignment: session_pb2.Assignment) -> None:
         self._fence.round_id = assignment.round_id
+        self._first, self._world = assignment.rank_first, assignment.world_size
         self.rounds.add(assignment.round_id)
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
         self._beat.workers_alive = self._workers
@@ -276,7 +278,36 @@ class FakeAgent:
                 worker.same_as = 0
             else:
                 worker.stacks = WAITS
+            worker.has_groups = True
+            is_missing = i == last and self._index == 0
+            worker.groups.extend((int(is_missing), 2, 3 + i))
+        message.groups.extend(process_groups(self._first, self._workers, self._world))
         return message
+
+
+def process_groups(first: int, workers: int, world: int) -> Iterator[session_pb2.ProcessGroupCalls]:
+    """Yield the groups of a host: the world with a call that waits and without it, and a mesh."""
+    group = session_pb2.ProcessGroupCalls
+    yield group(name="0", ranks=f"0-{world - 1}", calls=calls(1042, is_waiting=True))
+    yield group(name="0", ranks=f"0-{world - 1}", calls=calls(1041, is_waiting=False))
+    host = f"{first}-{first + workers - 1}"
+    yield group(name="1", ranks=host, label="mesh_tp", calls=calls(99, is_waiting=False))
+    for i in range(workers):
+        column = f"{i}-{world - workers + i}:{workers}"
+        yield group(name="2", ranks=column, label="mesh_dp", calls=calls(99, is_waiting=False))
+
+
+def calls(last: int, *, is_waiting: bool) -> Iterator[session_pb2.CollectiveCall]:
+    """Yield the latest eight calls of a group, up to this number."""
+    for number in range(last - 7, last + 1):
+        age = Duration(seconds=41, nanos=(last - number) * 1_000)
+        yield session_pb2.CollectiveCall(
+            sequence=number,
+            op="all_reduce",
+            tensors="float32 [25557032]",
+            is_done=not is_waiting or number < last,
+            age=age,
+        )
 
 
 def progress(local_rank: int) -> failure_pb2.WorkerProgress:
