@@ -59,12 +59,16 @@ def looks(story: Story, **stacks: str) -> list[RankEvidence]:
 
 
 def answer(story: Story, question: fx.TakeEvidence, **stacks: str) -> list[fx.Effect]:
+    return answer_seen(story, question, SeenRanks.of(looks(story, **stacks)))
+
+
+def answer_seen(story: Story, question: fx.TakeEvidence, evidence: SeenRanks) -> list[fx.Effect]:
     return story.handle(
         EvidenceTaken(
             run_id=question.run_id,
             round_id=question.round_id,
             question=question.question,
-            seen=SeenRanks.of(looks(story, **stacks)),
+            seen=evidence,
         )
     )
 
@@ -492,3 +496,62 @@ def test_a_host_that_is_lost_before_the_evidence_is_there_is_the_cause() -> None
     assert hang.causes[0].place == "on a host that was lost"
     answer(story, question, b=LOADER)
     assert hang_of(story) == hang, "the evidence is of a round that is over"
+
+
+# The limit on collectives: it is one of all ranks.
+
+COLLECTIVE = a_limit(kind=HangKind.COLLECTIVE, scope="", limit_s=60.0, elapsed_s=60.0)
+
+
+def answer_moved(
+    story: Story, question: fx.TakeEvidence, *moved_ages_s: float | None
+) -> list[fx.Effect]:
+    """Answer that process groups of the ranks moved so long ago."""
+    ranks = zip(looks(story, b=LOADER), moved_ages_s, strict=True)
+    evidence = SeenRanks.of(replace(rank, moved_age_s=age_s) for rank, age_s in ranks)
+    return answer_seen(story, question, evidence)
+
+
+def a_waiting_story() -> tuple[Story, fx.TakeEvidence]:
+    """Return a story in which the worker of "a" waits in a collective, and the question."""
+    story = a_running_story(3)
+    (question,) = questions(exceed(story, "a", COLLECTIVE))
+    return story, question
+
+
+def test_workers_that_wait_in_a_collective_get_no_signal_for_their_stacks() -> None:
+    _, question = a_waiting_story()
+    assert not question.may_signal
+
+
+def test_a_run_of_which_no_process_group_moves_hangs() -> None:
+    story, question = a_waiting_story()
+    effects = answer_moved(story, question, 61.0, 70.0, None)
+    assert released(story, effects) == {"a": 1}
+    assert [rank.agent for rank in hang_of(story).causes] == ["b"]
+    assert "no process group moved within 60 s" in hang_of(story).summary
+
+
+def test_a_run_in_which_some_rank_moves_is_left_alone_and_asked_again_later() -> None:
+    story, question = a_waiting_story()
+    effects = answer_moved(story, question, 61.0, 20.0, 61.0)
+    assert released(story, effects) == {}
+    assert story.state().hang is None
+    more = story.advance(30.0) + exceed(story, "a", COLLECTIVE)
+    assert (questions(more), released(story, more)) == ([], {})
+    more = story.advance(11.0) + exceed(story, "a", COLLECTIVE)
+    (again,) = questions(more)
+    assert released(story, answer_moved(story, again, 102.0, 61.0, 102.0)) == {"a": 1}
+
+
+def test_without_any_evidence_nothing_is_ended() -> None:
+    story, question = a_waiting_story()
+    assert released(story, answer_seen(story, question, SeenRanks())) == {}
+    assert story.state().hang is None
+
+
+def test_another_limit_beside_it_is_judged_as_ever() -> None:
+    story = a_running_story(3)
+    (question,) = questions(exceed(story, "a", COLLECTIVE, a_limit(number=2)))
+    effects = answer_moved(story, question, 1.0, 1.0, 1.0)
+    assert released(story, effects) == {"a": 2}

@@ -31,7 +31,8 @@ TOKEN = "secret"
 SHOWN = """
 import json, os, sys, threading
 print(json.dumps([
-    sys.path, sys.argv, sorted({*sys.modules} - {"_socket"}), threading.active_count(), __name__, __spec__ is None,
+    sys.path, sys.argv, sorted({*sys.modules} - {"_socket"}), threading.active_count(),
+    __name__, __spec__ is None,
     {k: v for k, v in os.environ.items() if k.startswith("PYTHON")},
     sorted(int(n) for n in os.listdir("/proc/self/fd"))[:3],
 ]))
