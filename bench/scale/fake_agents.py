@@ -112,7 +112,7 @@ class FakeAgent:
             state=session_pb2.GROUP_STATE_IDLE, master_port=10_000 + index % 50_000
         )
         self._workers = max(1, workers)
-        self._first, self._world = 0, 0
+        self._groups: list[session_pb2.ProcessGroupCalls] = []
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
         self._next_round: asyncio.Future[float] | None = None
@@ -237,7 +237,8 @@ class FakeAgent:
 
     def _run(self, assignment: session_pb2.Assignment) -> None:
         self._fence.round_id = assignment.round_id
-        self._first, self._world = assignment.rank_first, assignment.world_size
+        first, size = assignment.rank_first, assignment.world_size
+        self._groups = list(process_groups(first, self._workers, size))
         self.rounds.add(assignment.round_id)
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
         self._beat.workers_alive = self._workers
@@ -281,7 +282,7 @@ class FakeAgent:
             worker.has_groups = True
             is_missing = i == last and self._index == 0
             worker.groups.extend((int(is_missing), 2, 3 + i))
-        message.groups.extend(process_groups(self._first, self._workers, self._world))
+        message.groups.extend(self._groups)
         return message
 
 

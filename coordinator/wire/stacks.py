@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ PROBLEM_CHARACTERS_MAX = 1024
 PID_MAX = 2**63 - 1
 GROUPS_MAX = 256  # different calls of process groups in one answer
 OF_WORKER_MAX = 32
+KNOWN_GROUPS_MAX = 4_096  # that are not read again; the least recently used are forgotten
 CALLS_MAX = 8  # of one group
 CALL_CHARACTERS_MAX = 120
 RANKS_CHARACTERS_MAX = 2_000
@@ -48,8 +50,7 @@ def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
             stacks=printable(each.stacks[:STACKS_CHARACTERS_MAX]),
             problem=one_line(each.problem, PROBLEM_CHARACTERS_MAX)
             or ("" if each.stacks else "its agent gave no reason"),
-            groups=(groups := _groups_of(each, table)),
-            collective=describe_latest(groups or ()),
+            groups=_groups_of(each, table),
         )
         for each in message.workers
     ]
@@ -59,12 +60,15 @@ def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
 def _read_groups(message: session_pb2.ReportStacksRequest) -> list[GroupCalls]:
     """Read the different calls of process groups; what can't be true is left out, with all else."""
     try:
-        return [_checked(GROUP_CALLS.read(each)) for each in message.groups[:GROUPS_MAX]]
+        return [_read_group(each.SerializeToString()) for each in message.groups[:GROUPS_MAX]]
     except InvalidField:
         return []
 
 
-def _checked(group: GroupCalls) -> GroupCalls:
+@lru_cache(KNOWN_GROUPS_MAX)
+def _read_group(data: bytes) -> GroupCalls:
+    """Read the calls of one group: most ranks of a run have made the same."""
+    group = GROUP_CALLS.read(session_pb2.ProcessGroupCalls.FromString(data))
     calls = (
         replace(
             call,
@@ -125,5 +129,11 @@ def answer_message(answer: Answer) -> query_pb2.GetStacksResponse:
     return query_pb2.GetStacksResponse(
         name=answer.agent.name,
         host=answer.agent.host,
-        workers=map(_FOUND.write, answer.workers),
+        workers=map(_for_readers, answer.workers),
     )
+
+
+def _for_readers(worker: Found) -> session_pb2.WorkerStacks:
+    message: session_pb2.WorkerStacks = _FOUND.write(worker)
+    message.collective = describe_latest(worker.groups or ())
+    return message

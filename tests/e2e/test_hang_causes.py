@@ -168,7 +168,8 @@ def test_a_hang_is_reported_without_any_option_and_nothing_is_killed(
         cluster.run_id, lambda run: any("rank 2 on " in event.reason for event in run.history)
     )
     seen = document(cluster, coordinator, "status")
-    assert seen["reason"].startswith("the round hangs: rank 2 on ")
+    assert seen["reason"].startswith("the round hangs: ranks 0-1,3 of 4 wait in all_reduce #")
+    assert "; rank 2 on " in seen["reason"]
     assert (seen["hang"]["is_ending"], seen["hang"]["is_over"]) == (False, False)
     what = document(cluster, coordinator, "why")["what"]
     assert any("is in hold (train.py:" in line for line in what)

@@ -32,7 +32,6 @@ class Found(Struct, frozen=True, kw_only=True):
     stacks: str = ""
     problem: str = ""
     groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell its process groups
-    collective: str = ""  # for readers: in which it waits, or which it has finished
     # Only in evidence of a hang.
     progress: WorkerProgress | None = None
     source_line: str = ""
