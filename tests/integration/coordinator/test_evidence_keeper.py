@@ -252,16 +252,14 @@ async def test_a_disk_that_stands_still_keeps_no_coordinator(
 
 async def test_of_several_coordinators_the_one_that_leads_writes(tmp_path: Path) -> None:
     model, kept = EtcdModel(), [tmp_path / name for name in ("a", "b")]
-    async with (
-        coordinator_of(model, evidence_dir=str(kept[0])) as first,
-        coordinator_of(model, evidence_dir=str(kept[1])) as second,
-    ):
+    async with coordinator_of(model, evidence_dir=str(kept[0])) as first:
         await first.leads()
-        await second.follows(first)
-        await fail(first.client, "before")
-        await wait_until(partial(has_archive, kept[0], "before"), DEADLINE_S)
-        await first.membership.step_down("a test asked for it")
-        await second.leads()
-        await fail(second.client, "after")
-        await wait_until(partial(has_archive, kept[1], "after"), DEADLINE_S)
+        async with coordinator_of(model, evidence_dir=str(kept[1])) as second:
+            await second.follows(first)
+            await fail(first.client, "before")
+            await wait_until(partial(has_archive, kept[0], "before"), DEADLINE_S)
+            await first.membership.step_down("a test asked for it")
+            await second.leads()
+            await fail(second.client, "after")
+            await wait_until(partial(has_archive, kept[1], "after"), DEADLINE_S)
     assert [len(archives_in(directory)) for directory in kept] == [1, 1]
