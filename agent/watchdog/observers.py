@@ -105,12 +105,6 @@ class Observers:
                 return await observers[-1].ask(what)
         return b""
 
-    def forget(self, round_id: int) -> None:
-        """End the connections of workers of other rounds."""
-        for key in [key for key in self._observers if key.round_id != round_id]:
-            for observer in self._observers.pop(key):
-                observer.close()
-
     async def close(self) -> None:
         """End every connection."""
         (await self._server).close()

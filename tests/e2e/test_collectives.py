@@ -118,11 +118,11 @@ def why(cluster: Cluster, coordinator: Coordinator) -> list[str]:
     ("way", "kind", "options"),
     [
         ("loader", "ddp", ()),
-        ("loader", "ddp", PRELOADED),
-        ("skips", "ddp", PRELOADED),
-        ("size", "ddp", PRELOADED),
-        ("loader", "fsdp", PRELOADED),
         ("loader", "mesh", PRELOADED),
+        pytest.param("loader", "ddp", PRELOADED, marks=pytest.mark.soak),
+        pytest.param("skips", "ddp", PRELOADED, marks=pytest.mark.soak),
+        pytest.param("size", "ddp", PRELOADED, marks=pytest.mark.soak),
+        pytest.param("loader", "fsdp", PRELOADED, marks=pytest.mark.soak),
     ],
 )
 def test_why_names_the_collective_and_the_rank(
@@ -147,6 +147,7 @@ def test_why_names_the_collective_and_the_rank(
     assert f" and is in {place}" in cause
 
 
+@pytest.mark.soak
 def test_a_worker_that_died_is_the_cause(cluster: Cluster, tmp_path: Path) -> None:
     coordinator, agent = start(cluster, tmp_path, "died", 2, "ddp", options=PRELOADED)
     assert agent.wait() == 1
@@ -167,6 +168,7 @@ def test_a_run_that_waits_in_a_collective_for_too_long_restarts(
     assert "rank 1 on" in agent.stderr
 
 
+@pytest.mark.soak
 def test_without_observer_no_worker_is_asked(cluster: Cluster, tmp_path: Path) -> None:
     coordinator, agent = start(cluster, tmp_path, "loader", 1, "ddp", options=("--no-observer",))
     agent.wait_for_line("step 4")

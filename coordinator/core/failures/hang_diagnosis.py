@@ -21,6 +21,7 @@ from drumbeat.coordinator.core.failures.collective_hang import (
     CollectiveKind,
     describe_call,
     describe_cause,
+    describe_ranks,
     describe_waits,
 )
 from drumbeat.coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
@@ -376,11 +377,7 @@ class _Finding:
                 deed = self._deeds.get(each.rank, "")
                 by_deed.setdefault((deed, group.place), []).append(each)
         for (deed, where), members in list(by_deed.items())[:CAUSES_MAX]:
-            shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
-            who = [f"rank {each.rank} on {each.agent}" for each in shown]
-            if (more := len(members) - CAUSES_MAX) > 0:
-                who[CAUSES_MAX:] = [f"{more} more"]
-            named = listed(who, CAUSES_MAX + 1)
+            named = _named_ranks(members)
             place = f"{are(len(members))} {where}{_behind(members, others)}"
             clauses.append(f"{named} {deed} and {place}" if deed else f"{named} {place}")
         if more := sum(map(len, list(by_deed.values())[CAUSES_MAX:])):
@@ -400,6 +397,17 @@ class _Finding:
             is_cause=is_cause,
             collective="" if wait is None else describe_call(wait),
         )
+
+
+def _named_ranks(members: Sequence[RankEvidence]) -> str:
+    """Name ranks with their hosts; those of one host together, for it may be the cause."""
+    if len(members) > 1 and len({each.incarnation for each in members}) == 1:
+        return f"{describe_ranks([*map(_rank, members)])} on {members[0].agent}"
+    shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
+    who = [f"rank {each.rank} on {each.agent}" for each in shown]
+    if (more := len(members) - CAUSES_MAX) > 0:
+        who[CAUSES_MAX:] = [f"{more} more"]
+    return listed(who, CAUSES_MAX + 1)
 
 
 def _behind(causes: Sequence[RankEvidence], others: Sequence[Group]) -> str:

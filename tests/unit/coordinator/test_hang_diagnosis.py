@@ -86,7 +86,7 @@ def test_the_ranks_of_the_one_host_that_does_not_answer_cause_the_hang() -> None
     found = judged(seen(0, host=0), seen(1, host=0), unreached(2, host=1), unreached(3, host=1))
     assert causes(found) == [2, 3]
     assert found.summary.startswith(
-        "rank 2 on h1 and rank 3 on h1 are on a host that does not answer, 2 ranks wait "
+        "ranks 2-3 on h1 are on a host that does not answer, 2 ranks wait "
     )
     assert found.causes[0].notes == "its agent has not answered within 4 s"
 
