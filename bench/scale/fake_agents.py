@@ -200,7 +200,8 @@ class FakeAgent:
                 if response.desired.HasField("run"):
                     self._run(response.desired.run)
                 for asked in response.collect.stacks:
-                    await stub.ReportStacks(self._stacks(asked), metadata=metadata)
+                    with contextlib.suppress(grpc.aio.AioRpcError):  # an agent's session goes on
+                        await stub.ReportStacks(self._stacks(asked), metadata=metadata)
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)

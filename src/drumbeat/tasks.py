@@ -1,8 +1,9 @@
-"""Shell. Tasks that belong together: none outlives the others, and no error of one is lost."""
+"""Shell. Tasks that belong together, and work that shares the loop with others."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import Any
 
@@ -34,3 +35,19 @@ def is_asked_to_end() -> bool:
     """Return whether the current task is to end: if not, a ``CancelledError`` is a call's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+class Turn:
+    """Long work on the loop: it pauses as often as others need their turn, and not more often.
+
+    On a busy loop a pause lasts as long as all that others have to do.
+    """
+
+    def __init__(self, lasts_s: float = 0.005) -> None:
+        self._lasts_s, self._ends_at = lasts_s, time.perf_counter() + lasts_s
+
+    async def pause(self) -> None:
+        """Give others their turn if this one has lasted long enough."""
+        if time.perf_counter() >= self._ends_at:
+            await asyncio.sleep(0)
+            self._ends_at = time.perf_counter() + self._lasts_s

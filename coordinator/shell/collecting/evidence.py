@@ -92,7 +92,6 @@ async def gather_evidence(
         async for answer in answers:
             for rank in _evidence(answer, current, texts):
                 seen.add(rank)
-            await asyncio.sleep(0)  # the others have their turn
 
 
 def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[RankEvidence]:

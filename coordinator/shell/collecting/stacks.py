@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,6 +23,7 @@ from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import LimitReached
+from drumbeat.tasks import Turn
 
 FEATURE = "stacks"  # of agents that answer
 EVIDENCE_MAX = 64  # questions for evidence of hangs, at once; a run has one
@@ -102,12 +104,16 @@ class StackQuestions:
                 else:
                     self._tell(run_id, incarnation)
             why = f"its agent has not answered within {self._within_s:g} s"
+            loop = asyncio.get_running_loop()
+            turn = Turn()
             for _ in asked:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        answer = await answers.get()
-                except TimeoutError:
-                    # One at a time: the reader takes each, and the others have their turn.
+                await turn.pause()
+                answer = None
+                if answers.empty() and loop.time() < deadline:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(deadline):
+                            answer = await answers.get()
+                if answer is None:
                     if answers.empty():
                         _put(answers, gathering.given_up(next(iter(gathering.waiting)), why))
                     answer = answers.get_nowait()
