@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from drumbeat.access.redactor import without_named_values
 from drumbeat.coordinator.core.failures.root_cause import (
     CAUSES_SHOWN_MAX,
     describe,
@@ -56,8 +57,11 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 def message(fact: str, level: Level, subject: str, lines: Iterable[str]) -> Message:
-    """Return a message without control characters."""
-    body = printable("\n".join(lines))
+    """Return a message without control characters, and without values that are named as secrets.
+
+    It goes to services of others.
+    """
+    body = without_named_values(printable("\n".join(lines)))
     title = one_line(f"{subject}: {fact}")
     return Message(fact=fact, level=level, title=title, body=body)
 

@@ -51,8 +51,7 @@ class Spawner:
         """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
         if OBSERVER in worker.env:
-            own = env.get(PATH_VARIABLE)
-            env[PATH_VARIABLE] = f"{OBSERVER_STARTUP}{os.pathsep}{own}" if own else OBSERVER_STARTUP
+            env[PATH_VARIABLE] = with_first(OBSERVER_STARTUP, env.get(PATH_VARIABLE))
         with opened_outputs(worker) as outputs:
             try:
                 # The child of a single-threaded process may run Python before exec.
@@ -83,6 +82,11 @@ class Spawner:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         die_with(self._pid)
+
+
+def with_first(folder: str, path: str | None) -> str:
+    """Return a path for modules that has a folder in front."""
+    return f"{folder}{os.pathsep}{path}" if path else folder
 
 
 @contextmanager

@@ -16,12 +16,12 @@ import psutil
 
 from drumbeat.agent.model.messages import StartWorkers, WorkerStart
 from drumbeat.agent.workers.supervisor.process_tree import kill_descendants
+from drumbeat.agent.workers.supervisor.spawner import PATH_VARIABLE, with_first
 from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
 from drumbeat.agent.workers.template import late_imports
 
 STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
 ORDER_VARIABLE = "DRUMBEAT_TEMPLATE"  # as `sitecustomize` there has it
-PATH_VARIABLE = "PYTHONPATH"
 # How long the workers of a round may take: each takes some milliseconds, more on a busy machine.
 FORK_WAIT_S, FORK_WAIT_EACH_S = 2.0, 0.1
 _PACKET_BYTES_MAX = 1024 * 1024
@@ -184,7 +184,7 @@ def _start_of(launch: Launch, connection: int, memory: int) -> StartWorkers:
     }
     env = {
         **preload.env,
-        PATH_VARIABLE: f"{STARTUP}{os.pathsep}{own}" if own else str(STARTUP),
+        PATH_VARIABLE: with_first(str(STARTUP), own),
         ORDER_VARIABLE: json.dumps(order),
     }
     worker = WorkerStart(local_rank=0, env={})

@@ -187,3 +187,17 @@ def test_what_is_told_is_bounded_printable_and_without_tokens() -> None:
     assert not any(letter < " " and letter != "\n" for letter in failed.body)
     assert len(failed.body) < CAUSES_CHARACTERS_MAX + 2_000
     assert failed.body.endswith(f"Page: {PAGE}runs/run")
+
+
+@pytest.mark.parametrize(
+    "said", ["password=hunter2hunter2", "api_key: hunter2hunter2", "--token hunter2hunter2"]
+)
+def test_a_value_that_is_named_as_a_secret_is_hidden(said: str) -> None:
+    story = a_running_story(1)
+    story.record("a", message=f"ValueError: cannot log in with {said}")
+    story.fail("a")
+    story.obey_all()
+    story.advance(60.0)
+    (failed,) = messages(story)
+    assert "hunter2hunter2" not in failed.body
+    assert "[value of " in failed.body
