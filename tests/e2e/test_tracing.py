@@ -49,6 +49,7 @@ def test_a_run_that_fails_and_heals_is_told_of_over_a_restart_of_the_coordinator
     options = ("--nnodes", "2", "--max-restarts", "1", "--name")
     agents = [cluster.agent(*options, name, str(script), coordinator=coordinator) for name in "ab"]
     (restart,) = collector.wait_for("restart")
+    collector.wait_for("starting", 2)  # of the start and of the restart; what it lost is not told
     coordinator.kill()
     coordinator.restart()
     (cluster.directory / "done").touch()

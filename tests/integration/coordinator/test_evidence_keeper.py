@@ -252,9 +252,9 @@ async def test_a_disk_that_stands_still_keeps_no_coordinator(
 
 async def test_of_several_coordinators_the_one_that_leads_writes(tmp_path: Path) -> None:
     model, kept = EtcdModel(), [tmp_path / name for name in ("a", "b")]
-    async with coordinator_of(model, evidence_dir=str(kept[0])) as first:
+    async with coordinator_of(model, ttl_s=30.0, evidence_dir=str(kept[0])) as first:
         await first.leads()
-        async with coordinator_of(model, evidence_dir=str(kept[1])) as second:
+        async with coordinator_of(model, ttl_s=30.0, evidence_dir=str(kept[1])) as second:
             await second.follows(first)
             await fail(first.client, "before")
             await wait_until(partial(has_archive, kept[0], "before"), DEADLINE_S)

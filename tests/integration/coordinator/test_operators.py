@@ -206,9 +206,9 @@ async def test_members_are_listed_by_any_and_leadership_is_handed_over(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = EtcdModel()
-    async with coordinator_of(model) as first:
+    async with coordinator_of(model, ttl_s=30.0) as first:
         await first.leads()
-        async with coordinator_of(model) as second:
+        async with coordinator_of(model, ttl_s=30.0) as second:
             await second.follows(first)
             await wait_until(lambda: len([*first.membership.members]) == 2, DEADLINE_S)
             operator = Operator(second.port, capsys)
