@@ -137,6 +137,8 @@ class StackTaker:
         """Return evidence with the stacks that can be read from outside, if it has none."""
         if evidence.stacks or evidence.is_traced or not evidence.is_alive or not pid:
             return evidence
+        # One that is stopped already would be moved by what halts it.
+        may_halt = may_halt and not evidence.is_stopped
         stacks, why = await read_stacks(pid, timeout_s, may_halt=may_halt)
         if stacks:
             return replace(evidence, stacks=stacks)
