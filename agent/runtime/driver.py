@@ -16,7 +16,7 @@ from functools import partial
 
 import structlog
 
-from drumbeat.access.redactor import Redactor
+from drumbeat.access.redactor import Redactor, without_named_values
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.events import (
@@ -106,7 +106,8 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
             raise finish.error
         if finish.report and config.outcome_file is None:
             redact = Redactor(inherited_environment(), os.path.exists)
-            write_text(f"{render_report(finish.report, redact(config.program.title))}\n")
+            title = without_named_values(redact(config.program.title))
+            write_text(f"{render_report(finish.report, title)}\n")
         return finish.exit_code
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 SECRET = "hf_q7Lx0pW3vbn2Zk9T"
+GIVEN = "sk-7Gq2mXv9Rb4Tz1Lw"  # on the command line
 FORGED = "2026-11-22 01:54:49"
 ACTING = f"\x1b]0;pwned\x07 \x1b[2J \r \x00 \u202e \x9b2J \n{FORGED} agent: forged"
 # The secret is in all that is reported of a worker; the last line of stderr begins in it.
@@ -37,6 +38,7 @@ main()
 def check(shown: str) -> None:
     """Check what a process wrote: it tells of the failure, and does nothing else."""
     assert "pwned" in shown
+    assert GIVEN not in shown
     assert SECRET[:8] not in shown
     assert SECRET[-8:] not in shown
     assert [each for each in shown if not each.isprintable() and each != "\n"] == []
@@ -53,7 +55,7 @@ def test_no_secret_and_no_escape_passes_an_agent(cluster: Cluster) -> None:
             *("--nnodes", "2", "--name", name, "--log-format", log_format, "--redirects", "3"),
             *("--max-restarts", "0", "--event-log-handler", "jsonl"),
             *("--event-log-file", f"{events}.{name}", "--log-dir", str(cluster.directory / name)),
-            str(script),
+            *(str(script), "--api-key", GIVEN),
             coordinator=coordinator,
             env={"HF_TOKEN": SECRET},
         )
@@ -63,6 +65,7 @@ def test_no_secret_and_no_escape_passes_an_agent(cluster: Cluster) -> None:
         assert agent.wait() == 1, agent.log()
         check(agent.stderr)
         assert "Bearer [value of HF_TOKEN]" in agent.stderr
+        assert "--api-key [value of api-key]" in agent.stderr
     run = coordinator.run("run")
     assert SECRET not in f"{run}"
     coordinator.terminate()
