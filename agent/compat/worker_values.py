@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.settings.kinds import PORT_MAX
 from drumbeat.model import Assignment
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
     from drumbeat.agent.errors import ProcessFailure
 
-PORT_MAX = 65535
 UNASSIGNED = -1  # a rank or a size before there is a round
 
 

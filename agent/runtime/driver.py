@@ -152,7 +152,8 @@ class Driver:
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
-        self._ports = Stores(config.store_loopback) if config.serves_store else Ports()
+        ports, loopback = config.ports, config.store_loopback
+        self._ports = Stores(loopback, ports) if config.serves_store else Ports(ports)
         self._spool = Spool(folder, config, identity)
         self._spool.adopt()
         self._workers = Workers(

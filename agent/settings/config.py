@@ -320,6 +320,13 @@ class JobSettings(AccessSettings):
     master_port: int = _network(
         0, settings.PORT, "MASTER_PORT of the workers. 0: a free port, reserved for each round."
     )
+    port_range: str = _network(
+        "",
+        kinds.PORT_RANGE,
+        "Ports from which that free port is taken, for firewalls; on one machine several jobs may "
+        "share them.",
+        shown_default="any port",
+    )
     agent_store: bool = _network(
         True,
         switch("on", "off"),
@@ -413,6 +420,11 @@ class JobSettings(AccessSettings):
     def serves_store(self) -> bool:
         """Whether it serves torch's store; at a port that is given rank 0 makes it, as ever."""
         return self.agent_store and not self.master_port
+
+    @property
+    def ports(self) -> range | None:
+        """The ports that rounds may have at this machine, all of them if none were given."""
+        return kinds.parse_port_range(self.port_range)
 
     @property
     def store_loopback(self) -> str:

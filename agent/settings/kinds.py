@@ -27,6 +27,11 @@ _STRAGGLER_RULE_FORM = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,7}
 
 PATTERNS_MAX, PATTERN_CHARACTERS_MAX = 16, 256  # of one option
 
+# A round never has the port of one of the 64 before it, and other jobs may use the same range.
+RANGE_PORTS_MIN = 100
+PORT_MAX = 65535
+_PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})", re.ASCII)
+
 NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
 # It names a directory, where dots alone mean another one. Empty: made up.
@@ -198,6 +203,26 @@ def _listening(given: Any) -> str:
     return str(HostPort(host, number))
 
 
+def parse_port_range(given: str) -> range | None:
+    """Return the ports of FIRST-LAST, ``None`` for an empty text. Raises ``ValueError``."""
+    if not given:
+        return None
+    if (match := _PORT_RANGE.fullmatch(given)) is None:
+        raise ValueError
+    first, last = map(int, match.groups())
+    if not 1024 <= first <= last <= PORT_MAX or last - first + 1 < RANGE_PORTS_MIN:
+        raise ValueError
+    return range(first, last + 1)
+
+
+def _is_port_range(given: str) -> bool:
+    try:
+        parse_port_range(given)
+    except ValueError:
+        return False
+    return True
+
+
 def _read_straggler_rule(value: Any) -> tuple[float, int] | None:
     if value in (None, False):
         return None
@@ -243,6 +268,11 @@ HOST = text(HOST_OR_EMPTY.allowed, lambda value: value and _is_name(value), meta
 PATH = text("a path", lambda value: value, metavar="PATH")
 FILE = PATH._replace(metavar="FILE")
 TEXT = text("a text", lambda _: True, metavar="TEXT")
+PORT_RANGE = text(
+    f"FIRST-LAST, at least {RANGE_PORTS_MIN} ports from 1024 to {PORT_MAX}",
+    _is_port_range,
+    metavar="FIRST-LAST",
+)
 STREAMS = Kind(
     "Std.OUT and the like, a map of these by local rank, or a text of 0 (none), 1 (stdout), "
     '2 (stderr), 3 (both), for each local rank as in "0:3,1:2"',

@@ -58,11 +58,15 @@ def test_a_failed_worker_restarts_all_workers_everywhere(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize("agent_store", ["on", "off"])
+@pytest.mark.parametrize("allowed", ["", "20000-20199"])
 def test_every_round_has_a_fresh_master_port_where_none_but_its_store_listens(
-    cluster: Cluster, agent_store: str
+    cluster: Cluster, agent_store: str, allowed: str
 ) -> None:
     """That of the agent does from the start, that of rank 0 when it wants."""
-    job = cluster.job("--nnodes", "2", "--max-restarts", "3", "--agent-store", agent_store)
+    job = cluster.job(
+        *("--nnodes", "2", "--max-restarts", "3", "--agent-store", agent_store),
+        *(("--port-range", allowed) if allowed else ()),
+    )
     agents = [job.join(), job.join()]
     ports = []
     for round_id in range(3):
@@ -75,6 +79,8 @@ def test_every_round_has_a_fresh_master_port_where_none_but_its_store_listens(
         socket.create_connection((LOOPBACK, port)).close()
         workers[1].order("exit 1" if round_id < 2 else "exit 0")
     assert len(set(ports)) == 3
+    if allowed:
+        assert all(20_000 <= port <= 20_199 for port in ports)
     workers[0].order("exit 0")
     assert [agent.wait() for agent in agents] == [0, 0]
     assert bind_error(LOOPBACK, ports[0]) == 0

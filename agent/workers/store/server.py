@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from drumbeat.agent.workers.ports import bind_anywhere, bind_loopback
+from drumbeat.agent.workers.ports import Rotation
 from drumbeat.agent.workers.store.budget import Budget
 from drumbeat.agent.workers.store.commands import CommandError, CommandReader
 from drumbeat.agent.workers.store.table import StoreTable
@@ -52,19 +52,19 @@ def clients_max() -> int:
 class Stores:
     """Listening stores by port. Belongs to the event loop it is used in.
 
-    ``loopback`` is the only address at which they listen; empty: at all of this host.
+    ``loopback`` is the only address at which they listen; empty: at all of this host. Ports are
+    of ``allowed`` if that is given.
     """
 
-    def __init__(self, loopback: str = "") -> None:
-        self._loopback = loopback
+    def __init__(self, loopback: str = "", allowed: range | None = None) -> None:
+        self._loopback, self._allowed = loopback, Rotation(allowed)
         self._stores: dict[int, Store] = {}
         self._numbers, self._budget = count(), Budget()
         self._budget.let_go = self._let_go
 
     def reserve(self) -> int:
         """Listen at a free port; ``OSError`` if there is none left."""
-        is_local = bool(self._loopback)
-        port, listener = bind_loopback(self._loopback) if is_local else bind_anywhere()
+        port, listener = self._allowed.bind(self._loopback)
         listener.setblocking(False)
         listener.listen(BACKLOG)
         self._stores[port] = Store(listener, self._budget, self._numbers)

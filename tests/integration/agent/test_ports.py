@@ -72,6 +72,37 @@ def test_reserved_ports_differ_and_the_system_gives_out_none_of_them(ports: Port
             made.close()
 
 
+def free_range() -> range:
+    """Return ports that are free now, as far as one can see."""
+    with tcp() as probe:
+        probe.bind(("", 0))
+        first = min(probe.getsockname()[1], 65_436)
+    return range(first, first + 100)
+
+
+def test_ports_of_a_range_are_taken_in_turn_and_never_by_two() -> None:
+    allowed = free_range()
+    one, other = Ports(allowed), Ports(allowed)
+    try:
+        taken = [holder.reserve() for _ in range(20) for holder in (one, other)]
+        assert len(set(taken)) == 40
+        assert set(taken) <= set(allowed)
+        one.keep_only()
+        again = [one.reserve() for _ in range(20)]
+        assert not set(again) & set(taken), "a port was used again at once"
+    finally:
+        one.keep_only()
+        other.keep_only()
+
+
+def test_a_range_without_a_free_port_is_named() -> None:
+    with tcp() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"no port of --port-range {port}-{port} is free"):
+            Ports(range(port, port + 1)).reserve()
+
+
 def test_a_port_that_is_let_go_is_free_again(ports: Ports) -> None:
     port, kept = ports.reserve(), ports.reserve()
     ports.keep_only(frozenset({kept, 1}))

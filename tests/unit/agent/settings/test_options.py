@@ -143,6 +143,12 @@ CASES = {
     "local_addr": Case("fe80::1%eth0", "fe80::1%eth0", bad=("a b", ""), wrong=("", "a b")),
     "master_addr": Case("head.example.org", "head.example.org", bad=("a b",), wrong=("x" * 254,)),
     "master_port": Case("65535", 65535, bad=("65536", "-1", "x"), wrong=(-1, 65536, "7")),
+    "port_range": Case(
+        "30000-30100",
+        "30000-30100",
+        bad=("30000", "30000-30098", "1000-2000", "65000-65536", "2-1", " 30000-30100"),
+        wrong=("30100-30000", 30000, (30000, 30100)),
+    ),
     "agent_store": Case("off", False, {"on": (True, True)}, ("maybe",), ("off", 0)),
     "join_timeout": seconds("5m", 300.0, 0.0),
     "last_call": seconds("0", 0.0, -1.0),
