@@ -17,6 +17,7 @@ _OPTIONS = {
     "restarts_max": "--max-restarts",
     "straggler_factor": "--straggler-report (factor)",
     "straggler_steps": "--straggler-report (steps)",
+    "restart_rules": "--restart-rule",
 }
 
 

@@ -22,7 +22,7 @@ from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.model import Assignment, Standby, Stop
 
-EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
+EXIT_SUCCESS, EXIT_SIGNAL = 0, 128
 
 STOP_SHARE = 0.25
 """Of the grace of a host that goes away, kept for its workers to stop, if they may take as long."""
@@ -173,7 +173,7 @@ class AgentCore:
                 self._end_with(errors.RunStopped(self._run_id, state.reason))
             elif state.is_drained:
                 self._end_with(errors.AgentDrained(state.reason))
-            code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
+            code = EXIT_SUCCESS if state.is_success else state.exit_code
             self._end(fx.Finish(exit_code=code, report=state.report))
         elif self._leaving is not None and not isinstance(state, Stop):
             held, round_id = self.workers.assignment, getattr(state, "round_id", None)

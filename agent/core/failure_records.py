@@ -39,6 +39,8 @@ def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = 
         is_stopped_by_agent=event.is_stopped and not event.is_faulty,
         explanation=event.explanation,
         hang=hang,
+        matched_rules=event.matched_rules,
+        is_out_of_memory=event.is_out_of_memory,
     )
 
 

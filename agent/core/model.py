@@ -87,6 +87,7 @@ class Exit(Struct, frozen=True, kw_only=True):
     is_released: bool = False
     is_stopped: bool = False  # the operator ended the run
     is_drained: bool = False  # or wants this agent to leave it
+    exit_code: int = 1  # of this agent, unless the run succeeded
 
 
 DesiredState = Standby | Assignment | Stop | Exit
@@ -103,3 +104,6 @@ class Failure(WorkerFailure, frozen=True, kw_only=True):
     happened_at: float
     hang: Hang | None = None
     """Set if the agent ended it because it hung."""
+    matched_rules: tuple[int, ...] = ()
+    """Restart rules whose pattern matches, from 1."""
+    is_out_of_memory: bool = False

@@ -136,6 +136,8 @@ class WorkerExited(Struct, frozen=True, kw_only=True):
     explanation: str = ""
     stderr_tail: str = ""
     error_file: str = ""  # where it recorded its error, if that file is kept
+    matched_rules: tuple[int, ...] = ()  # restart rules whose pattern its error matches, from 1
+    is_out_of_memory: bool = False  # the kernel ended it for want of memory
 
     @property
     def is_faulty(self) -> bool:

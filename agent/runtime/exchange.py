@@ -58,7 +58,9 @@ def outcome_of(finish: fx.Finish, facts: AgentFacts) -> Outcome:
     """Return how an agent ended."""
     verdict, last = facts.verdict, facts.latest
     # A signal or an error of its own may have ended it before the verdict came.
-    is_verdict = verdict is not None and finish.exit_code == (0 if verdict.is_success else 1)
+    is_verdict = verdict is not None and finish.exit_code == (
+        0 if verdict.is_success else verdict.exit_code
+    )
     if finish.error is not None or verdict is None or not is_verdict:
         return Outcome(exit_code=finish.exit_code, error=finish.error)
     first, exits = (last.assignment.rank_first, last.exits) if last is not None else (0, {})

@@ -15,7 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from drumbeat.agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
+from drumbeat.agent.failures.error_rules import ErrorRules
 from drumbeat.agent.host.environment import inherited_environment
+from drumbeat.agent.settings import kinds
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry import handlers
 from drumbeat.agent.workers.devices.accelerators import (
@@ -27,6 +29,7 @@ from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from drumbeat.agent.workers.devices.nvml import count_gpus
 from drumbeat.agent.workers.output import logs, rules
 from drumbeat.agent.workers.supervisor.spawner import find_program
+from drumbeat.restart_rules import ALLOWED, FILE_CHARACTERS_MAX, parse_rules, rules_of_file
 
 PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
 
@@ -45,6 +48,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
     if config.metrics_port is not None:
         check_metrics(config)
     check_patterns(config)
+    config = check_restart_rules(config)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
     kind, target, _ = config.program
@@ -100,6 +104,32 @@ def check_patterns(config: AgentConfig) -> None:
             problem = f"{option}: the library regex does not take '{pattern.regex}': {error}"
             hint = "write it without the library's own extensions, such as {e} for similar texts"
             raise UsageError(problem, hint) from None
+
+
+def check_restart_rules(config: AgentConfig) -> AgentConfig:
+    """Read the file of restart rules; make sure that they can be used. Raises ``UsageError``."""
+    texts, option, path = tuple(config.restart_rule), "--restart-rule", config.restart_rules
+    if path is not None:
+        option = "--restart-rules"
+        try:
+            with Path(path).open(encoding="utf-8") as file:
+                content = file.read(FILE_CHARACTERS_MAX + 1)
+            if len(content) > FILE_CHARACTERS_MAX:
+                raise UsageError(f"{option}: {path} has more than {FILE_CHARACTERS_MAX} characters")
+            texts = rules_of_file(content, path, kinds.check_rule)
+        except OSError as error:
+            raise UsageError(f"{option}: {path}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise UsageError(f"{option}: {error}; allowed is {ALLOWED}") from None
+    rules = parse_rules(texts)
+    if any(rule.regex for rule in rules) and find_spec("regex") is None:
+        hint = "pip install 'drumbeat[patterns]' installs it"
+        raise UsageError(f"{option}: error= needs the library regex, which is not installed", hint)
+    try:
+        ErrorRules(rules)
+    except ValueError as error:
+        raise UsageError(f"{option}: the library regex does not take a pattern: {error}") from None
+    return dataclasses.replace(config, restart_rule=texts, restart_rules=None)
 
 
 def check_preloading(config: AgentConfig) -> AgentConfig:

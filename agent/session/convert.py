@@ -69,6 +69,7 @@ _REPORT = MessageMapping(
 
 _DURATIONS = (
     "join_timeout", "last_call", "exit_barrier_timeout", "shutdown_timeout", "coordinator_grace",
+    "restart_delay_max", "restart_window",
 )  # fmt: skip
 
 
@@ -117,6 +118,9 @@ def hello_message(
         master_port=config.master_port,
         straggler_factor=factor,
         straggler_steps=steps,
+        no_progress_limit=config.no_progress_limit,
+        restart_rules=config.restart_rule,
+        free_restarts_max=config.free_restarts_max,
         **{name: duration(value) for name, value in durations.items() if value is not None},
     )
     return session_pb2.Hello(

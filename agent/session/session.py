@@ -27,7 +27,7 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import MessageMapping, duration, seconds_of
-from drumbeat.model import NoticeKind
+from drumbeat.model import NoticeKind, exit_code_of
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField
@@ -278,6 +278,8 @@ class Session:
         memory = self._watchdog.memory.read(round_id, self._watchdog.pids(round_id), now=now)
         if memory.workers:
             message.memory.CopyFrom(MEMORY.write(memory))
+        if moved_s := self._watchdog.collectives_moved_s(round_id):
+            message.collectives_moved.CopyFrom(duration(moved_s))
         return message
 
     def _pids_to_tell(self, round_id: int | None) -> Sequence[int]:
@@ -306,6 +308,12 @@ class Session:
             log.warning("directive not understood", reason=f"this agent does not know {what}")
 
 
+def _cause_name(cause: int) -> str:
+    """Return the name of a verdict's cause; nothing for one of a later version."""
+    known = failure_pb2.VerdictCause.DESCRIPTOR.values_by_number.get(cause)
+    return "" if known is None else known.name.removeprefix("VERDICT_CAUSE_")
+
+
 def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
     kind = message.WhichOneof("kind")
@@ -318,6 +326,7 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
             reason=verdict.reason,
             report=None if is_stopped else report,
             is_stopped=is_stopped,
+            exit_code=exit_code_of(_cause_name(verdict.cause)),
         )
     if kind == "release":
         return Exit(

@@ -18,6 +18,7 @@ from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings import kinds
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
+from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
@@ -120,6 +121,40 @@ class JobSettings(AccessSettings):
         kinds.RESTARTS,
         "How often all workers may restart after a failure, in the whole run. Machines that "
         "join or leave are not counted.",
+    )
+    restart_delay_max: float = _run(
+        60.0,
+        seconds(),
+        "Longest wait before a restart. The first restart is immediate; without progress the next "
+        "ones wait 1 s, 2 s, 4 s and so on. 0: never wait.",
+    )
+    restart_window: float | None = _run(
+        None,
+        seconds(0.1),
+        "Count only restarts within this time against --max-restarts, which is 10000 at most then.",
+        shown_default="the whole run",
+    )
+    no_progress_limit: int = _run(
+        0,
+        kinds.RESTARTS,
+        "End the run with exit code 5 after N restarts in a row without a new farthest step. "
+        "0: no limit.",
+    )
+    restart_rule: Sequence[str] = _run(
+        (),
+        kinds.RESTART_RULES,
+        "What to do after a failure, by its root cause; the first rule that matches counts. "
+        "Repeatable. Example: exit=42:fail",
+        shown_default="none",
+    )
+    restart_rules: str | None = _run(
+        None,
+        kinds.FILE,
+        "File with restart rules, one per line; # begins a comment.",
+        shown_default="none",
+    )
+    free_restarts_max: int = _run(
+        20, kinds.RESTARTS, "How many restarts rules may leave uncharged; more are charged."
     )
     nproc_per_node: int = _workers(
         1,
@@ -468,6 +503,12 @@ class JobSettings(AccessSettings):
             violations.append(
                 Violation("min_nodes", nodes, "a minimum that is not above the maximum")
             )
+        if self.restart_window is not None and self.max_restarts > WINDOWED_RESTARTS_MAX:
+            allowed = f"at most {WINDOWED_RESTARTS_MAX} with --restart-window"
+            violations.append(Violation("max_restarts", self.max_restarts, allowed))
+        if self.restart_rule and self.restart_rules is not None:
+            allowed = "either --restart-rule or --restart-rules"
+            violations.append(Violation("restart_rules", self.restart_rules, allowed))
         violations += self.access_violations()
         if self.is_standalone and (given := self.access_given()):
             allowed = (

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.command.settings import PORT, Kind, number, one_of, seconds, text
 from drumbeat.format import one_line
+from drumbeat.restart_rules import ALLOWED, RULES_MAX, parse_rule
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
@@ -90,8 +91,16 @@ def fatal_pattern(given: str) -> OutputPattern:
     return OutputPattern(given)
 
 
-def _patterns(allowed: str, metavar: str, parse: Callable[[str], OutputPattern]) -> Kind:
-    """Return the kind of several patterns, each of which has an option of its own."""
+def check_rule(given: str) -> None:
+    """Raise ``ValueError`` if this is no restart rule."""
+    if regex := parse_rule(given).regex:
+        check_regex(regex)
+
+
+def _patterns(
+    allowed: str, metavar: str, parse: Callable[[str], object], number_max: int = PATTERNS_MAX
+) -> Kind:
+    """Return the kind of several patterns or rules, each of which has an option of its own."""
 
     def convert(given: str) -> str:
         try:
@@ -103,11 +112,11 @@ def _patterns(allowed: str, metavar: str, parse: Callable[[str], OutputPattern])
 
     def read(value: Any) -> tuple[str, ...]:
         is_list = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-        if not is_list or len(value) > PATTERNS_MAX:
+        if not is_list or len(value) > number_max:
             raise ValueError
         return tuple(map(convert, value))
 
-    most = f"up to {PATTERNS_MAX} of {allowed}"
+    most = f"up to {number_max} of {allowed}"
     return Kind(most, read, convert, "\n".join, metavar, is_repeated=True)
 
 
@@ -303,6 +312,7 @@ FATAL_PATTERNS = _patterns(
     "REGEX",
     fatal_pattern,
 )
+RESTART_RULES = _patterns(ALLOWED, "WHEN:ACTION", check_rule, RULES_MAX)
 LABELS = _texts(
     f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
     "A-Z a-z 0-9 . _ / -",

@@ -235,6 +235,10 @@ class Watchdog:
         """Return of each section, "" between heartbeats, how many times and the longest."""
         return merged(known.observed() for known in self._known_of(round_id))
 
+    def collectives_moved_s(self, round_id: int | None) -> float:
+        """Return for how long collectives of a round have moved here, as far as that was seen."""
+        return max((known.collectives_moved_s for known in self._known_of(round_id)), default=0.0)
+
     def _known_of(self, round_id: int | None) -> list[Worker]:
         known = (worker.known for worker in self._workers.values())
         return [

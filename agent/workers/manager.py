@@ -23,6 +23,7 @@ from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.redacted_events import redacted
 from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.agent.failures.error_file import read_error_file, read_faults, with_stacks
+from drumbeat.agent.failures.error_rules import ErrorRules
 from drumbeat.agent.failures.evidence import Explainer, space_of
 from drumbeat.agent.failures.exit_status import (
     Evidence,
@@ -49,6 +50,7 @@ from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from drumbeat.model import Assignment
+from drumbeat.restart_rules import parse_rules
 from worker_sdk import context
 
 log = structlog.get_logger()
@@ -110,6 +112,7 @@ class Workers:
         self._base_environment = base = inherited_environment()
         self._redact = redact = Redactor(base, os.path.exists)
         # All that is known of workers goes this way: to records, telemetry and the console.
+        self._error_rules = ErrorRules(parse_rules(tuple(config.restart_rule)))
         self._submit: Callable[[ev.Event], None] = lambda event: on_event(redacted(event, redact))
         self._environment = common_environment(
             base, config.nproc_per_node, is_observing=not config.no_observer
@@ -329,6 +332,9 @@ class Workers:
     ) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
         examined = self._read_files_of(exited, last_memory)
+        if examined.error is not None:
+            matched = self._error_rules.matching(examined.error.message)
+            examined = replace(examined, matched_rules=matched)
         space = None if exited.is_stopped else space_of(self._output.log_dir)
         if space is None or not space.is_full:
             return examined
@@ -366,8 +372,9 @@ class Workers:
             last_memory=last_memory,
         )
         ended = self._explainer.completed(ended)
-        if error is None and (what := out_of_memory(ended)):
-            examined = replace(examined, error=messages.WorkerError(message=what))
+        if what := out_of_memory(ended):
+            error = error or messages.WorkerError(message=what)
+            examined = replace(examined, error=error, is_out_of_memory=True)
         return replace(examined, explanation=explain(ended))
 
 

@@ -44,6 +44,12 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     # of them in a row; 0: none is.
     straggler_factor: float = 0.0
     straggler_steps: int = 0
+    # The longest wait before a restart while there is no progress; 0: none.
+    restart_delay_max_s: float = 0.0
+    restart_window_s: float | None = None  # in which restarts count; None: in all of the run
+    no_progress_limit: int = 0  # restarts in a row without a new farthest step; 0: no limit
+    restart_rules: tuple[str, ...] = ()
+    free_restarts_max: int = 0  # restarts that rules may leave uncharged
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):
@@ -109,6 +115,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()  # of its workers by local rank, 0 if unknown; empty: as before
     expired: tuple[ExpiredLimit, ...] = ()  # limits that workers of the round exceed now
     memory: HostMemory | None = None  # of the workers of the round; None: not known
+    collectives_moved_s: float = 0.0  # for how long those of the round have moved, as was seen
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand and what they use."""
@@ -235,6 +242,8 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
     iteration: int = 0
     size_bytes: int = 0  # as a message; counts against the budgets of records
     name: str = ""  # of its agent, empty if that is the host's
+    matched_rules: tuple[int, ...] = ()  # restart rules whose pattern matches, from 1
+    is_out_of_memory: bool = False  # the kernel ended it for want of memory
 
     @property
     def agent(self) -> str:
@@ -320,6 +329,8 @@ class VerdictCause(StrEnum):
     SUPERSEDED = "SUPERSEDED"
     INTERNAL = "INTERNAL"
     STOPPED = "STOPPED"
+    FAILED_BY_RULE = "FAILED_BY_RULE"
+    NO_PROGRESS = "NO_PROGRESS"
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

@@ -92,6 +92,7 @@ class Whereabouts:
     _round_id: int | None = None
     _latest: dict[int, tuple[WorkerProgress, float]] = field(default_factory=dict)
     _pids: tuple[int | None, tuple[int, ...]] = (None, ())  # by local rank, with their round
+    _highest: int | None = None  # step of this round
     _reached: int | None = None  # the highest step before this round, until one of it is told
     steps_repeated: int = 0  # at least so many were computed again after restarts
     is_restarted: bool = False  # a step of this round was lower than one before it
@@ -107,7 +108,7 @@ class Whereabouts:
         if round_id != self._round_id:
             steps = (old.step for old, _ in self._latest.values() if old.step is not None)
             self._reached = max(steps, default=self._reached)
-            self._round_id, self._latest = round_id, {}
+            self._round_id, self._latest, self._highest = round_id, {}, None
             self.is_restarted, self._moves, self._longest_s = False, 0, (0.0, 0.0)
             self._step_times_s.clear()
         latest, step_s, longest_s = self._latest, 0.0, 0.0
@@ -116,6 +117,8 @@ class Whereabouts:
             latest[worker.local_rank] = (worker, now)
             if step is None:
                 continue
+            if self._highest is None or step > self._highest:
+                self._highest = step
             if self._reached is not None:
                 repeated = self.steps_repeated + max(0, self._reached - step)
                 self.steps_repeated = min(repeated, STEPS_REPEATED_MAX)
@@ -133,6 +136,10 @@ class Whereabouts:
         if step_s:
             self._step_times_s.append(step_s)
             self._note_longest(max(step_s, longest_s), now)
+
+    def highest_step(self, round_id: int | None) -> int | None:
+        """Return the highest step of a worker in this round; ``None``: none was told."""
+        return self._highest if round_id == self._round_id else None
 
     def step_times_s(self, round_id: int) -> Sequence[float]:
         """Return what steps took in the latest words that told of any, one of each."""

@@ -29,6 +29,7 @@ from drumbeat.mapping import (
     text,
 )
 from drumbeat.model import HangKind
+from drumbeat.restart_rules import RULES_MAX
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.wire import HANG_GROUP
 
@@ -110,6 +111,7 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
             "host": shown(1),
             "name": shown(0),
             "signal_name": _line,
+            "matched_rules": lambda _, numbers: tuple(numbers[:RULES_MAX]),
             **dict.fromkeys(("message", "traceback", "stderr_tail", "explanation"), long),
         },
         given=["incarnation", "round_id", "happened_at", "size_bytes", "interruption", "iteration"],

@@ -63,7 +63,7 @@ def run_message(
     verdict, iterations, reason = state.verdict, state.iterations, state.reason
     more: dict[str, Any] = {} if verdict is None else {"cause": f"VERDICT_CAUSE_{verdict.cause}"}
     if run and (run.state.phase, run.state.round_id) == (state.phase, state.round_id):
-        reason = run.reason()  # what it waits for: it has decided nothing that is not journaled
+        reason = run.reason(now)  # what it waits for: it has decided nothing that is not journaled
     if state.current_hang is not None:
         reason = f"the round hangs: {state.current_hang.summary}"
     if view == query_pb2.VIEW_FULL:

@@ -24,7 +24,15 @@ from drumbeat.coordinator.observe.worker_progress import SCOPE_BYTES_MAX, Worker
 from drumbeat.coordinator.wire import failure as failures
 from drumbeat.coordinator.wire import inprocess, logs, stacks
 from drumbeat.format import one_line
-from drumbeat.mapping import MessageMapping, OnProblem, between, duration, enum_table, refuse
+from drumbeat.mapping import (
+    MessageMapping,
+    OnProblem,
+    between,
+    duration,
+    enum_table,
+    refuse,
+    seconds_of,
+)
 from drumbeat.model import (
     DURATION_MAX_S,
     Assignment,
@@ -248,6 +256,7 @@ def read_beat(
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,
+        collectives_moved_s=min(max(0.0, seconds_of(message.collectives_moved)), DURATION_MAX_S),
     )
 
 

@@ -13,6 +13,13 @@ from msgspec import Struct
 # Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9
 
+_EXIT_CODES = {"SUCCEEDED": 0, "STOPPED": 4, "FAILED_BY_RULE": 5, "NO_PROGRESS": 5}
+
+
+def exit_code_of(cause: str) -> int:
+    """Return the exit code of an agent whose run ended like this; 5: no new job helps."""
+    return _EXIT_CODES.get(cause, 1)
+
 
 class GroupState(StrEnum):
     """What a host's worker group does."""

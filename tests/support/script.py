@@ -279,7 +279,7 @@ class Script:
         run = self.story.run()
         state = run.state
         used = f"{state.restarts_used} of {state.spec.restarts_max} restarts"
-        self._say(f"{state.phase}, round {state.round_id}, {used}: {run.reason()}")
+        self._say(f"{state.phase}, round {state.round_id}, {used}: {run.reason(self.story.now)}")
         if state.iterations_restarted:
             self._say(f"{state.iterations_restarted} restarts in process")
         self._say(f"{RUN}: {len(state.members)} members, {state.failures_count} failure records")

@@ -117,6 +117,7 @@ class Worker:
         self._gaps: Tally = (0, 0.0)
         self._collectives: msg.CollectivesRead | None = None
         self.moved_at: float | None = None  # when a process group of it moved; None: it has none
+        self._first_move_at: float | None = None  # seen from one look to the next
         self.ask_at = math.inf  # when it is asked again how far these are
         if policy.observes_workers and self._collective_limit() is not None:
             self.ask_at = now + self._ask_every_s()
@@ -179,10 +180,19 @@ class Worker:
         """Take in how far its process groups are."""
         if read.progress is None:
             return  # it has none yet, or native code keeps the observer from answering
-        if self._collectives is None or read.progress != self._collectives.progress:
+        if self._collectives is None:
             self.moved_at = now
+        elif read.progress != self._collectives.progress:
+            self.moved_at = now
+            self._first_move_at = now if self._first_move_at is None else self._first_move_at
         self._collectives = read
         self._follow_runtime()
+
+    @property
+    def collectives_moved_s(self) -> float:
+        """For how long its process groups have moved, from the first move seen to the latest."""
+        first, latest = self._first_move_at, self.moved_at
+        return 0.0 if first is None or latest is None else latest - first
 
     def extend(self, awake_at: float, due_at: float, *, now: float) -> None:
         """Give all limits the time of a stall of the watchdog, also those not read yet.

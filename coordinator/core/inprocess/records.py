@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, RankRule
+from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.format import count
 from drumbeat.inprocess import HostReport
 
@@ -56,6 +57,7 @@ class IterationInterrupted(Struct, frozen=True, kw_only=True):
     iteration: int
     reason: str = ""
     at_s: float = 0.0
+    attempt: Attempt | None = None  # None: it had not begun, or is of an earlier version
 
 
 class IterationCompleted(Struct, frozen=True, kw_only=True):

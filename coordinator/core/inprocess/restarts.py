@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from drumbeat.coordinator.core.effects import Instruct
 from drumbeat.coordinator.core.inprocess.iterations import Address, Iterations
 from drumbeat.coordinator.core.inprocess.records import (
@@ -16,6 +18,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
+from drumbeat.coordinator.core.restarts import decision as restarts
 from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.inprocess import InterruptionKind
 
@@ -82,6 +85,9 @@ class InProcessRestarts:
         """Journal what follows, and return what is waited for then, if anything is."""
         wait = None
         while (iterations := self._iterations) is not None:
+            if self._is_stuck():
+                self.give_up = iterations.state.reason
+                break
             decision = iterations.decide(lambda leader: self._address(leader, now), now=now)
             if decision is None or isinstance(decision, GiveUp | Wait):
                 if isinstance(decision, GiveUp):
@@ -89,6 +95,12 @@ class InProcessRestarts:
                 else:
                     wait = decision
                 break
+            delay = restarts.waiting(self._run.state, now=now)
+            if delay is not None and isinstance(decision, IterationBegan):
+                wait = delay
+                break
+            if isinstance(decision, IterationInterrupted):
+                decision = self._counted(iterations, decision, now)
             if not isinstance(decision, IterationCompleted):
                 self._run.close_stretch(self._found(iterations, decision), now=now)
             self._run.commit(decision)
@@ -132,6 +144,24 @@ class InProcessRestarts:
         if self._iterations is not None:
             assert self._iterations.state is self._run.state.iterations, "of another round"
             self._iterations.check_invariants()
+
+    def _is_stuck(self) -> bool:
+        """Return whether the run is to end, for iterations bring no progress."""
+        state, iterations = self._run.state, self._run.state.iterations
+        is_over = iterations is not None and iterations.phase is IterationPhase.INTERRUPTED
+        return is_over and restarts.is_stuck(state)
+
+    def _counted(
+        self, iterations: Iterations, decision: IterationInterrupted, now: float
+    ) -> IterationInterrupted:
+        """Add what an iteration that failed means for the next one; a lost host is no failure."""
+        kind = None if iterations.culprit is None else iterations.culprit[1]
+        is_running = iterations.state.phase is IterationPhase.RUNNING
+        if not is_running or kind is InterruptionKind.HOST_LOST:
+            return decision
+        cause = "" if kind is None else kind.label
+        attempt = restarts.interrupted(self._run, decision.iteration, cause, now=now)
+        return replace(decision, attempt=attempt)
 
     def _found(self, iterations: Iterations, decision: IterationRecord) -> Found | None:
         """Return what interrupts an iteration that runs."""

@@ -12,7 +12,8 @@ from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.model import DURATION_MAX_S
+from drumbeat.model import DURATION_MAX_S, exit_code_of
+from drumbeat.restart_rules import ALLOWED, WINDOWED_RESTARTS_MAX, parse_rules
 
 # How far above what is known here a newcomer may have held a round. All rounds to come
 # are above its own, so this bounds how much of the numbers one message may use up: far
@@ -108,7 +109,8 @@ def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
         spec.straggler_factor,
         spec.straggler_steps,
     )
-    rules = [
+    window_s = spec.restart_window_s
+    rules: list[tuple[str, object, bool, str]] = [
         ("agents_min", least, least >= 1, "at least 1"),
         ("agents_min", least, least <= policy.agents_max, f"at most {policy.agents_max}"),
         ("agents_max", most, most >= least, f"at least agents_min ({least})"),
@@ -117,7 +119,18 @@ def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
         ("straggler_factor", factor, factor == 0 or 1 < factor <= 100, "0, or above 1 to 100"),
         ("straggler_steps", steps, steps >= (factor > 0), "at least 1 with a straggler_factor"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
+        ("restart_window", window_s, window_s != 0, "above 0, or unset for the whole run"),
+        (
+            "restarts_max",
+            spec.restarts_max,
+            window_s is None or spec.restarts_max <= WINDOWED_RESTARTS_MAX,
+            f"at most {WINDOWED_RESTARTS_MAX} with a restart_window",
+        ),
     ]
+    try:
+        parse_rules(spec.restart_rules)
+    except ValueError as error:
+        rules.append(("restart_rules", f"{error}", False, ALLOWED))
     for name in spec.__struct_fields__:
         if name.endswith("_s") and (value := getattr(spec, name)) is not None:
             is_possible = 0 <= value <= DURATION_MAX_S
@@ -149,11 +162,9 @@ def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     why = "after this agent began, and another one of that name runs now"
     if verdict is None:
         return errors.RunClosed(run_id, why)
-    if verdict.cause is VerdictCause.STOPPED:
-        return errors.RunClosed(run_id, f"it was {verdict.reason}", 4)
-    if verdict.is_success:
-        return errors.RunClosed(run_id, f"it succeeded: {verdict.reason}", 0)
-    return errors.RunClosed(run_id, f"it failed: {verdict.reason}", 1)
+    what = "it succeeded:" if verdict.is_success else "it failed:"
+    what = "it was" if verdict.cause is VerdictCause.STOPPED else what
+    return errors.RunClosed(run_id, f"{what} {verdict.reason}", exit_code_of(verdict.cause))
 
 
 def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:

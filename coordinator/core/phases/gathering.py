@@ -12,6 +12,7 @@ from drumbeat.coordinator.core.phases.rendezvous import (
     Wait,
     close_round,
 )
+from drumbeat.coordinator.core.restarts.decision import waiting
 from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
 
@@ -23,7 +24,8 @@ class Gathering(RunPhase):
 
     def __init__(self, run: RunContext, *, now: float) -> None:
         super().__init__(run, now=now)
-        self._rendezvous = Rendezvous(since=now, is_reforming=run.state.round is not None)
+        since = max(now, run.state.restarts.until_s)
+        self._rendezvous = Rendezvous(since=since, is_reforming=run.state.round is not None)
         self._leader_port = LeaderPort(run.state)
         self._progress_at: float | None = None
 
@@ -38,7 +40,7 @@ class Gathering(RunPhase):
         return False
 
     def resumed(self, *, now: float) -> None:
-        self._rendezvous.since = now
+        self._rendezvous.since = max(now, self.state.restarts.until_s)
         self._leader_port.resumed(now=now)
 
     def review(self, *, now: float, judged_at: float) -> RoundStarted | RunEnded | None:
@@ -48,7 +50,7 @@ class Gathering(RunPhase):
         if self._progress_at is not None and judged_at >= self._progress_at:
             self._progress_at = None
             self.run.tell_all()
-        result = self._close(judged_at)
+        result = waiting(self.state, now=judged_at) or self._close(judged_at)
         match self._start(result, now, judged_at) if isinstance(result, str) else result:
             case Wait() as wait:
                 self.wait = wait

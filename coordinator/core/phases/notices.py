@@ -219,7 +219,8 @@ class Notices:
             self._misses += 1
             self._propose(notice, now)
         elif not self._awaited:
-            self._end(notice, f"all have saved, at step {notice.chosen} or right after", now)
+            saved = f"all have saved, at step {notice.chosen} or right after"
+            self._end(notice, saved, now, is_saved=True)
 
     def effects(self, *, now: float) -> list[TellNotice]:
         """Return what to tell participants, once."""
@@ -270,10 +271,14 @@ class Notices:
         self._answers_by = now + ANSWERS_WAIT_S
         self._untold.update(self._round.seats)
 
-    def _end(self, notice: PendingNotice, reason: str, now: float) -> None:
+    def _end(
+        self, notice: PendingNotice, reason: str, now: float, *, is_saved: bool = False
+    ) -> None:
         leaving = self._leaving - self._dismissed
         self._dismissed |= leaving
-        self._run.decide(NoticeEnded(notice_id=notice.notice_id, reason=reason, at_s=now))
+        notice_id = notice.notice_id
+        ended = NoticeEnded(notice_id=notice_id, reason=reason, at_s=now, is_saved=is_saved)
+        self._run.decide(ended)
         # While a host leaves, the others hear nothing: training that waits for the change to come
         # would go on, and make steps in vain.
         self._untold.update(leaving & self._run.state.members.keys() or self._round.seats)

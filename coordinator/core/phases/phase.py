@@ -100,6 +100,10 @@ class RunContext:
         seats = state.seats.items()
         return state.round_id, {i: seat.agent.local_world_size for i, seat in seats}
 
+    def exclude(self, incarnation: str, reason: str, now: float) -> str:
+        """Let the host of this agent take no part; return what was done in words, else nothing."""
+        return ""
+
     def log(self, decision: str, reason: str) -> None:
         """Have a decision logged."""
         run_id, round_id = self.state.run_id, self.state.round_id

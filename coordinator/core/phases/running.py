@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import chain, takewhile
 
+from msgspec.structs import replace
+
 from drumbeat.coordinator.core.effects import EndHeld, Instruct, TellNotice
 from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
@@ -14,6 +16,7 @@ from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.rendezvous import Wait, last_call_deadline
+from drumbeat.coordinator.core.restarts.decision import after_failure, attempted
 from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
@@ -169,6 +172,12 @@ class Running(RunPhase):
 
     def review(self, *, now: float, judged_at: float) -> Transition | None:
         """Journal what follows for iterations, then judge the round."""
+        transition = self._review(now, judged_at)
+        if isinstance(transition, RoundEnded) and transition.attempt is None:
+            return replace(transition, attempt=attempted(self.run))
+        return transition
+
+    def _review(self, now: float, judged_at: float) -> Transition | None:
         inprocess, state, current = self._inprocess, self.state, self._round
         was_pending = state.notice is not None
         self._hangs.review(now=now)
@@ -281,12 +290,11 @@ class Running(RunPhase):
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
-        reason = reasons.restart(what, state)
-        is_last = state.restarts_used >= state.spec.restarts_max
-        self.run.silent.note(current, members, since=self._failed_since, charged=not is_last)
-        if is_last:
-            return EndingStarted(reason=reason, at_s=now, where=where)
-        return RoundEnded(cause=RoundEnd.WORKER_FAILED, reason=reason, at_s=now, where=where)
+        ended = after_failure(self.run, causes, what, hang=self._hang(), now=now)
+        attempt = ended.attempt if isinstance(ended, RoundEnded) else None
+        is_charged = attempt is not None and not attempt.is_free
+        self.run.silent.note(current, members, since=self._failed_since, charged=is_charged)
+        return replace(ended, where=where)
 
     def _review_barrier(self, now: float) -> None:
         """Let go of those who have waited for the others as long as they may."""

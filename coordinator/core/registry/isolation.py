@@ -81,9 +81,9 @@ class IsolatedRun:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
         return self._due if self._refusal is None else None
 
-    def reason(self) -> str:
+    def reason(self, now: float) -> str:
         """Return why the run is as it is, in words."""
-        return self._run.reason() if self._refusal is None else str(self._refusal)
+        return self._run.reason(now) if self._refusal is None else str(self._refusal)
 
     def outside(self) -> list[tuple[ev.SessionOpened, str]]:
         """Return the agents that wait outside, each with the reason."""

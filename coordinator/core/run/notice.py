@@ -60,6 +60,7 @@ class NoticeEnded(Struct, frozen=True, kw_only=True):
     notice_id: int
     reason: str
     at_s: float = 0.0
+    is_saved: bool = False  # by all
 
 
 NoticeRecord = NoticeGiven | StepProposed | StepChosen | NoticeEnded

@@ -10,7 +10,8 @@ from drumbeat.coordinator.core.failures.root_cause import describe
 from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings, furthest_behind
-from drumbeat.format import count
+from drumbeat.durations import format_duration
+from drumbeat.format import are, count
 
 NAMES_SHOWN_MAX = 10
 
@@ -67,18 +68,16 @@ def start_impossible(
     return f"round {current.round_id}{_COULD_NOT_START}{what}"
 
 
-def restart(what: str, state: RunState) -> str:
-    """Say what a failure means for the restart budget."""
-    used, allowed = state.restarts_used, state.spec.restarts_max
-    if used < allowed:
-        in_process = state.iterations_restarted
-        more = f"; {count(in_process, 'restart')} in process" if in_process else ""
-        return f"{what}; restart {used + 1} of {allowed}{more}"
+def budget_spent(what: str, state: RunState) -> str:
+    """Say that no restart is left."""
+    allowed, window_s = state.spec.restarts_max, state.spec.restart_window_s
     if state.iterations_restarted:
         return with_budget(what, state)
     if not allowed:
         return f"{what}; no restarts are allowed"
-    return f"{what}; {'the one restart is' if allowed == 1 else f'all {allowed} restarts are'} used"
+    restarts = "the one restart" if allowed == 1 else f"all {allowed} restarts"
+    of_window = "" if window_s is None else f" of the last {format_duration(window_s)}"
+    return f"{what}; {restarts}{of_window} {are(allowed)} used"
 
 
 def with_budget(reason: str, state: RunState) -> str:

@@ -17,6 +17,7 @@ from drumbeat.coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
+from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.notice import NoticeRecord
 from drumbeat.coordinator.observe.observations import Observation
@@ -93,6 +94,7 @@ class RoundEnded(Struct, frozen=True, kw_only=True):
     reason: str
     at_s: float = 0.0
     where: Standings = NOWHERE
+    attempt: Attempt | None = None  # None: of an earlier version
 
 
 class EndingStarted(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from drumbeat.coordinator.core.phases.gathering import Gathering
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.running import Running
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.restarts.decision import describe_wait, waiting
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import differ
 from drumbeat.coordinator.core.run.reasons import hosts
@@ -121,9 +122,11 @@ class Run(RunContext):
         assert self._draining.keys() <= self.state.members.keys(), "who has left is to leave"
         self._phase.check_invariants()
 
-    def reason(self) -> str:
+    def reason(self, now: float) -> str:
         """Return why the run is as it is."""
         if self._phase.wait is not None:
+            if self._phase.wait.until == self.state.restarts.until_s:
+                return describe_wait(self.state, now=now) or self._phase.wait.reason
             return self._phase.wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
@@ -171,7 +174,7 @@ class Run(RunContext):
             self._on_checkpoint(event, now)
             return
         is_stop = isinstance(event, ev.StopAsked)
-        result = stopped(self.state) if is_stop else self._restarted()
+        result = stopped(self.state) if is_stop else self._restarted(now)
         is_known = bool(event.call_id) and event.call_id in self.state.calls
         if is_known:
             result = fx.Steered(outcome="it was asked before", is_new=False)
@@ -196,12 +199,13 @@ class Run(RunContext):
             self._give_notice(NoticeKind.CHECKPOINT, reason, event.grace_s, now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
 
-    def _restarted(self) -> fx.Steered | CoordinatorError:
+    def _restarted(self, now: float) -> fx.Steered | CoordinatorError:
         """Return what asking for another round leads to. Linear in members."""
         members, round_id = self.members, self.state.round_id
         beats = (presence.beat for presence in members.presences.values())
         has_begun = bool(members.missed) or any(beat.round_id == round_id for beat in beats)
-        return restarted(self.state, has_begun=has_begun)
+        is_delayed = waiting(self.state, now=now) is not None
+        return restarted(self.state, has_begun=has_begun, is_delayed=is_delayed)
 
     def _on_drain(self, event: ev.DrainAsked, now: float) -> None:
         """Make agents leave, or let in those that waited for it; the table has changed already."""

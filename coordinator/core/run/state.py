@@ -23,6 +23,7 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
 )
 from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.restarts.tally import RestartTally
 from drumbeat.coordinator.core.run import notice as notices
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
@@ -100,6 +101,8 @@ class RunState:
     restart_count: int = 0
     restarts_returned: int = 0  # of these, not charged after all
     restarts_peak: int = 0  # the most that were ever charged at once
+    restarts: RestartTally = field(default_factory=RestartTally)
+    has_saved: bool = False  # all ranks, since the round or its latest iteration began
     masters_spent: list[tuple[str, int]] = field(default_factory=list)  # addresses of ranks 0
     failures: list[FailureRecord] = field(default_factory=list)
     failures_bytes: int = 0
@@ -152,7 +155,15 @@ class RunState:
     @property
     def restarts_used(self) -> int:
         """How much of the budget is spent."""
-        return self.restart_count - self.restarts_returned
+        if self.spec.restart_window_s is not None:
+            return len(self.restarts.charged_at)
+        return self.restart_count - self.restarts_returned - self.restarts.free
+
+    def restarts_used_at(self, now: float) -> int:
+        """Return how much of the budget is spent; what is older than its window is not."""
+        if (window_s := self.spec.restart_window_s) is None:
+            return self.restarts_used
+        return len(self.restarts.charged_since(now - window_s))
 
     def group_ranks(self) -> dict[str, int]:
         """Return the group ranks of the current or last round, by incarnation, in order."""
@@ -245,6 +256,9 @@ class RunState:
         """Have the time since the last decision accounted for. Journals of before have none."""
         if not (at_s := float(getattr(record, "at_s", 0.0))):
             return
+        if self.spec.restart_window_s is not None and self.verdict is None:
+            since_s = at_s - self.spec.restart_window_s
+            self.restarts.charged_at = self.restarts.charged_since(since_s)
         current = self.round
         is_seated = current is not None and self.phase is not Phase.GATHERING
         hosts = current.group_world_size if current and is_seated else len(self.members)
@@ -311,6 +325,7 @@ class RunState:
             self.notice = notices.taken(self.notice, record) if self.notice else None
         else:
             self.notice_over, self.notice = self.notice, None
+            self.has_saved = self.has_saved or record.is_saved
             self._note(record.at_s, "notice over", record.reason)
 
     def _take_hang(self, record: rec.HangRecord) -> None:
@@ -340,7 +355,8 @@ class RunState:
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
         self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
-        self.where, self.restart_reason = NOWHERE, ""
+        self.where, self.restart_reason, self.has_saved = NOWHERE, "", False
+        self.restarts.go_on()
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
@@ -351,7 +367,12 @@ class RunState:
         self.observed.leave_round(record.at_s)
         if isinstance(record, rec.RoundEnded):
             self._enter(Phase.GATHERING, record.reason)
-            self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
+            is_failure, attempt = record.cause is rec.RoundEnd.WORKER_FAILED, record.attempt
+            self.restart_count += is_failure
+            if is_failure and not (attempt is not None and attempt.is_free):
+                self._charge(record.at_s)
+            if attempt is not None:
+                self.restarts.take(attempt, is_failure=is_failure)
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
             self._note(record.at_s, "round ended", record.reason)
         else:
@@ -380,7 +401,9 @@ class RunState:
         agent = self.members.pop(record.incarnation, None)
         name = agent.name if agent is not None else record.incarnation
         self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
-        self.restarts_returned += record.restarts_returned
+        self.restarts_returned += (returned := record.restarts_returned)
+        if returned:
+            del self.restarts.charged_at[-returned:]
         self.observed.forget(name)
         if record.is_drained:
             latest = list(self.drained.items())[-DRAINED_KNOWN_MAX + 1 :]
@@ -399,7 +422,11 @@ class RunState:
         restarted, was_first = iterations.restarted, iterations.iteration < 0
         iterations.apply(record)
         self.iterations_restarted += iterations.restarted - restarted
+        if isinstance(record, its.IterationInterrupted) and record.attempt is not None:
+            self.restarts.take(record.attempt, is_failure=True)
+            self.has_saved = False
         if isinstance(record, its.IterationBegan):
+            self.restarts.go_on()
             seats = current.seats.items()
             owners = [i for i, seat in seats for _ in range(seat.agent.local_world_size)]
             present = {owners[worker] for worker in iterations.order}
@@ -411,6 +438,10 @@ class RunState:
             self._note(record.at_s, *its.told(record))
             # Iterations may have no more than half of the history.
             self._keep_few(its.ITERATION_DECISIONS, max(1, self.history_max // 2))
+
+    def _charge(self, at_s: float) -> None:
+        if self.spec.restart_window_s is not None:
+            self.restarts.charge(at_s)
 
     def _spend(self, address: str, port: int) -> None:
         """Note where a rank 0 listens: no round may get this place again."""
@@ -453,6 +484,8 @@ class RunState:
             self.stop_reason = self.stop_reason or rec.asked(record)
         elif record.kind is rec.CallKind.RESTART_ASKED and self.phase is Phase.RUNNING:
             self.restart_reason = rec.asked(record)
+        elif record.kind is rec.CallKind.RESTART_ASKED:
+            self.restarts.go_on()
         if record.kind is rec.CallKind.ACCESS_REFUSED:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
 

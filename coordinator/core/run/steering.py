@@ -28,10 +28,11 @@ def stopped(state: RunState) -> Steered:
     return Steered(outcome="it ends; its workers are being stopped")
 
 
-def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
+def restarted(state: RunState, *, has_begun: bool, is_delayed: bool) -> Steered | WrongPhase:
     """Return what asking a run to restart leads to; nothing is done if that is not new.
 
     ``has_begun``: whether an agent has begun the round. Of two operators at once one is enough.
+    ``is_delayed``: a restart waits although all agents are there.
     """
     if state.verdict is not None:
         advice = "started again, its agents begin a new run of that name"
@@ -40,7 +41,9 @@ def restarted(state: RunState, *, has_begun: bool) -> Steered | WrongPhase:
         why = state.stop_reason or state.reason
         return WrongPhase(state.run_id, f"is about to end: {why}", "it gets no other round")
     if state.phase is Phase.GATHERING:
-        return Steered(outcome="its next round starts as soon as it can", is_new=False)
+        outcome = "its next round waits no longer; no further restart is charged"
+        outcome = outcome if is_delayed else "its next round starts as soon as it can"
+        return Steered(outcome=outcome, is_new=is_delayed)
     if state.restart_reason:
         return Steered(outcome=f"it restarts already: {state.restart_reason}", is_new=False)
     if not has_begun:

@@ -185,6 +185,11 @@ class RunSpec(google.protobuf.message.Message):
     MASTER_PORT_FIELD_NUMBER: builtins.int
     STRAGGLER_FACTOR_FIELD_NUMBER: builtins.int
     STRAGGLER_STEPS_FIELD_NUMBER: builtins.int
+    RESTART_DELAY_MAX_FIELD_NUMBER: builtins.int
+    RESTART_WINDOW_FIELD_NUMBER: builtins.int
+    NO_PROGRESS_LIMIT_FIELD_NUMBER: builtins.int
+    RESTART_RULES_FIELD_NUMBER: builtins.int
+    FREE_RESTARTS_MAX_FIELD_NUMBER: builtins.int
     agents_min: builtins.int
     """Fewest agents that may form a round; at least 1."""
     agents_max: builtins.int
@@ -203,6 +208,10 @@ class RunSpec(google.protobuf.message.Message):
     """
     straggler_steps: builtins.int
     """See `straggler_factor`."""
+    no_progress_limit: builtins.int
+    """The run ends after so many restarts in a row without a new farthest step; 0: no limit."""
+    free_restarts_max: builtins.int
+    """How many restarts `restart_rules` may leave uncharged."""
     @property
     def join_timeout(self) -> google.protobuf.duration_pb2.Duration:
         """How long the run waits for `agents_min` agents before it fails."""
@@ -227,6 +236,18 @@ class RunSpec(google.protobuf.message.Message):
     def coordinator_grace(self) -> google.protobuf.duration_pb2.Duration:
         """How long an agent keeps its workers while the coordinator is away."""
 
+    @property
+    def restart_delay_max(self) -> google.protobuf.duration_pb2.Duration:
+        """The longest wait before a restart while restarts bring no progress; unset: never wait."""
+
+    @property
+    def restart_window(self) -> google.protobuf.duration_pb2.Duration:
+        """`restarts_max` counts the restarts of this last time only; unset: those of the whole run."""
+
+    @property
+    def restart_rules(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What follows from a failure, by its root cause: `WHEN:ACTION` each, the first that matches."""
+
     def __init__(
         self,
         *,
@@ -242,9 +263,14 @@ class RunSpec(google.protobuf.message.Message):
         master_port: builtins.int = ...,
         straggler_factor: builtins.float = ...,
         straggler_steps: builtins.int = ...,
+        restart_delay_max: google.protobuf.duration_pb2.Duration | None = ...,
+        restart_window: google.protobuf.duration_pb2.Duration | None = ...,
+        no_progress_limit: builtins.int = ...,
+        restart_rules: collections.abc.Iterable[builtins.str] | None = ...,
+        free_restarts_max: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
 

@@ -98,6 +98,10 @@ class _VerdictCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """An error of the coordinator itself."""
     VERDICT_CAUSE_STOPPED: _VerdictCause.ValueType  # 8
     """An operator stopped it; the reason says who and why. Agents end with a code of its own."""
+    VERDICT_CAUSE_FAILED_BY_RULE: _VerdictCause.ValueType  # 20
+    """A rule of `RunSpec.restart_rules` says that no restart helps. Agents end with a code of its own."""
+    VERDICT_CAUSE_NO_PROGRESS: _VerdictCause.ValueType  # 21
+    """Restarts brought no new step, see `RunSpec.no_progress_limit`. The same code."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
     """Why a run ended."""
@@ -120,6 +124,10 @@ VERDICT_CAUSE_INTERNAL: VerdictCause.ValueType  # 7
 """An error of the coordinator itself."""
 VERDICT_CAUSE_STOPPED: VerdictCause.ValueType  # 8
 """An operator stopped it; the reason says who and why. Agents end with a code of its own."""
+VERDICT_CAUSE_FAILED_BY_RULE: VerdictCause.ValueType  # 20
+"""A rule of `RunSpec.restart_rules` says that no restart helps. Agents end with a code of its own."""
+VERDICT_CAUSE_NO_PROGRESS: VerdictCause.ValueType  # 21
+"""Restarts brought no new step, see `RunSpec.no_progress_limit`. The same code."""
 Global___VerdictCause: typing_extensions.TypeAlias = VerdictCause
 
 @typing.final
@@ -145,6 +153,8 @@ class FailureRecord(google.protobuf.message.Message):
     INTERRUPTION_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    MATCHED_RULES_FIELD_NUMBER: builtins.int
+    IS_OUT_OF_MEMORY_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -182,6 +192,8 @@ class FailureRecord(google.protobuf.message.Message):
     """Name of its agent; empty: that of the host. In reports it is the one that the
     coordinator made unique.
     """
+    is_out_of_memory: builtins.bool
+    """Whether the kernel's out-of-memory killer ended it, certainly or very likely."""
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
         """What the record belongs to; `session_id` is empty, because a record
@@ -201,6 +213,10 @@ class FailureRecord(google.protobuf.message.Message):
     @property
     def hang(self) -> Global___Hang:
         """Set if the agent ended the worker because it hung."""
+
+    @property
+    def matched_rules(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Numbers of the rules of `RunSpec.restart_rules`, from 1, whose pattern `error=` matches."""
 
     def __init__(
         self,
@@ -222,9 +238,11 @@ class FailureRecord(google.protobuf.message.Message):
         interruption: drumbeat.worker.v1.iteration_pb2.InterruptionKind.ValueType = ...,
         iteration: builtins.int = ...,
         name: builtins.str = ...,
+        matched_rules: collections.abc.Iterable[builtins.int] | None = ...,
+        is_out_of_memory: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "hang", b"hang", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "message", b"message", "name", b"name", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_out_of_memory", b"is_out_of_memory", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "matched_rules", b"matched_rules", "message", b"message", "name", b"name", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
 

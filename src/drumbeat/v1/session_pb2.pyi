@@ -376,6 +376,7 @@ class Beat(google.protobuf.message.Message):
     PIDS_FIELD_NUMBER: builtins.int
     EXPIRED_FIELD_NUMBER: builtins.int
     MEMORY_FIELD_NUMBER: builtins.int
+    COLLECTIVES_MOVED_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -445,6 +446,12 @@ class Beat(google.protobuf.message.Message):
     def memory(self) -> drumbeat.v1.failure_pb2.HostMemory:
         """Memory of the workers of the fence's round when this was sent; unset: not known."""
 
+    @property
+    def collectives_moved(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long collectives of the fence's round have moved on this host: from the first move that
+        was seen to the latest. Unset: none was seen.
+        """
+
     def __init__(
         self,
         *,
@@ -463,9 +470,10 @@ class Beat(google.protobuf.message.Message):
         pids: collections.abc.Iterable[builtins.int] | None = ...,
         expired: collections.abc.Iterable[Global___ExpiredLimit] | None = ...,
         memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
+        collectives_moved: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 

@@ -118,6 +118,11 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
         coordinator_grace=4.5,
         master_addr="m",
         master_port=9,
+        restart_delay_max=5.5,
+        restart_window=6.5,
+        no_progress_limit=7,
+        restart_rule=("oom:fail", "hang:restart"),
+        free_restarts_max=8,
     )
     hello = convert.hello_message(config, IDENTITY, session_pb2.Beat())
     assert hello.run.spec == common_pb2.RunSpec(
@@ -131,6 +136,11 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
         coordinator_grace=duration(4.5),
         master_addr="m",
         master_port=9,
+        restart_delay_max=duration(5.5),
+        restart_window=duration(6.5),
+        no_progress_limit=7,
+        restart_rules=("oom:fail", "hang:restart"),
+        free_restarts_max=8,
     )
 
 

@@ -90,6 +90,18 @@ CASES = {
     "min_nodes": Case("1:1", 1, bad=("2:1", "0"), wrong=(0, "1", 1.0)),
     "max_nodes": Case("1", 1, bad=("1:", "1000001"), wrong=(0, 1_000_001)),
     "max_restarts": Case("3", 3, bad=("-1", "x", "1.5"), wrong=(-1, True, 1_000_001)),
+    "restart_delay_max": seconds("5m", 300.0, -1.0),
+    "restart_window": seconds("2h", 7200.0, 0.0),
+    "no_progress_limit": Case("3", 3, bad=("-1", "x"), wrong=(-1, True)),
+    "restart_rule": Case(
+        "exit=42,50-59:fail",
+        ("exit=42,50-59:fail",),
+        {"several": (["oom:fail", "hang:exclude"], ("oom:fail", "hang:exclude"))},
+        ("exit=42", "exit=x:fail", "error=(:fail", "signal=SIGFOO:fail", "oom:stop"),
+        ("oom:fail", ("oom",), (b"oom:fail",), ("oom:fail",) * 65),
+    ),
+    "restart_rules": file("train.py"),
+    "free_restarts_max": Case("0", 0, bad=("-1",), wrong=(-1, True)),
     "nproc_per_node": Case("4096", 4096, bad=("0", "4097", "2x"), wrong=(0, 4097, "2", "auto")),
     "role": Case("parameter server", "parameter server", bad=("",), wrong=("", "a\n", "x" * 129)),
     "virtual_local_rank": flag(),
@@ -213,6 +225,9 @@ def arguments_beside(case: Case) -> list[str]:
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host on which everything that is named is there."""
     monkeypatch.setattr("drumbeat.agent.runtime.preflight.check_metrics", lambda _config: None)
+    monkeypatch.setattr(
+        "drumbeat.agent.runtime.preflight.check_restart_rules", lambda config: config
+    )
     monkeypatch.setattr(
         "drumbeat.agent.workers.output.logs.installed", lambda *_groups: {"mine": None}
     )

@@ -53,7 +53,7 @@ def test_a_round_that_does_not_restart_in_process_says_nothing_of_it() -> None:
         0,
         0,
     )
-    assert story.run().reason() == "2 of 2 agents are there"
+    assert story.run().reason(story.now) == "2 of 2 agents are there"
 
 
 # Ports.
@@ -66,13 +66,13 @@ def test_an_iteration_waits_for_a_port_of_its_leader_that_nobody_had() -> None:
     story.enter("a")
     story.enter("b")
     assert story.records(IterationBegan) == []
-    assert story.run().reason() == "iteration 0 is waiting for a free port of a"
+    assert story.run().reason(story.now) == "iteration 0 is waiting for a free port of a"
     story.obey("a")
     (began,) = story.records(IterationBegan)
     assert (began.master_addr, began.master_port) == ("10.a", spent + 1)
     assert story.desired("a").master_port_spent == spent + 1
     assert story.state().masters_spent[-1] == ("10.a", spent + 1)
-    assert story.run().reason() == "2 hosts entered iteration 0"
+    assert story.run().reason(story.now) == "2 hosts entered iteration 0"
 
 
 def test_a_leader_that_never_holds_a_port_ends_the_round_like_a_failed_worker() -> None:

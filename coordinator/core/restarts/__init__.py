@@ -1,0 +1,1 @@
+"""When a run restarts after a failure, and when it does not."""
