@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 RUN = "run"
 # How many of the worlds have workers that restart in process.
 WRAPPED = 0.4
+# By what workers do by themselves, see `habits`.
+RULES = (
+    "exit=2:restart-free",
+    "exit=255,100-120:fail",
+    "signal=KILL:exclude",
+    "signal=SEGV,ABRT:restart-free",
+    "hang:restart",
+    "error=ended by:restart-free",
+    "oom:fail",
+    "host=rack=b7:exclude",
+)
 # How many have more than six hosts.
 LARGE = 0.05
 
@@ -86,7 +97,11 @@ class Plan:
         return Plan(
             seed=seed,
             kind=kind,
-            configs=_fleet(Random(f"{seed}/many"), _configs(random, kind), kind),
+            configs=_restarting(
+                Random(f"{seed}/restarts"),
+                _fleet(Random(f"{seed}/many"), _configs(random, kind), kind),
+                is_calm=is_calm,
+            ),
             policy=replace(_policy(random), checkpoint_grace_s=_grace(Random(f"{seed}/grace"))),
             delay_max_s=random.choice([0.02, 0.05]) if is_calm else random.choice([0.05, 0.3, 1.0]),
             chaos_s=random.uniform(15.0, 60.0),
@@ -189,6 +204,24 @@ def _fleet(random: Random, configs: tuple[AgentConfig, ...], kind: Kind) -> tupl
     least = most if kind is Kind.COORDINATOR else random.randint(1, most)
     like = [configs[number % len(configs)] for number in range(hosts)]
     return tuple(dataclasses.replace(config, min_nodes=least, max_nodes=most) for config in like)
+
+
+def _restarting(
+    random: Random, configs: tuple[AgentConfig, ...], *, is_calm: bool
+) -> tuple[AgentConfig, ...]:
+    """Return the same hosts with delays, a limit and rules of restarts.
+
+    From a source of its own, so that the other worlds are what they were before.
+    """
+    rules = random.sample(RULES, k=random.choice([0, 0, 1, 2, 3]))
+    how: dict[str, Any] = {
+        "restart_delay_max": random.choice([0.0, 0.0, 1.0, 3.0]),
+        "restart_window": random.choice([None, None, 200.0]),
+        "no_progress_limit": 0 if is_calm else random.choice([0, 0, 0, 2, 5]),
+        "restart_rule": () if is_calm else tuple(rules),
+        "free_restarts_max": random.choice([0, 2, 20]),
+    }
+    return tuple(dataclasses.replace(config, **how) for config in configs)
 
 
 def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:

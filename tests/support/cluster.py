@@ -59,6 +59,10 @@ LOGGED = ("--log-format", "json", "--log-level", "debug")
 """How agents write their log here: every event of it can be waited for."""
 
 
+AT_ONCE = ("--restart-delay-max", "0")
+"""Tests whose workers fail again and again are not about how long a run waits before restarts."""
+
+
 class Coordinator:
     """``coordinator serve`` on a fixed port and state directory, over any number of lives."""
 
@@ -325,7 +329,16 @@ class Cluster:
         joined = (*address, "--run-id", run_id or self.run_id) if coordinator else ()
         agent = Agent(
             f"agent-{next(self._names)}",
-            [sys.executable, "-m", "drumbeat.agent", "join", *LOGGED, *joined, *arguments],
+            [
+                sys.executable,
+                "-m",
+                "drumbeat.agent",
+                "join",
+                *LOGGED,
+                *AT_ONCE,
+                *joined,
+                *arguments,
+            ],
             env={**self.environment(), **(env or {})},
             cwd=cwd,
         )

@@ -115,6 +115,8 @@ class Checker:
             self._on_ended(shadow, record.verdict)  # before it lets go of what it decided by
         self._on_planned(shadow, record)
         before = shadow.restart_count
+        if isinstance(record, RoundStarted | IterationBegan):
+            assert record.at_s >= shadow.restarts.until_s, "it did not wait before the restart"
         if isinstance(record, StragglerRecord):
             self._on_straggler(shadow, record)
             return
