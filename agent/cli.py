@@ -40,6 +40,8 @@ Exit codes:
   1  the run failed
   2  usage, or the coordinator refused the agent or its token
   3  the coordinator could not be reached, or was away for too long
+  4  an operator stopped the run
+  5  the run failed and a restart rule or --no-progress-limit says that a new job would fail, too
 """
 
 # In the order of the help: what every command line has to say comes first.

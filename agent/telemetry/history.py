@@ -166,6 +166,8 @@ class History:
                 if former is not None and desired.restart_count > former.restart_count:
                     # A loss that was first taken for a failure is given back.
                     decision = f"restarting, {desired.restarts_used} of {desired.restarts_max}"
+                    if desired.restarts_used == former.restarts_used:
+                        decision = "restarting, not charged"
                 self._say_decision(decision, "restarting", desired.reason)
             case Stop():
                 self._say_decision(self._budget_spent(), "stopping", desired.reason)

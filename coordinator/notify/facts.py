@@ -25,7 +25,6 @@ from drumbeat.coordinator.core.run.records import (
     HangJudged,
     HangOver,
     Record,
-    RoundEnd,
     RoundEnded,
     RunEnded,
 )
@@ -72,7 +71,7 @@ def messages_of(state: RunState, record: Record, page: str = "") -> Iterator[Mes
     ``page`` is the address of the page, empty if none is served.
     """
     for fact, level, reason, causes in _news(state, record):
-        is_charged = isinstance(record, RoundEnded) and record.cause is RoundEnd.WORKER_FAILED
+        is_charged = isinstance(record, RoundEnded) and record.is_charged
         used = state.restarts_used + is_charged
         restarts = f"Restarts: {used} of {state.spec.restarts_max} used"
         if state.iterations_restarted:
@@ -96,7 +95,7 @@ def _news(state: RunState, record: Record) -> Iterator[_News]:
             yield "the hang is over", Level.INFO, record.reason, ()
         case IterationBegan() | IterationInterrupted() if hang is not None:
             yield "the hang is over", Level.INFO, told(record)[1], ()
-    if isinstance(record, RoundEnded) and record.cause is RoundEnd.WORKER_FAILED:
+    if isinstance(record, RoundEnded) and record.is_charged:
         limit = BUDGET_PERCENT * state.spec.restarts_max / 100
         if state.restarts_peak < limit <= state.restarts_used + 1:
             fact, causes = "restart budget almost used", _of_round(state)

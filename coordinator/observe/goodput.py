@@ -51,7 +51,7 @@ class Segment(Struct, frozen=True, array_like=True):
 
 NONE = Time()
 _WORDS = {
-    Part.WAITING: "waiting for hosts",
+    Part.WAITING: "waiting",
     Part.STARTING: "starting",
     Part.REPEATED: "repeating steps",
     Part.HANGING: "no progress",

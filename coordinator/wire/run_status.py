@@ -86,7 +86,7 @@ def run_message(
         reason=reason,
         round_id=state.round_id,
         restart_count=state.restart_count,
-        restarts_used=state.restarts_used,
+        restarts_used=state.restarts_used_at(now),
         restarts_max=state.spec.restarts_max,
         agents_count=len(state.members),
         failures_count=state.failures_count,

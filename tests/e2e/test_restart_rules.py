@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.v1 import failure_pb2, query_pb2
+from drumbeat.v1 import failure_pb2
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.cluster import Agent, Cluster
+    from tests.support.status import RunStatus
 
 pytestmark = [
     pytest.mark.e2e,
@@ -90,7 +91,7 @@ def test_status_shows_the_wait_and_a_restart_that_is_asked_for_ends_it(
     coordinator = cluster.own_coordinator()
     agent = cluster.agent(*how, coordinator=coordinator)
 
-    def waits_long(run: query_pb2.Run) -> bool:
+    def waits_long(run: RunStatus) -> bool:
         found = re.match(r"restart 5 of 10 in [1-8]\.\d s: round 4 failed", run.reason)
         return found is not None
 

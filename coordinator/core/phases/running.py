@@ -291,8 +291,7 @@ class Running(RunPhase):
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
         ended = after_failure(self.run, causes, what, hang=self._hang(), now=now)
-        attempt = ended.attempt if isinstance(ended, RoundEnded) else None
-        is_charged = attempt is not None and not attempt.is_free
+        is_charged = isinstance(ended, RoundEnded) and ended.is_charged
         self.run.silent.note(current, members, since=self._failed_since, charged=is_charged)
         return replace(ended, where=where)
 

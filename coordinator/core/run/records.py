@@ -96,6 +96,12 @@ class RoundEnded(Struct, frozen=True, kw_only=True):
     where: Standings = NOWHERE
     attempt: Attempt | None = None  # None: of an earlier version
 
+    @property
+    def is_charged(self) -> bool:
+        """Whether a restart is charged to the budget."""
+        is_free = self.attempt is not None and self.attempt.is_free
+        return self.cause is RoundEnd.WORKER_FAILED and not is_free
+
 
 class EndingStarted(Struct, frozen=True, kw_only=True):
     """The run has failed; workers are being stopped and failure records collected."""

@@ -370,8 +370,8 @@ class RunState:
             self._enter(Phase.GATHERING, record.reason)
             is_failure, attempt = record.cause is rec.RoundEnd.WORKER_FAILED, record.attempt
             self.restart_count += is_failure
-            if is_failure and not (attempt is not None and attempt.is_free):
-                self._charge(record.at_s)
+            if record.is_charged and self.spec.restart_window_s is not None:
+                self.restarts.charge(record.at_s)
             if attempt is not None:
                 self.restarts.take(attempt, is_failure=is_failure)
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
@@ -439,10 +439,6 @@ class RunState:
             self._note(record.at_s, *its.told(record))
             # Iterations may have no more than half of the history.
             self._keep_few(its.ITERATION_DECISIONS, max(1, self.history_max // 2))
-
-    def _charge(self, at_s: float) -> None:
-        if self.spec.restart_window_s is not None:
-            self.restarts.charge(at_s)
 
     def _spend(self, address: str, port: int) -> None:
         """Note where a rank 0 listens: no round may get this place again."""

@@ -98,6 +98,7 @@ WORKERS = _run("gauge", "workers", "World size of the round that runs, 0 if none
 ROUNDS = _run("counter", "rounds", "Rounds that have begun.")
 RESTARTS = _run("counter", "restarts", "Restarts, those in process too.", "cause", RESTART_CAUSES)
 BUDGET = _run("gauge", "restart_budget_remaining", "Failures that the run may still survive.")
+FREE = _run("counter", "free_restarts", "Restarts that `agent join --restart-rule` left uncharged.")
 FAILED = _run("counter", "failures", "Failures that ended a round or interrupted it.")
 RECORDS = _run(
     "counter", "failure_records", "Failure records of workers, those of victims included."

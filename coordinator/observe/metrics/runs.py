@@ -53,6 +53,7 @@ def values(
     is_running = current is not None and state.phase is Phase.RUNNING
     yield declared.WORKERS, (), float(current.world_size if current and is_running else 0)
     yield declared.ROUNDS, (), 0.0 if current is None else current.round_id + 1.0
+    yield declared.FREE, (), float(state.restarts.free)
     yield declared.FAILED, (), float(ledger.failures)
     yield declared.RECORDS, (), float(state.failures_count)
     restarts = {cause.lower(): count for cause, count in ledger.restarts.items()}
@@ -78,7 +79,7 @@ def values(
     yield declared.HANGING, (), hung_s
     yield declared.COLLECTIVE_STALLED, (), hung_s if hang is not None and hang.collective else 0.0
     yield declared.AGENTS_MIN, (), float(state.spec.agents_min)
-    yield declared.BUDGET, (), float(state.spec.restarts_max - state.restarts_used)
+    yield declared.BUDGET, (), float(state.spec.restarts_max - state.restarts_used_at(now))
     if marks is not None and marks.progress is not None:
         yield declared.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
     if run is not None:
