@@ -165,9 +165,12 @@ class History:
                 decision = ""
                 if former is not None and desired.restart_count > former.restart_count:
                     # A loss that was first taken for a failure is given back.
-                    decision = f"restarting, {desired.restarts_used} of {desired.restarts_max}"
-                    if desired.restarts_used == former.restarts_used:
-                        decision = "restarting, not charged"
+                    used, is_free = (
+                        desired.restarts_used,
+                        desired.restarts_used <= former.restarts_used,
+                    )
+                    budget = "not charged" if is_free else f"{used} of {desired.restarts_max}"
+                    decision = f"restarting, {budget}"
                 self._say_decision(decision, "restarting", desired.reason)
             case Stop():
                 self._say_decision(self._budget_spent(), "stopping", desired.reason)

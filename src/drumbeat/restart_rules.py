@@ -11,20 +11,19 @@ from enum import StrEnum
 from signal import Signals
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 RULES_MAX = 64
-# With `--restart-window` so many restarts may be allowed: the instant of each is kept.
-WINDOWED_RESTARTS_MAX = 10_000
 RULE_CHARACTERS_MAX = 512
 FILE_CHARACTERS_MAX = 64 * 1024
+# With `--restart-window` so many restarts may be allowed: the instant of each is kept.
+WINDOWED_RESTARTS_MAX = 10_000
 ALLOWED = (
     "WHEN:ACTION, with WHEN one of exit=42,50-59 signal=SIGKILL error=REGEX hang oom "
     "host=LABEL=VALUE, and ACTION one of restart restart-free fail exclude"
 )
 
 _CODES = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", re.ASCII)
-_LABEL = re.compile(r"([A-Za-z0-9._/-]{1,63})=([A-Za-z0-9._:/-]{0,63})", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _CODE_MAX = 255
 
 
@@ -49,32 +48,13 @@ class RootCause(Struct, frozen=True, kw_only=True):
 
 
 class RestartRule(Struct, frozen=True, kw_only=True):
-    """One rule; ``number`` counts the rules of a run from 1."""
+    """One rule; ``number`` counts the rules of a run from 1, ``regex`` is that of ``error=``."""
 
     number: int
     text: str
     action: RestartAction
-    kind: str
-    codes: tuple[tuple[int, int], ...] = ()  # ranges, both ends included
-    signals: tuple[str, ...] = ()
+    matches: Callable[[RootCause], bool]
     regex: str = ""
-    label: tuple[str, str] = ("", "")
-
-    def matches(self, cause: RootCause) -> bool:
-        """Return whether the rule applies to a root cause."""
-        match self.kind:
-            case "exit":  # a worker that was killed for a hang has not chosen its exit code
-                is_exit = not cause.is_hang and not cause.signal_name
-                return is_exit and any(low <= cause.exit_code <= high for low, high in self.codes)
-            case "signal":
-                return not cause.is_hang and cause.signal_name in self.signals
-            case "error":
-                return self.number in cause.matched_rules
-            case "hang":
-                return cause.is_hang
-            case "oom":
-                return cause.is_out_of_memory
-        return cause.labels.get(self.label[0]) == self.label[1]
 
     def __str__(self) -> str:
         return f"restart rule {self.number} ({self.text})"
@@ -89,45 +69,51 @@ def parse_rule(text: str, number: int = 1) -> RestartRule:
         raise ValueError("it has no :ACTION")
     if action not in list(RestartAction):
         raise ValueError(f"unknown action '{action}'; allowed is {' '.join(RestartAction)}")
-    kind, equals, value = when.partition("=")
-    rule = RestartRule(number=number, text=text, action=RestartAction(action), kind=kind)
-    if kind in ("hang", "oom"):
-        if equals:
-            raise ValueError(f"'{kind}' takes no value, not '{value}'")
-        return rule
-    if kind not in ("exit", "signal", "error", "host"):
-        raise ValueError(
-            f"unknown condition '{kind}'; allowed is exit= signal= error= hang oom host="
-        )
-    if not value:
+    kind, _, value = when.partition("=")
+    if kind in ("exit", "signal", "error", "host") and not value:
         raise ValueError(f"'{kind}=' has no value")
-    return _with_value(rule, kind, value)
+    return RestartRule(
+        number=number,
+        text=text,
+        action=RestartAction(action),
+        matches=_condition(when, kind, value, number),
+        regex=value if kind == "error" else "",
+    )
 
 
-def _with_value(rule: RestartRule, kind: str, value: str) -> RestartRule:
+def _condition(when: str, kind: str, value: str, number: int) -> Callable[[RootCause], bool]:
+    """Return what tells whether a rule applies. A worker that hung was ended by its agent."""
     match kind:
         case "exit":
-            return replace(rule, codes=tuple(map(_codes, value.split(","))))
+            codes = {code for part in value.split(",") for code in _codes(part)}
+            return lambda cause: not cause.is_hang and cause.exit_code in codes
         case "signal":
-            return replace(rule, signals=tuple(map(_signal, value.split(","))))
+            names = {_signal(part) for part in value.split(",")}
+            return lambda cause: not cause.is_hang and cause.signal_name in names
         case "error":
-            return replace(rule, regex=value)
-    if (label := _LABEL.fullmatch(value)) is None:
-        raise ValueError(f"'{value}' is not LABEL=VALUE, as in host=rack=b7")
-    return replace(rule, label=(label[1], label[2]))
+            return lambda cause: number in cause.matched_rules
+        case "host":
+            if not _LABEL.fullmatch(value):
+                raise ValueError(f"'{value}' is not LABEL=VALUE, as in host=rack=b7")
+            label, _, wanted = value.partition("=")
+            return lambda cause: cause.labels.get(label) == wanted
+    if when == "hang":
+        return lambda cause: cause.is_hang
+    if when == "oom":
+        return lambda cause: cause.is_out_of_memory
+    raise ValueError(f"unknown condition '{when}'; allowed is exit= signal= error= hang oom host=")
 
 
-def _codes(part: str) -> tuple[int, int]:
+def _codes(part: str) -> range:
     match = _CODES.fullmatch(part.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high <= _CODE_MAX:
         raise ValueError(f"'{part}' is no exit code or range from 1 to {_CODE_MAX}, as in 50-59")
-    return low, high
+    return range(low, high + 1)
 
 
 def _signal(part: str) -> str:
-    name = part.strip().upper()
-    name = name if name.startswith("SIG") else f"SIG{name}"
+    name = f"SIG{part.strip().upper().removeprefix('SIG')}"
     if name not in Signals.__members__:
         raise ValueError(f"'{part}' is no name of a signal, as in SIGKILL or KILL")
     return Signals[name].name  # of names for one signal the usual one
@@ -148,15 +134,14 @@ def rules_of_file(
     ``check`` raises ``ValueError`` for one that is wrong, which this does with file and line.
     """
     rules: list[str] = []
-    for number, line in enumerate(content.splitlines(), 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
+    for number, line in enumerate(map(str.strip, content.splitlines()), 1):
+        if not line or line.startswith("#"):
             continue
-        if len(rules) == RULES_MAX:
-            raise ValueError(f"{name}:{number}: more than {RULES_MAX} rules")
         try:
-            check(text)
+            if len(rules) == RULES_MAX:
+                raise ValueError(f"more than {RULES_MAX} rules")  # noqa: TRY301 - one place
+            check(line)
         except ValueError as error:
             raise ValueError(f"{name}:{number}: {error}") from None
-        rules.append(text)
+        rules.append(line)
     return tuple(rules)

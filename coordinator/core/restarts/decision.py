@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -55,9 +55,7 @@ def attempted(run: RunContext, causes: Sequence[FailureRecord] = ()) -> Attempt:
 
 def interrupted(run: RunContext, iteration: int, cause: str, *, now: float) -> Attempt:
     """Return what an iteration that was interrupted means for the next one. Linear in agents."""
-    attempt = replace(attempted(run), cause=cause)
-    delay_s = run.state.restarts.after(attempt).delay_s(run.state.spec.restart_delay_max_s)
-    return _delayed(attempt, f"iteration {iteration + 1}", delay_s, now)
+    return _delayed(run, replace(attempted(run), cause=cause), f"iteration {iteration + 1}", now)
 
 
 def is_stuck(state: RunState) -> bool:
@@ -93,9 +91,7 @@ def after_failure(
     label = f"restart {used + 1} of {spec.restarts_max}"
     if is_free:
         label = f"free restart {state.restarts.free + 1} of {spec.free_restarts_max}"
-    attempt = _delayed(
-        replace(attempt, is_free=is_free), label, tally.delay_s(spec.restart_delay_max_s), now
-    )
+    attempt = _delayed(run, replace(attempt, is_free=is_free), label, now)
     wait = f" in {attempt.until_s - now:g} s" if attempt.until_s else ""
     if in_process := state.iterations_restarted:
         wait += f"; {count(in_process, 'restart')} in process"
@@ -124,7 +120,9 @@ def _why_waiting(state: RunState) -> str:
     return reason.partition(f"; {state.restarts.label}")[0]
 
 
-def _delayed(attempt: Attempt, label: str, delay_s: float, now: float) -> Attempt:
+def _delayed(run: RunContext, attempt: Attempt, label: str, now: float) -> Attempt:
+    """Return an attempt that failed with when the next one may begin, and what that is called."""
+    delay_s = run.state.restarts.after(attempt).delay_s(run.state.spec.restart_delay_max_s)
     return replace(attempt, label=label, until_s=now + delay_s if delay_s else 0.0)
 
 
@@ -162,14 +160,13 @@ def _matching_rule(
 
 def _root_cause(run: RunContext, record: FailureRecord) -> RootCause:
     presence = run.members.presences.get(record.incarnation)
-    labels: Mapping[str, str] = {} if presence is None else presence.labels
     return RootCause(
         exit_code=record.exit_code,
         signal_name=record.signal_name,
         is_hang=record.hang is not None or record.interruption in _HANGS,
         is_out_of_memory=record.is_out_of_memory,
         matched_rules=record.matched_rules,
-        labels=labels,
+        labels={} if presence is None else presence.labels,
     )
 
 

@@ -372,6 +372,7 @@ class RunState:
             self.restart_count += is_failure
             if record.is_charged and self.spec.restart_window_s is not None:
                 self.restarts.charge(record.at_s)
+            self.restarts.go_on()
             if attempt is not None:
                 self.restarts.take(attempt, is_failure=is_failure)
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
