@@ -69,7 +69,9 @@ def start_ours(scene: Scene, mode: str, count: int, workers: int) -> list[psutil
         str(scene.directory),
         str(count),
     )
-    return [scene.start(*arguments, "--max-restarts", "0", *worker, name="agent")]
+    # What is measured are many restarts in a row without a step between them.
+    options = ("--max-restarts", "0", "--restart-delay-max", "0")
+    return [scene.start(*arguments, *options, *worker, name="agent")]
 
 
 def read(scene: Scene) -> Notes:

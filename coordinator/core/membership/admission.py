@@ -184,4 +184,6 @@ def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[errors.Difference, .
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(value) or "none"
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -53,6 +53,41 @@ def test_without_devices_nothing_is_visible(tmp_path: Path, visible: str | None)
     assert visible_gpus(visible, device_dir=tmp_path / "missing") == 0
 
 
+@pytest.mark.parametrize("rule", ["error=x:fail", "oom:fail"])
+def test_rules_with_a_pattern_need_the_library_regex(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda _name: None)
+    config = AgentConfig(run_id="r", program=Program("program", "x"), restart_rule=(rule,))
+    if rule == "oom:fail":
+        assert preflight.check_restart_rules(config).restart_rule == (rule,)
+        return
+    with pytest.raises(UsageError) as caught:
+        preflight.check_restart_rules(config)
+    assert "error= needs the library regex" in str(caught.value)
+    assert "drumbeat[patterns]" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"oom:fail\n" * 65, "rules:65: more than 64 rules"),
+        (b"#" * (64 * 1024 + 1), "more than 65536 characters"),
+        (b"oom:fail\n\xff\xfe", "can't decode byte 0xff"),
+        (b"oom:fail\nerror=(:fail", "rules:2: no regular expression"),
+    ],
+)
+def test_a_file_of_rules_that_is_no_such_file_is_refused(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "rules"
+    path.write_bytes(content)
+    config = AgentConfig(run_id="r", program=Program("program", "x"), restart_rules=str(path))
+    with pytest.raises(UsageError) as caught:
+        preflight.check_restart_rules(config)
+    assert said in str(caught.value)
+
+
 def test_a_readable_script_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     preflight.check_script(str(tmp_path / "train.py"))

@@ -27,6 +27,7 @@ from drumbeat.coordinator.errors import (
     SpecMismatch,
 )
 from drumbeat.model import DURATION_MAX_S, GroupState
+from drumbeat.restart_rules import RULES_MAX, WINDOWED_RESTARTS_MAX
 from drumbeat.v1 import common_pb2
 from tests.support.world import a_running_story, a_spec, a_story, an_agent
 
@@ -70,11 +71,58 @@ def test_strangers_and_members_are_let_in() -> None:
         {"master_port": 0},
         {"master_port": 65535},
         {"straggler_factor": 100.0, "straggler_steps": 1},
+        {"restart_window_s": 0.1, "restarts_max": WINDOWED_RESTARTS_MAX},
+        {"restart_delay_max_s": 0.0, "restarts_max": WINDOWED_RESTARTS_MAX + 1},
+        {"restart_rules": ("oom:fail",) * RULES_MAX},
     ],
     ids=str,
 )
 def test_a_spec_may_be_at_its_limits(fields: dict[str, Any]) -> None:
     assert spec_error(replace(SPEC, **fields), Policy()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"restart_window_s": 0.0}, "spec.restart_window"),
+        (
+            {"restart_window_s": 60.0, "restarts_max": WINDOWED_RESTARTS_MAX + 1},
+            "spec.restarts_max",
+        ),
+        ({"restart_delay_max_s": -1.0}, "spec.restart_delay_max"),
+        ({"restart_rules": ("oom:fail", "oom:stop")}, "spec.restart_rules"),
+        ({"restart_rules": ("oom:fail",) * (RULES_MAX + 1)}, "spec.restart_rules"),
+    ],
+    ids=str,
+)
+def test_restarts_that_are_impossible_are_refused(fields: dict[str, Any], field: str) -> None:
+    error = spec_error(replace(SPEC, **fields), Policy())
+    assert error is not None
+    assert error.field == field
+
+
+def test_agents_with_other_rules_are_told_which_the_run_has() -> None:
+    theirs = replace(SPEC, restart_rules=("oom:fail",))
+    (difference,) = differences(theirs=theirs, ours=SPEC)
+    assert str(difference) == "--restart-rule: the run has 'none', not 'oom:fail'"
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (VerdictCause.SUCCEEDED, 0),
+        (VerdictCause.STOPPED, 4),
+        (VerdictCause.NO_PROGRESS, 5),
+        (VerdictCause.INTERNAL, 1),
+    ],
+)
+def test_an_agent_that_comes_late_ends_as_the_run_did(cause: VerdictCause, code: int) -> None:
+    state = a_state()
+    verdict = Verdict(cause=cause, reason="so it is", restart_count=0, round_id=None)
+    state.apply(RunEnded(verdict=verdict))
+    error = refusal(state, hello(an_agent("b")), Policy(agents_max=9), workers=1)
+    assert isinstance(error, RunClosed)
+    assert error.exit_code == code
 
 
 def test_a_member_gets_the_verdict_of_an_ended_run_and_a_stranger_is_refused() -> None:

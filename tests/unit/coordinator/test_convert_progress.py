@@ -14,7 +14,8 @@ from drumbeat.coordinator.observe.worker_progress import SCOPE_BYTES_MAX, Worker
 from drumbeat.coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
 from drumbeat.coordinator.wire.session import read_beat
 from drumbeat.mapping import refuse
-from drumbeat.model import GroupState, HangKind
+from drumbeat.model import DURATION_MAX_S, GroupState, HangKind
+from drumbeat.restart_rules import RULES_MAX
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:
@@ -148,3 +149,20 @@ def test_texts_of_a_hang_are_cut() -> None:
 def test_limits_are_written() -> None:
     message = limits_message((LearnedLimit(section="save", limit_s=2.5, samples=4),))
     assert [(at.section, at.limit.ToMilliseconds()) for at in message.limits] == [("save", 2500)]
+
+
+@pytest.mark.parametrize(("seconds", "read_s"), [(40, 40.0), (-5, 0.0), (10**10, DURATION_MAX_S)])
+def test_how_long_collectives_moved_is_a_possible_duration(seconds: int, read_s: float) -> None:
+    message = session_pb2.Beat(state=session_pb2.GROUP_STATE_RUNNING)
+    assert read_beat(message, FENCE, 1, refuse).collectives_moved_s == 0.0
+    message.collectives_moved.seconds = seconds
+    assert read_beat(message, FENCE, 1, refuse).collectives_moved_s == read_s
+
+
+def test_a_record_tells_of_no_more_rules_than_a_run_can_have() -> None:
+    message = failure_pb2.FailureRecord(
+        sequence=1, host="h", matched_rules=range(1, 1000), is_out_of_memory=True
+    )
+    record = read_record(message, FENCE, "record", 100, refuse)
+    assert record.matched_rules == tuple(range(1, RULES_MAX + 1))
+    assert record_message(record).is_out_of_memory

@@ -231,6 +231,7 @@ def test_once_all_have_saved_it_is_over_and_the_host_may_leave() -> None:
     assert story.state().notice is not None
     report(story, "c", asked=step, is_saved=True)
     assert why_over(story) == f"all have saved, at step {step} or right after"
+    assert story.state().has_saved, "which is progress, see restarts/test_delays.py"
     assert {each.is_over for each in story.of(fx.TellNotice)} == {True}
     story.beat("b", more={"leaving": GOING})
     assert [each.is_over for each in story.of(fx.TellNotice)] == [True], "perhaps it was not told"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.core.watchdog.model import Snapshot, WatchdogPolicy, WorkerKey
+from drumbeat.agent.core.watchdog.model import CollectivesRead, Snapshot, WatchdogPolicy, WorkerKey
 from drumbeat.agent.core.watchdog.worker import NAMES_MAX, Worker, merged
+from drumbeat.agent.watchdog.flight_recorder import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,3 +30,17 @@ def test_observations_are_bounded() -> None:
     names = merged([observed(1, 1.0, {f"s{n}": (1, 1.0) for n in range(80)})])
     assert len(names) == NAMES_MAX
     assert "" in names
+
+
+def test_collectives_have_moved_from_the_first_move_that_was_seen_to_the_latest() -> None:
+    """That there are some at all is no move."""
+    key = WorkerKey(0, 0)
+    worker = Worker(key, WatchdogPolicy(observes_workers=True), now=0.0)
+    moved = []
+    for now, done in ((10.0, 1), (20.0, 1), (30.0, 2), (40.0, 5), (50.0, 5)):
+        progress = Progress((("default", done, done),))
+        worker.read_collectives(
+            CollectivesRead(worker=key, progress=progress, is_waiting=False), now=now
+        )
+        moved.append(worker.collectives_moved_s)
+    assert moved == [0.0, 0.0, 0.0, 10.0, 10.0]

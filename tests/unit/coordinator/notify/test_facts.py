@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.model import HangDiagnosis, Verdict, VerdictCause
+from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.records import (
     AgentRemoved,
     HangJudged,
@@ -160,6 +161,13 @@ def test_the_restart_budget_is_told_once_even_if_a_restart_is_given_back() -> No
     state.apply(AgentRemoved(incarnation="b.1", reason="lost", at_s=2.0, restarts_returned=1))
     assert state.restarts_used == 0
     assert list(messages_of(state, charged)) == []
+
+
+def test_a_free_restart_uses_nothing_of_the_budget() -> None:
+    state = a_running_story(2, restarts_max=1, free_restarts_max=1).state()
+    attempt = Attempt(is_free=True)
+    free = RoundEnded(cause=RoundEnd.WORKER_FAILED, reason="oh", at_s=1.0, attempt=attempt)
+    assert list(messages_of(state, free)) == []
 
 
 def test_other_decisions_are_not_told() -> None:

@@ -10,6 +10,7 @@ from drumbeat.coordinator.core.effects import Steered
 from drumbeat.coordinator.core.events import RestartAsked, StopAsked
 from drumbeat.coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
 from drumbeat.coordinator.core.model import VerdictCause
+from drumbeat.coordinator.core.run.notice import NoticeEnded
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded, RoundStarted
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
@@ -77,6 +78,13 @@ def test_collectives_that_moved_for_a_while_are_progress(
     story.agents["b"].more = {"collectives_moved_s": moved_s}
     story.beat("b")
     assert waits(story, 1) == waited
+
+
+def test_a_checkpoint_that_all_saved_is_progress_once() -> None:
+    story = a_restarting_story()
+    assert waits(story, 3) == [0, 1, 2]
+    story.state().apply(NoticeEnded(notice_id=1, reason="all have saved", is_saved=True))
+    assert waits(story, 2) == [0, 1]
 
 
 def test_a_round_that_lost_an_agent_is_not_delayed() -> None:
