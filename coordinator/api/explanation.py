@@ -43,6 +43,8 @@ _ADVICE = {
     "start_impossible": "correct the command or install its program on that host, then start again",
     "port_missing": "free ports on the host of group rank 0, or give another --master-port",
     "superseded": "use another --run-id if both jobs are wanted",
+    "failed_by_rule": "correct the cause and start again, or change the rule (--restart-rule)",
+    "no_progress": "correct the cause and start again: restarts got no further",
     "internal": "this is an error of the coordinator: its log has the details",
 }
 
@@ -343,7 +345,11 @@ def _advice(
     if any(event["kind"] == "access_refused" for event in status["events"]):
         yield f"callers were refused: `coordinator events {name}` names them"
     yield from _where_to_look(status, is_mute=is_mute, is_stuck=is_stuck)
-    if status["phase"] == "gathering":
+    if status["phase"] == "gathering" and status["reason"].startswith(
+        ("restart ", "free restart ")
+    ):
+        yield f"it waits before it restarts: `coordinator restart {name}` skips the wait"
+    elif status["phase"] == "gathering":
         yield "see on the hosts that are missing whether `agent join` runs and what it logs"
 
 

@@ -77,6 +77,12 @@ class RestartTally:
         """Note when a restart was charged, for a window."""
         self.charged_at = [*self.charged_at[-WINDOWED_RESTARTS_MAX + 1 :], at_s]
 
+    def give_back(self, number: int) -> None:
+        """Note that the latest restarts were no fault of the program: a host had been lost."""
+        self.idle, self.stuck = max(0, self.idle - number), max(0, self.stuck - number)
+        del self.charged_at[-number:]
+        self.go_on()
+
     def charged_since(self, at_s: float) -> list[float]:
         """Return when the restarts were charged that count from this instant on."""
         return [charged for charged in self.charged_at if charged > at_s]

@@ -405,7 +405,7 @@ class RunState:
         self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         self.restarts_returned += (returned := record.restarts_returned)
         if returned:
-            del self.restarts.charged_at[-returned:]
+            self.restarts.give_back(returned)
         self.observed.forget(name)
         if record.is_drained:
             latest = list(self.drained.items())[-DRAINED_KNOWN_MAX + 1 :]

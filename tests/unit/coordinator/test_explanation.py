@@ -249,6 +249,11 @@ CASES: dict[str, Document] = {
     "a round of an earlier coordinator, which tells no age of heartbeats": explain(
         **STUCK, workers=[BEATING], overview={}
     ),
+    "a run that waits before a restart": explain(
+        "GATHERING", reason="restart 3 of 10 in 3.8 s: round 2 failed", restarts_max=10
+    ),
+    "a run that a rule has ended": explain("ENDED", cause=failures.VERDICT_CAUSE_FAILED_BY_RULE),
+    "a run without progress": explain("ENDED", cause=failures.VERDICT_CAUSE_NO_PROGRESS),
     "a hang": hung(groups=GROUPS, groups_count=2),
     "a hang of an interpreter that does not end": hung(kind=failures.HANG_KIND_EXIT, scope=""),
     "a hang whose workers are killed": hung(is_ending=True),

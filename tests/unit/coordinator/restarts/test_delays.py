@@ -210,6 +210,19 @@ def test_a_restart_that_is_given_back_is_given_back_to_the_window() -> None:
     assert story.state().restarts_used == 0
 
 
+def test_a_failure_that_a_lost_host_explains_does_not_delay_the_next_one() -> None:
+    story = a_restarting_story(3, 3, agents_min=2)
+    waits(story, 4)
+    story.silence("c")
+    story.advance(1.2)
+    fail_at_once(story)
+    failed_at = story.now
+    story.advance(7.0)
+    assert story.ranks() == ["a", "b"]
+    assert story.records(RoundStarted)[-1].at_s < failed_at + 8
+    assert waits(story, 1) == [8], "as if that failure had not been"
+
+
 # In process.
 
 
