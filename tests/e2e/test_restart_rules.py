@@ -44,6 +44,17 @@ for step in range(6):
     time.sleep(0.01)
 raise ValueError("boom")
 """
+WRAPPED = """
+import worker_sdk
+from worker_sdk import inprocess
+
+def train():
+    for step in range(3):
+        worker_sdk.heartbeat(step=step)
+    raise ValueError("boom")
+
+inprocess.Wrapper()(train)()
+"""
 NO_SPACE = """
 raise OSError("[Errno 28] No space left: /data:x")
 """
@@ -142,6 +153,21 @@ def test_a_run_that_never_gets_further_ends_at_its_limit(cluster: Cluster, tmp_p
     assert (verdict.cause, verdict.round_id) == (failure_pb2.VERDICT_CAUSE_NO_PROGRESS, 2)
     why = r"no progress past step 5 in 2 restarts: each time ValueError( at train\.py:7)? at step 5"
     assert re.search(why, verdict.reason), verdict.reason
+
+
+def test_restarts_in_process_wait_and_end_at_the_same_limit(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    path = script(tmp_path, WRAPPED)
+    began = time.monotonic()
+    how = ("--nproc-per-node", "2", "--max-restarts", "10", "--no-progress-limit", "2", path)
+    agent = join(cluster, *WAITING, *how)
+    assert agent.wait() == 5, agent.log()
+    assert time.monotonic() - began > 1, "the second one waits"
+    run = cluster.coordinator().run(cluster.run_id)
+    assert (run.round_id, run.restart_count, run.iterations_restarted) == (0, 0, 2)
+    why = "no progress past step 2 in 2 restarts: each time an exception at step 2"
+    assert why in run.verdict.reason
 
 
 def test_free_restarts_leave_the_budget_and_a_spent_budget_has_the_usual_exit_code(
