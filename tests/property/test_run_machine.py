@@ -8,6 +8,8 @@ orders, which are then drawn at random.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,6 +40,17 @@ from tests.support.world import RUN, Story, StoryAgent, a_spec
 
 NAMES = st.sampled_from("abcdef")
 
+RESTARTS = st.fixed_dictionaries(
+    {
+        "restarts_max": st.integers(0, 2),
+        "restart_delay_max_s": st.sampled_from([0.0, 4.0]),
+        "restart_window_s": st.sampled_from([None, 100.0]),
+        "no_progress_limit": st.integers(0, 2),
+        "restart_rules": st.sampled_from([(), ("exit=1:restart-free",), ("exit=1:fail",)]),
+        "free_restarts_max": st.integers(0, 2),
+    }
+)
+
 
 class RunMachine(RuleBasedStateMachine):
     """One run, six hosts, and everything that can befall them."""
@@ -47,7 +60,7 @@ class RunMachine(RuleBasedStateMachine):
     @initialize(
         low=st.integers(1, 3),
         more=st.integers(0, 2),
-        restarts=st.integers(0, 2),
+        restarts=RESTARTS,
         barrier=st.sampled_from([None, 20.0]),
         last_call=st.sampled_from([0.0, 10.0]),
         sizes=st.lists(st.integers(1, 3), max_size=5),
@@ -56,7 +69,7 @@ class RunMachine(RuleBasedStateMachine):
         self,
         low: int,
         more: int,
-        restarts: int,
+        restarts: dict[str, Any],
         barrier: float | None,
         last_call: float,
         sizes: list[int],
@@ -64,7 +77,7 @@ class RunMachine(RuleBasedStateMachine):
         spec = a_spec(
             low,
             low + more,
-            restarts_max=restarts,
+            **restarts,
             exit_barrier_timeout_s=barrier,
             last_call_s=last_call,
             join_timeout_s=60.0,
@@ -335,16 +348,16 @@ class IteratingMachine(RunMachine):
     @initialize(
         sizes=st.lists(st.integers(1, 3), min_size=2, max_size=4),
         more=st.integers(0, 2),
-        restarts=st.integers(0, 2),
+        restarts=RESTARTS,
         least=st.sampled_from([0, 0, 2]),
     )
-    def begin(self, sizes: list[int], more: int, restarts: int, least: int) -> None:
+    def begin(self, sizes: list[int], more: int, restarts: dict[str, Any], least: int) -> None:
         self.promises = Promises()
         limits = Policy(failures_kept_max=5, checkpoint_grace_s=20.0)
         spec = a_spec(
             1,
             len(sizes) + more,
-            restarts_max=restarts,
+            **restarts,
             last_call_s=0.0 if more else 10.0,
             join_timeout_s=60.0,
         )

@@ -22,15 +22,6 @@ from drumbeat.coordinator.core.restarts import decision as restarts
 from drumbeat.coordinator.observe.stretches import Cause, Found
 from drumbeat.inprocess import InterruptionKind
 
-# Workers that did nothing wrong but to make no progress.
-_HANGS = frozenset(
-    {
-        InterruptionKind.SOFT_TIMEOUT,
-        InterruptionKind.HARD_TIMEOUT,
-        InterruptionKind.UNRESPONSIVE,
-    }
-)
-
 
 class InProcessRestarts:
     """The in-process restarts of one round. Not thread-safe; one owner calls it.
@@ -170,7 +161,7 @@ class InProcessRestarts:
         if culprit is None or not is_running or not isinstance(decision, IterationInterrupted):
             return None
         host, kind = culprit
-        if kind not in _HANGS:
+        if kind not in restarts.HANGS:
             return Found(cause=Cause.INTERRUPTED, host=host)
         return Found(cause=Cause.HANG, host=host, since=self._run.members.observer.meter.progress)
 

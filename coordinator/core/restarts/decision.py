@@ -24,10 +24,13 @@ MOVED_MIN_S = 30.0
 _CAUSE_CHARACTERS_MAX = 120
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: |:?$)")
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
-_HANGS = (
-    InterruptionKind.SOFT_TIMEOUT,
-    InterruptionKind.HARD_TIMEOUT,
-    InterruptionKind.UNRESPONSIVE,
+# Workers that did nothing wrong but to make no progress.
+HANGS = frozenset(
+    {
+        InterruptionKind.SOFT_TIMEOUT,
+        InterruptionKind.HARD_TIMEOUT,
+        InterruptionKind.UNRESPONSIVE,
+    }
 )
 
 
@@ -163,7 +166,7 @@ def _root_cause(run: RunContext, record: FailureRecord) -> RootCause:
     return RootCause(
         exit_code=record.exit_code,
         signal_name=record.signal_name,
-        is_hang=record.hang is not None or record.interruption in _HANGS,
+        is_hang=record.hang is not None or record.interruption in HANGS,
         is_out_of_memory=record.is_out_of_memory,
         matched_rules=record.matched_rules,
         labels={} if presence is None else presence.labels,
