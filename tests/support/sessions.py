@@ -47,6 +47,9 @@ class _NoWatchdog:
     def pids(self, _round_id: int | None) -> dict[int, int]:
         return {}
 
+    def collectives_moved_s(self, _round_id: int | None) -> float:
+        return 0.0
+
     def observations(self, _round_id: int | None) -> dict[str, tuple[int, float]]:
         return {}
 

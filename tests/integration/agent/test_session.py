@@ -69,6 +69,9 @@ class Watched:
     def pids(self, _round_id: int | None) -> Mapping[int, int]:
         return self.known_pids
 
+    def collectives_moved_s(self, _round_id: int | None) -> float:
+        return 0.0
+
     def observations(self, _round_id: int | None) -> Mapping[str, tuple[int, float]]:
         return {}
 
