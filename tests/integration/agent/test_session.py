@@ -60,6 +60,7 @@ class Watched:
         self.limits: Mapping[str, float] = {}
         self.known_pids: dict[int, int] = {}
         self.memory = MemoryReader()
+        self.moved_s = 0.0
 
     def standings(self, _round_id: int | None) -> list[Standing]:
         if self.error is not None:
@@ -70,7 +71,7 @@ class Watched:
         return self.known_pids
 
     def collectives_moved_s(self, _round_id: int | None) -> float:
-        return 0.0
+        return self.moved_s
 
     def observations(self, _round_id: int | None) -> Mapping[str, tuple[int, float]]:
         return {}
@@ -154,6 +155,15 @@ async def test_processes_of_workers_are_told_once_in_a_session(spool: Spool) -> 
             beat = await session.wait_for(partial(_has_alive, alive))
             told.append(list(beat.pids))
         assert told == [[], [0, 8], [], [7, 8], []]
+
+
+async def test_a_beat_tells_for_how_long_collectives_have_moved(spool: Spool) -> None:
+    async with fake_coordinator() as head, a_session(head.port, spool) as scene:
+        session = await head.session()
+        await scene.event(SessionWelcomed)
+        scene.watched.moved_s = 40.0
+        scene.session.send_beat(replace(BEAT, round_id=0, workers_alive=1))
+        assert (await session.wait_for(partial(_has_alive, 1))).collectives_moved.seconds == 40
 
 
 async def test_a_beat_tells_what_the_memory_of_the_workers_is_then(spool: Spool) -> None:
