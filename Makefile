@@ -17,7 +17,7 @@ KILLS ?= 1000
 COUNT ?= 60
 SEED ?= 1
 
-.PHONY: demo test test-programs quick mutants check lint types protos gen screenshots baseline bench soak floors clean
+.PHONY: demo test test-slow test-programs quick mutants check lint types protos gen screenshots baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -25,7 +25,12 @@ demo: $(READY)
 # Processes of the tests start from compiled code, wherever Python is told to write none.
 test: export PYTHONDONTWRITEBYTECODE =
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+
+# The rest: tests that take three seconds or more alone, most of them with real processes.
+test-slow: export PYTHONDONTWRITEBYTECODE =
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
 # What pip does not bring, of Debian and as root; tests that miss it skip. Not a part of `test`,
 # which changes nothing outside of this folder.

@@ -50,6 +50,7 @@ async def do(page: Page, action: str, confirm: str, reason: str, name: str = "")
     await expect(page.locator("[data-outcome]")).to_contain_text(confirm)
 
 
+@pytest.mark.slow
 async def test_a_reader_may_change_nothing(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING, Role.VIEW), errors="403") as visit:
         await expect(visit.page.locator("[data-phase]")).to_have_text("running")
@@ -65,6 +66,7 @@ async def test_a_reader_may_change_nothing(browser: Browser, stage: Stage) -> No
         assert status == 403
 
 
+@pytest.mark.slow
 async def test_a_drain_in_all_runs_is_lifted_where_it_is_shown(
     browser: Browser, own_stage: Stage
 ) -> None:
@@ -80,6 +82,7 @@ async def test_a_drain_in_all_runs_is_lifted_where_it_is_shown(
         assert stage.coordinator.operate("drains", "-o", "json").stdout.count("gpu9") == 0
 
 
+@pytest.mark.slow
 async def test_an_admin_steers_in_two_tabs_while_the_coordinator_dies(
     browser: Browser, own_stage: Stage
 ) -> None:

@@ -19,6 +19,7 @@ pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="s
 REFUSED = "401"
 
 
+@pytest.mark.slow
 async def test_a_link_opens_the_list_of_runs_once(browser: Browser, stage: Stage) -> None:
     link = stage.link()
     async with browser.visit(link) as visit:

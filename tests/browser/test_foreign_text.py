@@ -23,6 +23,7 @@ MADE = (
 ACTING = r".filter((each) => /[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/.test(each))]"
 
 
+@pytest.mark.slow
 async def test_markup_and_escapes_stay_text(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(HOSTILE)) as visit:
         page = visit.page

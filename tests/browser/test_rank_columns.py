@@ -53,6 +53,7 @@ async def judged(browser: Browser, stage: Stage, story: Story) -> dict[str, Any]
     return found
 
 
+@pytest.mark.slow
 async def test_the_page_shows_as_behind_whom_the_coordinator_judges_to_be(
     browser: Browser, stage: Stage
 ) -> None:

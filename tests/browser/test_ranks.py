@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 
+@pytest.mark.slow
 async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
     browser: Browser, stage: Stage
 ) -> None:
@@ -53,6 +54,7 @@ async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
         await visit.page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 async def test_the_slow_rank_is_named_and_its_steps_are_drawn(
     browser: Browser, stage: Stage
 ) -> None:

@@ -24,6 +24,7 @@ def section(page: Page, name: str) -> Locator:
     return page.locator(f"[data-section={name}]")
 
 
+@pytest.mark.slow
 async def test_a_failure_is_on_the_timeline_and_leads_to_its_event(
     browser: Browser, stage: Stage
 ) -> None:
@@ -58,6 +59,7 @@ async def test_a_failure_is_on_the_timeline_and_leads_to_its_event(
         await expect(found).to_contain_text("loss is NaN")
 
 
+@pytest.mark.slow
 async def test_stacks_are_taken_and_logs_follow(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING)) as visit:
         page = visit.page

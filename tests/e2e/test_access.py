@@ -44,6 +44,7 @@ def files_with(secret: str, folder: Path) -> set[str]:
     return {path.name for path in paths if secret.encode() in path.read_bytes()}
 
 
+@pytest.mark.slow
 def test_the_line_in_a_log_joins_a_machine_and_the_log_has_no_secret(
     cluster: Cluster,
 ) -> None:
@@ -121,6 +122,7 @@ def test_another_user_of_the_host_is_refused_and_reads_nothing(cluster: Cluster)
     assert reading.stderr.count("Permission denied") == len(secrets) >= 4
 
 
+@pytest.mark.slow
 def test_a_job_of_a_program_is_let_in_by_its_token(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     token = coordinator.create_token(run_id="run")
@@ -149,6 +151,7 @@ def test_a_job_of_a_program_is_let_in_by_its_token(cluster: Cluster) -> None:
     assert process.wait() == 0, process.log()
 
 
+@pytest.mark.slow
 def test_without_authentication_each_start_warns_and_plaintext_is_agreed_on(
     cluster: Cluster,
 ) -> None:

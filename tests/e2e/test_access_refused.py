@@ -89,6 +89,7 @@ def test_who_stands_in_for_the_coordinator_is_told_nothing(cluster: Cluster) -> 
             assert impostor.heard == b""
 
 
+@pytest.mark.slow
 def test_ones_own_pki_says_who_is_there(cluster: Cluster) -> None:
     """Certificates have roles by their names; those that are replaced are shown from then on."""
     ca, folder = CertificateAuthority(), cluster.directory

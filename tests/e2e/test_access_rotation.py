@@ -33,6 +33,7 @@ def back(agent: Agent, times: int) -> None:
     agent.wait_for_line("coordinator back", count=times)
 
 
+@pytest.mark.slow
 def test_the_authority_is_replaced_while_one_agent_is_there_and_another_is_not(
     cluster: Cluster,
 ) -> None:

@@ -48,6 +48,7 @@ def assert_gone(pids: list[int]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_survivors_of_a_killed_agent_form_anew(cluster: Cluster) -> None:
     """Also those of one that was ended by a signal, to give its machine back."""
     job = cluster.job("--nnodes", "1:3", "--nproc-per-node", "2", *LONG)
@@ -71,6 +72,7 @@ def test_survivors_of_a_killed_agent_form_anew(cluster: Cluster) -> None:
     assert survivor.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_too_many_waits_and_then_fails_with_a_reason(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2:2", "--join-timeout", "3s")
     doomed, survivor = job.join(), job.join()
@@ -88,6 +90,7 @@ def test_a_run_that_lost_too_many_waits_and_then_fails_with_a_reason(cluster: Cl
     cluster.wait_until_gone(survivor.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nnodes", ["2", "1"])
 def test_a_killed_supervisor_fails_its_workers_and_is_replaced(
     cluster: Cluster, nnodes: str
@@ -115,6 +118,7 @@ def test_a_killed_supervisor_fails_its_workers_and_is_replaced(
         assert re.search(r"message +: the agent's supervisor was ended by SIGKILL", agent.stderr)
 
 
+@pytest.mark.slow
 def test_workers_that_fail_because_of_a_dead_machine_cost_nothing(cluster: Cluster) -> None:
     """Without a restart to spend: a worker elsewhere fails before the machine's lease is over."""
     coordinator = cluster.coordinator("--heartbeat-interval", "0.4", "--lease", "2")
@@ -131,6 +135,7 @@ def test_workers_that_fail_because_of_a_dead_machine_cost_nothing(cluster: Clust
     dead.kill()
 
 
+@pytest.mark.slow
 def test_a_frozen_agent_is_replaced_and_joins_afresh_when_it_wakes(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "1:2", *LONG, coordinator=cluster.coordinator(*QUICK_LEASE))
     frozen, other = job.join(), job.join()
@@ -150,6 +155,7 @@ def test_a_frozen_agent_is_replaced_and_joins_afresh_when_it_wakes(cluster: Clus
     assert [frozen.wait(), other.wait()] == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["failure", "stop"])
 def test_an_agent_that_wakes_after_the_end_of_its_run_exits_as_the_run_did(
     cluster: Cluster, end: str

@@ -35,6 +35,7 @@ def running(cluster: Cluster, agent: Agent) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.slow
 def test_living_agents_are_shown_and_those_that_died_told_apart(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2")
     agents = job.join_in_order(("--name", "a"), ("--name", "a"))

@@ -66,6 +66,7 @@ def test_all_that_a_coordinator_writes_is_private(cluster: Cluster) -> None:
 # The agent.
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_is_not_there_is_named(cluster: Cluster) -> None:
     with socket.create_server((LOOPBACK, 0)) as mute:  # accepts, and never says a word
         with socket.create_server((LOOPBACK, 0)) as gone:
@@ -79,6 +80,7 @@ def test_a_coordinator_that_is_not_there_is_named(cluster: Cluster) -> None:
             assert_refused(agent, 3, f"no coordinator answered at {place} within 2 s")
 
 
+@pytest.mark.slow
 def test_another_spec_than_the_runs_is_refused_with_both_values(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2")
     first = job.join()

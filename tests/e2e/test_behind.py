@@ -95,6 +95,7 @@ def address() -> Iterator[str]:
     port.close()
 
 
+@pytest.mark.slow
 def test_no_rank_is_behind_in_training_until_one_holds_the_others_up(
     cluster: Cluster, address: str
 ) -> None:

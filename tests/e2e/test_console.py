@@ -63,6 +63,7 @@ def stopped_terminal() -> tuple[int, int]:
     return master, slave
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("console", "script", "code"), [(full_pipe, FAILS, 1), (stopped_terminal, FAILS_ONCE, 0)]
 )

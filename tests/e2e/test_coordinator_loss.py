@@ -38,6 +38,7 @@ def assert_untouched(workers: list[Worker]) -> None:
     assert [worker.ask("say still here") for worker in workers] == [""] * len(workers)
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_costs_no_worker_and_knows_the_run_when_it_is_back(
     cluster: Cluster,
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_killed_coordinator_costs_no_worker_and_knows_the_run_when_it_is_back(
     assert (run.failures_count, run.verdict.is_success, run.verdict.restart_count) == (2, True, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed_first", [True, False])
 def test_a_coordinator_killed_around_a_failure_decides_it_once(
     cluster: Cluster, is_killed_first: bool
@@ -99,6 +101,7 @@ def test_a_coordinator_killed_around_a_failure_decides_it_once(
     assert (run.failures_count, run.restart_count, run.round_id) == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_coordinator_told_to_end_ends_in_order_and_the_next_one_goes_on(
     cluster: Cluster,
 ) -> None:
@@ -122,6 +125,7 @@ def test_a_coordinator_told_to_end_ends_in_order_and_the_next_one_goes_on(
             assert noise not in process.stderr, process.log()
 
 
+@pytest.mark.slow
 def test_a_failed_verdict_outlives_its_coordinator(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "1")
     agent = job.join()
@@ -141,6 +145,7 @@ def test_a_failed_verdict_outlives_its_coordinator(cluster: Cluster) -> None:
     assert cause.exit_code == 3
 
 
+@pytest.mark.slow
 def test_agents_end_when_the_coordinator_is_gone_for_good(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2", "--nproc-per-node", "2", "--coordinator-grace", "2s")
     agents = [job.join(), job.join()]
@@ -154,6 +159,7 @@ def test_agents_end_when_the_coordinator_is_gone_for_good(cluster: Cluster) -> N
     cluster.wait_until_alone()
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_was_frozen_evicts_nobody(cluster: Cluster) -> None:
     """It could not hear, which is no fault of the agents, whose lease is one second."""
     job = cluster.job("--nnodes", "2", coordinator=cluster.coordinator(*QUICK_LEASE))

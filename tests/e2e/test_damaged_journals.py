@@ -53,6 +53,7 @@ def wait_for_agents(coordinator: Coordinator, count: int) -> RunStatus:
     )
 
 
+@pytest.mark.slow
 def test_a_lost_last_write_is_refused_and_what_is_left_can_be_moved(cluster: Cluster) -> None:
     coordinator = cluster.own_coordinator()
     job = cluster.job("--nnodes", "2", "--max-restarts", "9", coordinator=coordinator, run_id="run")
@@ -145,6 +146,7 @@ def test_a_bit_that_is_changed_after_a_kill_is_refused_or_logged(cluster: Cluste
     assert silent == [], outcomes
 
 
+@pytest.mark.slow
 def test_an_older_journal_in_a_directory_ends_no_agent(cluster: Cluster) -> None:
     coordinator = cluster.own_coordinator()
     job = cluster.job("--nnodes", "3", "--max-restarts", "9", coordinator=coordinator, run_id="run")
@@ -190,6 +192,7 @@ def restore(etcd: EtcdCluster, copy: Path) -> None:
     member.restart()
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_an_older_journal_in_etcd_ends_no_agent_and_is_refused_without_a_later_revision(
     cluster: Cluster,
@@ -224,6 +227,7 @@ def test_an_older_journal_in_etcd_ends_no_agent_and_is_refused_without_a_later_r
         assert [agent.wait() for agent in training.agents] == [0, 0, 0]
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_one_key_that_cannot_be_read_stops_one_run_and_is_named(cluster: Cluster) -> None:
     with EtcdCluster() as etcd, Heads(cluster, etcd) as heads:
@@ -252,6 +256,7 @@ def test_one_key_that_cannot_be_read_stops_one_run_and_is_named(cluster: Cluster
         worker.order("exit 0")
 
 
+@pytest.mark.slow
 @needs_etcd
 def test_a_head_that_cannot_be_read_ends_coordinators_with_a_sentence(cluster: Cluster) -> None:
     with EtcdCluster() as etcd, Heads(cluster, etcd) as heads:

@@ -44,6 +44,7 @@ def left_in(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir() if path.name.startswith("drumbeat")]
 
 
+@pytest.mark.slow
 def test_a_cleaner_costs_nothing_but_what_it_took(cluster: Cluster) -> None:
     """Two restarts are there, and two failures need them; the third round has all it needs."""
     script = cluster.directory / "cleaning.py"
@@ -93,6 +94,7 @@ def exposed(directory: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_umask")
 def test_nothing_of_a_running_job_is_open_to_other_users(cluster: Cluster) -> None:
     """Whatever the umask: boards, sockets, FIFOs, error files, spooled records, logs."""

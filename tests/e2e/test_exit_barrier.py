@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
+@pytest.mark.slow
 def test_a_failure_after_others_succeeded_restarts_them_too(cluster: Cluster) -> None:
     """The group is a unit until all are done."""
     job = cluster.job("--nnodes", "2", "--max-restarts", "1")
@@ -28,6 +29,7 @@ def test_a_failure_after_others_succeeded_restarts_them_too(cluster: Cluster) ->
     assert [agent.wait() for agent in agents] == [0, 0]
 
 
+@pytest.mark.slow
 def test_agents_that_finish_apart_end_together(cluster: Cluster) -> None:
     """Those that are done wait with their workers gone; one may be ended or killed meanwhile.
 
@@ -52,6 +54,7 @@ def test_agents_that_finish_apart_end_together(cluster: Cluster) -> None:
     assert job.server.is_quiet()
 
 
+@pytest.mark.slow
 def test_an_agent_that_waited_long_enough_ends_with_success_and_the_others_train_on(
     cluster: Cluster,
 ) -> None:

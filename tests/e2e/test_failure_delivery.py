@@ -33,6 +33,7 @@ def wait_for_count(coordinator: Coordinator, count: int) -> None:
     assert run.failures_count == count
 
 
+@pytest.mark.slow
 def test_a_record_written_while_the_connection_was_cut_counts_once(cluster: Cluster) -> None:
     coordinator, server = cluster.coordinator(), cluster.worker_server()
     token = coordinator.create_token().text()
@@ -59,6 +60,7 @@ def test_a_record_written_while_the_connection_was_cut_counts_once(cluster: Clus
     assert records_left(cluster) == 0
 
 
+@pytest.mark.slow
 def test_records_count_once_through_a_restart_of_the_coordinator(cluster: Cluster) -> None:
     """The acknowledgement is lost, and the coordinator that gave it as well."""
     coordinator, server = cluster.coordinator(), cluster.worker_server()
@@ -83,6 +85,7 @@ def test_records_count_once_through_a_restart_of_the_coordinator(cluster: Cluste
     assert records_left(cluster) == 0
 
 
+@pytest.mark.slow
 def test_records_of_an_agent_that_died_first_come_with_the_next_one(cluster: Cluster) -> None:
     coordinator, server = cluster.coordinator(), cluster.worker_server()
     token = coordinator.create_token().text()

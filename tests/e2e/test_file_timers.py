@@ -45,12 +45,14 @@ def script(cluster: Cluster, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_thousands_of_timers_do_not_overflow(cluster: Cluster) -> None:
     agent = cluster.agent(*OPTIONS, script(cluster, BUSY), env=ENABLED)
     assert agent.wait(120) == 0, agent.log()
     assert agent.stdout.count("no overflow") == 2
 
 
+@pytest.mark.slow
 def test_an_expired_timer_ends_its_worker(cluster: Cluster) -> None:
     agent = cluster.agent(*OPTIONS, script(cluster, STUCK), env=ENABLED)
     assert agent.wait(120) == 1

@@ -45,6 +45,7 @@ def check(shown: str) -> None:
     assert [line for line in shown.splitlines() if line.startswith(FORGED)] == []
 
 
+@pytest.mark.slow
 def test_no_secret_and_no_escape_passes_an_agent(cluster: Cluster) -> None:
     """Not to its console, its events, the other agent's console, the coordinator or readers."""
     coordinator = cluster.coordinator()

@@ -114,6 +114,7 @@ def document(cluster: Cluster, coordinator: Coordinator, verb: str) -> dict[str,
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "guilty"),
     [pytest.param(*each, marks=pytest.mark.soak) if each[0] == "lock" else each for each in GUILTY],
@@ -141,6 +142,7 @@ def test_the_rank_that_others_wait_for_is_the_root_cause(
         assert 'train.py", line' in shown
 
 
+@pytest.mark.slow
 def test_why_names_the_cause_of_a_hang_after_the_restart(cluster: Cluster, tmp_path: Path) -> None:
     options = ("--progress-timeout", "2s", "--max-restarts", "1")
     coordinator, agents = start(cluster, tmp_path, "asleep", 3, *options)
@@ -159,6 +161,7 @@ def test_why_names_the_cause_of_a_hang_after_the_restart(cluster: Cluster, tmp_p
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].log()
 
 
+@pytest.mark.slow
 def test_a_hang_is_reported_without_any_option_and_nothing_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:

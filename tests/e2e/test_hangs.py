@@ -69,6 +69,7 @@ def test_a_worker_that_hangs_in_a_scope(cluster: Cluster, way: str) -> None:
     assert seconds(record_of(cluster.run_id, coordinator).hang.limit) == LIMIT_S
 
 
+@pytest.mark.slow
 def test_a_section_that_takes_far_longer_than_the_run_has_learned(cluster: Cluster) -> None:
     """Five short ones teach a limit, whose floor is 5 s; the sixth breaks it."""
     coordinator = cluster.coordinator()
@@ -107,6 +108,7 @@ def test_an_interpreter_that_does_not_end(cluster: Cluster) -> None:
     check_hang(cluster, agent, coordinator, "EXIT", "", "wait_at_exit")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_all_reduce_whose_peer_does_not_come(cluster: Cluster) -> None:
     """Rank 0 exceeds its limit and waits for rank 1, which does not use the SDK: the cause."""
@@ -121,6 +123,7 @@ def test_an_all_reduce_whose_peer_does_not_come(cluster: Cluster) -> None:
     assert "in wait_for_the_peer" in agent.stderr, "the report has the stack of the rank that waits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["long_import", "long_section"])
 def test_a_slow_worker_is_left_alone(cluster: Cluster, way: str) -> None:
     coordinator = cluster.coordinator()
@@ -129,6 +132,7 @@ def test_a_slow_worker_is_left_alone(cluster: Cluster, way: str) -> None:
     assert "healthy" in agent.stdout
 
 
+@pytest.mark.slow
 def test_a_paused_agent_kills_no_worker(cluster: Cluster) -> None:
     """What it missed while it was stopped is not held against its workers."""
     coordinator = cluster.coordinator("--lease", "60")
@@ -161,6 +165,7 @@ libc.ptrace(DETACH, pid, 0, 0)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_under_a_debugger_is_left_alone(cluster: Cluster) -> None:
     """It stands still for twice its limit, and only the debugger is to blame."""
     coordinator = cluster.coordinator()

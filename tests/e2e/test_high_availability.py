@@ -29,6 +29,7 @@ def heads(cluster: Cluster, etcd: EtcdCluster) -> Iterator[Heads]:
         yield heads
 
 
+@pytest.mark.slow
 def test_a_killed_leader_costs_no_worker_and_the_next_one_decides(heads: Heads) -> None:
     training = Training(heads).begin()
     training.fail_and_recover()
@@ -51,6 +52,7 @@ def test_a_killed_leader_costs_no_worker_and_the_next_one_decides(heads: Heads) 
     training.finish()
 
 
+@pytest.mark.slow
 def test_a_stopped_leader_that_goes_on_leads_no_more(heads: Heads) -> None:
     training = Training(heads).begin()
     first = heads.leader()
@@ -68,6 +70,7 @@ def test_a_stopped_leader_that_goes_on_leads_no_more(heads: Heads) -> None:
     training.finish()
 
 
+@pytest.mark.slow
 def test_a_leader_that_all_agents_have_lost_gives_leadership_away(heads: Heads) -> None:
     """It reaches etcd, so no other one would lead, and it would give all agents up."""
     training = Training(heads).begin()
@@ -85,6 +88,7 @@ def test_a_leader_that_all_agents_have_lost_gives_leadership_away(heads: Heads) 
     training.finish()
 
 
+@pytest.mark.slow
 def test_leadership_is_handed_over_on_request_and_by_sigterm(heads: Heads) -> None:
     training = Training(heads).begin()
     first = heads.leader()
@@ -109,6 +113,7 @@ def test_leadership_is_handed_over_on_request_and_by_sigterm(heads: Heads) -> No
     training.finish()
 
 
+@pytest.mark.slow
 def test_agents_keep_no_connection_to_former_leaders(heads: Heads) -> None:
     training = Training(heads).begin()
     agents = [psutil.Process(agent.pid) for agent in training.agents]
@@ -128,6 +133,7 @@ def test_agents_keep_no_connection_to_former_leaders(heads: Heads) -> None:
     training.finish()
 
 
+@pytest.mark.slow
 def test_without_etcd_training_goes_on_and_decisions_with_it(heads: Heads) -> None:
     """Neither coordinator reaches it, and neither is told so."""
     training = Training(heads).begin()

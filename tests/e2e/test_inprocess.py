@@ -70,6 +70,7 @@ def wait_for_iteration(agents: list[Agent], iteration: int) -> None:
         agent.wait_for_line(f"enter iteration={iteration} ")
 
 
+@pytest.mark.slow
 def test_an_exception_starts_the_function_again_everywhere(cluster: Cluster) -> None:
     """Same processes, same ranks, the next iteration, a fresh port."""
     coordinator = cluster.coordinator()
@@ -105,6 +106,7 @@ def test_a_killed_rank_is_replaced_by_a_spare(cluster: Cluster) -> None:
     assert sorted(line["value"] for line in told(agents, "returned")) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_no_ping_within_the_soft_timeout_interrupts_and_goes_on(cluster: Cluster) -> None:
     """A main thread that sleeps is woken, and its rank takes part again."""
     coordinator = cluster.coordinator()
@@ -114,6 +116,7 @@ def test_no_ping_within_the_soft_timeout_interrupts_and_goes_on(cluster: Cluster
     assert [line["worker"] for line in entered(agents, 1)] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "options", "kind"),
     [
@@ -135,6 +138,7 @@ def test_a_rank_that_can_t_be_woken_is_killed_and_left_behind(
     assert kind in coordinator.process.stderr
 
 
+@pytest.mark.slow
 def test_a_lost_host_is_left_behind(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     agents = start(cluster, coordinator, faults={"0:0": "sleep", "1:0": "sleep"})
@@ -146,6 +150,7 @@ def test_a_lost_host_is_left_behind(cluster: Cluster) -> None:
     assert coordinator.run(cluster.run_id).verdict.is_success
 
 
+@pytest.mark.slow
 def test_too_few_ranks_fall_back_to_new_processes(cluster: Cluster) -> None:
     """The budget of restarts pays for it, and the round after it has all ranks again."""
     coordinator = cluster.coordinator()
@@ -165,6 +170,7 @@ def test_too_few_ranks_fall_back_to_new_processes(cluster: Cluster) -> None:
     assert [line["rank"] for line in again] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_without_a_budget_too_few_ranks_are_a_failure_with_its_cause(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     faults = {"0:0": "raise", "1:1": "kill"}
@@ -179,6 +185,7 @@ def test_without_a_budget_too_few_ranks_are_a_failure_with_its_cause(cluster: Cl
     assert "1 restart in process" in run.verdict.reason
 
 
+@pytest.mark.slow
 def test_the_coordinator_dies_in_the_middle_of_an_interruption(cluster: Cluster) -> None:
     """What it had not told it tells after its return; no process is started for it."""
     coordinator = cluster.own_coordinator()

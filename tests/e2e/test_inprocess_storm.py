@@ -23,6 +23,7 @@ def faults_in(directory: Path) -> list[str]:
     return [path.read_text() for path in directory.glob("fault-*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "faults"), [(1, 15), pytest.param(2, 30, marks=pytest.mark.soak)])
 def test_a_storm_ends_with_the_right_result(cluster: Cluster, seed: int, faults: int) -> None:
     """Eight ranks on two hosts; whoever is lost comes back with the next round of processes."""

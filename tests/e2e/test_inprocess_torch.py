@@ -68,6 +68,7 @@ def start_two(cluster: Cluster, mode: str) -> Agent:
     return agent
 
 
+@pytest.mark.slow
 def test_training_with_faults_comes_to_the_same_result(cluster: Cluster) -> None:
     """Five faults of four kinds, and still the processes that it began in.
 
@@ -89,6 +90,7 @@ def test_training_with_faults_comes_to_the_same_result(cluster: Cluster) -> None
     assert len({line["port"] for line in entries}) == FAULTS + 1
 
 
+@pytest.mark.slow
 def test_a_rank_in_a_collective_is_released_and_nobody_comes_late_to_it(cluster: Cluster) -> None:
     """Its peer raised, is alive, and tries only when the iteration is over."""
     agent = start_two(cluster, "stuck")

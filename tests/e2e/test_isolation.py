@@ -22,6 +22,7 @@ def sound_job(cluster: Cluster, coordinator: Coordinator) -> Job:
     )
 
 
+@pytest.mark.slow
 def test_a_client_that_floods_and_breaks_rules_disturbs_nobody(cluster: Cluster) -> None:
     """A run starts, restarts and ends while somebody troubles its coordinator."""
     coordinator = cluster.coordinator()

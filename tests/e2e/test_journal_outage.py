@@ -43,6 +43,7 @@ def health(coordinator: Coordinator) -> int:
         return int(response.status)
 
 
+@pytest.mark.slow
 def test_a_full_disk_delays_a_restart_and_costs_nothing(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2", "--max-restarts", "3")
     agents = [job.join(), job.join()]

@@ -49,6 +49,7 @@ def test_values_return_by_rank(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.slow
 def test_lambdas_closures_and_functions_of_modules(cluster: Cluster) -> None:
     """The last by reference: a worker finds modules where the script does, its folder too."""
     (cluster.directory / "mine.py").write_text("def twice(x): return 2 * x\n")
@@ -384,6 +385,7 @@ def test_the_root_cause_is_known_on_every_host(cluster: Cluster) -> None:
         assert re.search(r"rank +: 3 \(local_rank: 1\)", host.stdout)
 
 
+@pytest.mark.slow
 def test_errors_of_the_agent_are_raised(cluster: Cluster) -> None:
     """No coordinator listens there; no other agent comes, also to a second run of the name."""
     coordinator = cluster.coordinator()
@@ -411,6 +413,7 @@ def test_errors_of_the_agent_are_raised(cluster: Cluster) -> None:
     check_nothing_left(cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_reduces_between_functions(cluster: Cluster) -> None:
     run(

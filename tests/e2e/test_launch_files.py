@@ -43,6 +43,7 @@ def test_the_error_file_of_a_worker_is_there_and_recorded_further_out(cluster: C
     )
 
 
+@pytest.mark.slow
 def test_output_goes_where_the_program_says(cluster: Cluster) -> None:
     process = run(
         cluster,

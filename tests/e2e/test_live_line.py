@@ -39,6 +39,7 @@ def environment(cluster: Cluster) -> dict[str, str]:
     return {**env, "TERM": "xterm"}
 
 
+@pytest.mark.slow
 def test_training_is_shown_below_the_output_of_workers_which_stays_whole(cluster: Cluster) -> None:
     script = cluster.directory / "train.py"
     script.write_text(TRAIN)

@@ -34,6 +34,7 @@ def numbers(follower: Process, rank: int) -> list[int]:
     return [int(each) for each in found]
 
 
+@pytest.mark.slow
 def test_output_is_followed_through_a_coordinator_restart(cluster: Cluster) -> None:
     script, done = cluster.directory / "train.py", cluster.directory / "done"
     script.write_text(TRAIN)

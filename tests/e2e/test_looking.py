@@ -153,6 +153,7 @@ def check_answer(told: dict[str, Any]) -> None:
         assert name in places[name], places
 
 
+@pytest.mark.slow
 def test_workers_stay_as_they_are_while_they_are_looked_at(scene: Scene) -> None:
     before, looks = scene.states(), random.Random(22)
     for _ in range(READER_LOOKS):
@@ -168,6 +169,7 @@ def test_workers_stay_as_they_are_while_they_are_looked_at(scene: Scene) -> None
     assert scene.agent.is_running
 
 
+@pytest.mark.slow
 def test_only_a_signal_that_is_asked_for_shows_who_holds_the_lock(scene: Scene) -> None:
     before = scene.states()
     asked = scene.coordinator.operate("stacks", "run", "--signal", "-o", "json")

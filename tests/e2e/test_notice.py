@@ -83,6 +83,7 @@ def steps_of(file: Path) -> list[int]:
     return [int(step) for step in file.read_text().split()] if file.exists() else []
 
 
+@pytest.mark.slow
 def test_hosts_leave_a_run_once_all_have_saved(cluster: Cluster) -> None:
     training = Training(cluster)
     training.drain(1)
@@ -102,6 +103,7 @@ def test_hosts_leave_a_run_once_all_have_saved(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.slow
 def test_training_that_restarts_in_process_saves_before_a_host_leaves(cluster: Cluster) -> None:
     training = Training(cluster, "wrapped")
     training.drain(1)

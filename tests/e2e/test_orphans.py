@@ -16,6 +16,7 @@ KILLS = int(os.environ.get("DRUMBEAT_KILLS", "20"))
 SEED = int(os.environ.get("DRUMBEAT_KILLS_SEED", "1"))
 
 
+@pytest.mark.slow
 def test_an_agent_killed_at_any_instant_leaves_no_process() -> None:
     """Start, restart, stop, each way of output; the whole process table is looked through.
 

@@ -291,6 +291,7 @@ def test_logs_specs_that_fail_are_named(
     assert "Traceback" not in joined.text
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torchs_own_logs_specs_work(tmp_path: Path) -> None:
     options = ("--logs-specs", "default", "-t", "0:3", "--run-id", "job", "--log-dir")

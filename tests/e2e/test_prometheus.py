@@ -141,6 +141,7 @@ def check(body: bytes) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 async def test_prometheus_scrapes_coordinator_and_agent(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DRUMBEAT_")}
     port = free_port()

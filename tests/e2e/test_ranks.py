@@ -38,6 +38,7 @@ def layout(workers: list[Worker]) -> list[tuple[str, ...]]:
     return [tuple(worker.environment[name] for name in NAMES) for worker in workers]
 
 
+@pytest.mark.slow
 def test_roles_and_local_world_sizes_give_torchruns_ranks(cluster: Cluster) -> None:
     """Global ranks follow the group ranks, role ranks count within the role; for good."""
     job = cluster.job("--nnodes", "3", "--max-restarts", "1")

@@ -57,6 +57,7 @@ def test_a_failed_worker_restarts_all_workers_everywhere(cluster: Cluster) -> No
     assert (state.verdict.is_success, state.restart_count, state.round_id) == (True, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent_store", ["on", "off"])
 @pytest.mark.parametrize("allowed", ["", "20000-20199"])
 def test_every_round_has_a_fresh_master_port_where_none_but_its_store_listens(

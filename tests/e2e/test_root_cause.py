@@ -63,6 +63,7 @@ def check(verdict: failure_pb2.Verdict) -> None:
     assert f"rank {CULPRIT} on" in verdict.reason
 
 
+@pytest.mark.slow
 def test_the_one_is_named_though_its_clock_is_an_hour_ahead(cluster: Cluster) -> None:
     job, agents, workers = started(cluster)
     culprit = workers[CULPRIT]

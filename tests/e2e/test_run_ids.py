@@ -44,6 +44,7 @@ def listed(coordinator: Coordinator) -> list[tuple[str, int, bool]]:
         ]
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_again_however_the_last_run_ended(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     well = ("--no-python", "true")
@@ -63,6 +64,7 @@ def test_the_same_command_runs_again_however_the_last_run_ended(cluster: Cluster
     ]
 
 
+@pytest.mark.slow
 def test_a_long_report_is_shown_whole_where_people_look_for_it(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "3")
     agents = job.join_in_order((), (), ())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 
 
+@pytest.mark.slow
 def test_a_standby_takes_over_the_ranks_of_a_lost_agent_and_another_ends_with_the_run(
     cluster: Cluster,
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_standby_takes_over_the_ranks_of_a_lost_agent_and_another_ends_with_th
     assert job.server.is_quiet()
 
 
+@pytest.mark.slow
 def test_a_waiting_agent_says_for_whom_and_how_long(cluster: Cluster) -> None:
     """One line for each change: who is there, who is missing, and the time left."""
     job = cluster.job("--nnodes", "3", "--join-timeout", "5m")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_ends_everywhere_with_who_and_why(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2", "--nproc-per-node", "1")
     agents = job.join_in_order((), ())
@@ -28,6 +29,7 @@ def test_a_job_that_is_stopped_ends_everywhere_with_who_and_why(cluster: Cluster
     assert forget.wait() == 0
 
 
+@pytest.mark.slow
 def test_one_of_three_is_drained_and_the_others_train_on(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2:3", "--nproc-per-node", "1", "--last-call", "1h")
     agents = job.join_in_order(("--name", "a"), ("--name", "b"), ("--name", "c"))

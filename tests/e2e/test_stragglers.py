@@ -63,6 +63,7 @@ def all_known(times: query_pb2.GetStepTimesResponse) -> query_pb2.GetStepTimesRe
     return times if columns and all(map(known, columns)) else None
 
 
+@pytest.mark.slow
 def test_it_is_found_shown_known_after_a_restart_and_over_once_mended(cluster: Cluster) -> None:
     script = cluster.directory / "train.py"
     script.write_text(TRAIN)

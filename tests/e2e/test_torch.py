@@ -48,6 +48,7 @@ def worker_of(agent: Agent, rank: int) -> psutil.Process:
     raise AssertionError(f"no worker of rank {rank}")
 
 
+@pytest.mark.slow
 def test_standalone_training_reaches_its_accuracy(cluster: Cluster) -> None:
     """DistributedDataParallel over two workers, as the README has it."""
     options = ("--standalone", "--nproc-per-node", "2", "--preload", "torch,sklearn.datasets")
@@ -57,6 +58,7 @@ def test_standalone_training_reaches_its_accuracy(cluster: Cluster) -> None:
     assert "restart 0" in agent.stdout
 
 
+@pytest.mark.slow
 def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> None:
     """One of four is killed midway; all go on from the checkpoint, after exactly one restart.
 
@@ -101,6 +103,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_store_outlives_rank_0(cluster: Cluster) -> None:
     """Rank 1 uses it once rank 0 has returned, as under torchrun."""
     script = cluster.directory / "outlived.py"

@@ -38,6 +38,7 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_and_heals_is_told_of_over_a_restart_of_the_coordinator(
     cluster: Cluster, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

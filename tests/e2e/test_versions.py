@@ -111,6 +111,7 @@ async def test_readers_see_the_version_and_the_labels_of_an_agent(cluster: Clust
     assert (agent.version, dict(agent.labels)) == (VERSION, {"rack": "b7", "zone": "a"})
 
 
+@pytest.mark.slow
 async def test_an_agent_of_another_version_trains_with_ours(
     cluster: Cluster, other: Version
 ) -> None:

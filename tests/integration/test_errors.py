@@ -256,6 +256,7 @@ def test_the_package_is_light(tmp_path: Path) -> None:
 TORCH_SDK = "torch.distributed.elastic.multiprocessing.errors"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torchs_record_under_our_agent(tmp_path: Path) -> None:
     program = script(tmp_path, "raise ValueError('boom')", sdk=TORCH_SDK)
@@ -264,6 +265,7 @@ def test_torchs_record_under_our_agent(tmp_path: Path) -> None:
     assert " in main\n" in report
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_our_record_under_torchrun(tmp_path: Path) -> None:
     done = run(*TORCHRUN, script(tmp_path, "raise ValueError('boom')"), cwd=tmp_path)
@@ -274,6 +276,7 @@ def test_our_record_under_torchrun(tmp_path: Path) -> None:
     assert "ValueError: boom" in root
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torchrun_between_hands_the_cause_on(tmp_path: Path) -> None:
     """The exit code in the file is the one that torchrun puts there."""
@@ -288,6 +291,7 @@ def test_torchrun_between_hands_the_cause_on(tmp_path: Path) -> None:
     assert "(the innermost process ended by exit code 3)" in report
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torchs_failure_types_are_handed_on_by_our_record(tmp_path: Path) -> None:
     child, own = tmp_path / "child.json", tmp_path / "own.json"

@@ -131,6 +131,7 @@ def test_a_run_that_fails_tells_the_console(tmp_path: Path) -> None:
     assert metrics["workers.default.flakiness"] == [100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [

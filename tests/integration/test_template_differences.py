@@ -42,6 +42,7 @@ DRAWS = "import random, numpy.random\nprint(random.random(), numpy.random.rand()
 SEEDS = "import random, numpy.random\nrandom.seed(7)\nnumpy.random.seed(7)\n"
 
 
+@pytest.mark.slow
 async def test_what_imports_draw_changes_nothing_but_what_they_seed_is_kept(job: Job) -> None:
     pytest.importorskip("numpy")
     job.write(shared=DRAWS, work=f"import shared\n{DRAWS}")
@@ -132,6 +133,7 @@ async def test_no_worker_removes_the_temporary_directory_of_another(job: Job) ->
     assert [*temporary.iterdir()] == [], "a process that was given up has left its own behind"
 
 
+@pytest.mark.slow
 async def test_a_data_file_that_an_import_reads_is_watched(job: Job) -> None:
     conf = job.folder / "conf.yaml"
     conf.write_text("1")

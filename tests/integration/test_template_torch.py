@@ -130,6 +130,7 @@ def plain(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 async def test_a_program_sees_no_difference_that_is_not_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ print(torch.initial_seed(), torch.rand(2).tolist(), random.random(), numpy.rando
 """
 
 
+@pytest.mark.slow
 async def test_a_preload_script_that_seeds_is_obeyed(tmp_path: Path) -> None:
     """By each rank in each round."""
     script = tmp_path / "before.py"
@@ -207,6 +209,7 @@ except TypeError as error:
 """
 
 
+@pytest.mark.slow
 async def test_variables_of_torch_that_are_set_late_are_applied_or_told(tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("this host has a single CPU, so threads can't be set")

@@ -24,6 +24,7 @@ def _no_collections() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_collections")
 def test_our_own_code_obeys_every_rule() -> None:
     """One test: to parse all of it takes longer than to check it."""

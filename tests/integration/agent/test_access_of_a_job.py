@@ -169,6 +169,7 @@ except drumbeat.agent.errors.AccessRefused as error:
 """
 
 
+@pytest.mark.slow
 async def test_nothing_of_a_launched_job_shows_the_token(folder: Path) -> None:
     ca = CertificateAuthority()
     token = ca.token()

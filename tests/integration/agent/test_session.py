@@ -235,6 +235,7 @@ async def test_a_failure_stream_that_breaks_on_a_mistake_ends_the_session(
             await asyncio.wait_for(asyncio.shield(scene.task), DEADLINE_S)
 
 
+@pytest.mark.slow
 async def test_sessions_that_end_leave_nothing_behind_that_asyncio_complains_of(
     spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -131,6 +131,7 @@ def memory_at_most(pid: int) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [

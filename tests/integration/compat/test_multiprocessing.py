@@ -406,6 +406,7 @@ def test_closing_wakes_who_waits_in_another_thread(start: Callable[..., PContext
     assert signal.getsignal(signal.SIGTERM) == before  # whichever thread came first
 
 
+@pytest.mark.slow
 def test_a_launcher_may_have_many_threads(start: Callable[..., PContext]) -> None:
     values: dict[int, object] = {}
 

@@ -93,6 +93,7 @@ def test_arguments_are_those_of_torch(name: str) -> None:
         assert str(arguments(ours)) == str(arguments(theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [int(os.environ.get("DRUMBEAT_LAUNCHERS", "8")) // 8])
 def test_launchers_that_are_signalled_as_they_begin_to_wait_all_react(batches: int) -> None:
     spawn = multiprocessing.get_context("spawn")

@@ -167,6 +167,7 @@ async def test_an_import_that_fails_leaves_nothing(
     await there.write(archive)
 
 
+@pytest.mark.slow
 async def test_an_import_that_is_slower_than_its_lease_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

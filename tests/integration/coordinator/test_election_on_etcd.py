@@ -52,6 +52,7 @@ async def candidates(*urls: str) -> AsyncIterator[list[tuple[Candidate, EtcdClie
             await client.close()
 
 
+@pytest.mark.slow
 async def test_leadership_is_handed_over_and_taken_over(etcd: EtcdCluster) -> None:
     prefix = etcd.new_prefix()
     async with candidates(*[etcd.url(prefix)] * 2) as ((a, _), (b, _)):
@@ -66,6 +67,7 @@ async def test_leadership_is_handed_over_and_taken_over(etcd: EtcdCluster) -> No
         assert terms == [first, taken.term]
 
 
+@pytest.mark.slow
 async def test_who_is_cut_off_stops_before_another_one_leads(etcd: EtcdCluster) -> None:
     prefix = etcd.new_prefix()
     with Proxy(etcd.members[0].address) as link:

@@ -214,6 +214,7 @@ async def test_a_slow_member_is_passed_over_and_a_fast_one_is_used_in_the_order_
             assert (first.accepted, second.accepted) == (2, 1)
 
 
+@pytest.mark.slow
 async def test_a_member_that_has_lost_its_peers_is_left() -> None:
     with EtcdCluster(3, can_be_cut=True) as cluster:
         address = parse_etcd_address(cluster.url("x"))

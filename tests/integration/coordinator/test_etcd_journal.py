@@ -177,6 +177,7 @@ async def test_many_changes_at_once_are_several_batches(client: EtcdClientModel)
         journal = await opened(client)
 
 
+@pytest.mark.slow
 @needs_etcd
 async def test_a_run_of_ten_thousand_agents_fits(etcd: EtcdCluster) -> None:
     from drumbeat.coordinator.journal.etcd.client import EtcdClient

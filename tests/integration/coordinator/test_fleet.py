@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bench.scale.fake_agents import Fleet
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import coordinator
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 COUNT = 1_000
 
 
+@pytest.mark.slow
 async def test_a_thousand_agents_in_one_instant_are_all_seated(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as client:
         async with Fleet(f"127.0.0.1:{client.port}", COUNT, run_id="run") as fleet:

@@ -48,6 +48,7 @@ def is_allowed(method: str, caller: str) -> bool:
     return caller != "admin" or "Authority" not in method
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LASTING_S + 200)
 async def test_no_message_and_no_bytes_disturb_a_run() -> None:
     print(f"DRUMBEAT_FUZZ_SEED={SEED}")

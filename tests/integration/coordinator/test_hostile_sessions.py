@@ -67,6 +67,7 @@ async def hold(
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [with_long_texts, pytest.param(with_many_workers, marks=pytest.mark.soak)]
 )

@@ -87,6 +87,7 @@ def copy(directory: Path, to: Path) -> Path:
     return to
 
 
+@pytest.mark.slow
 async def test_one_wrong_bit_is_refused_or_named(killed: Path, tmp_path: Path) -> None:
     """Or does no harm, as in a part of a file that is not used."""
     confirmed, problems = await read(copy(killed, tmp_path / "state"))

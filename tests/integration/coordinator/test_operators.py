@@ -202,6 +202,7 @@ async def test_a_coordinator_on_its_own_is_its_only_member_and_does_not_step_dow
         ]
 
 
+@pytest.mark.slow
 async def test_members_are_listed_by_any_and_leadership_is_handed_over(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -107,6 +107,7 @@ async def test_what_is_refused_of_a_run_is_noted_unless_the_journal_is_full() ->
         await wait_until(lambda: noted() == ["before", "after"], DEADLINE_S)
 
 
+@pytest.mark.slow
 async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -> None:
     async with running() as scene:
         await scene.fill()

@@ -142,6 +142,7 @@ async def hostile(name: str, size: int) -> AsyncIterator[session_pb2.AgentReport
     await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "sessions_count"), [(1, 100), (8, 100), (4096, 12)])
 async def test_a_hostile_session_costs_at_most_100_kb(size: int, sessions_count: int) -> None:
     """Measured with a tenth of the workers and a tenth of 1,000 sessions: 10 MB in all."""

@@ -130,6 +130,7 @@ def test_a_worker_that_exits_tells_why(tmp_path: Path) -> None:
         assert "no more of this" in said[-1].terminated.interruption.message
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_gloo_is_left_whether_or_not_peers_are_alive(tmp_path: Path) -> None:
     """All ranks wait in collectives that nobody will ever complete."""
@@ -167,6 +168,7 @@ def test_gloo_is_left_whether_or_not_peers_are_alive(tmp_path: Path) -> None:
         assert agents.results() == [(0, "[2, [18.0, 18.0, 18.0]]")] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_one_that_waits_in_init_process_group_is_freed(tmp_path: Path) -> None:
     """Rank 0 holds the store, rank 1 never comes to it."""
@@ -190,6 +192,7 @@ def test_one_that_waits_in_init_process_group_is_freed(tmp_path: Path) -> None:
         assert agents.results() == [(0, "1"), (0, "1")]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_restarts_with_torch_leave_no_descriptor_or_thread(tmp_path: Path) -> None:
     pytest.importorskip("torch")

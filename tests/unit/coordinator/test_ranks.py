@@ -129,6 +129,7 @@ def test_agents_of_one_host_keep_the_order_given() -> None:
     assert first_order(two) == two
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=8), max_size=6))
 def test_any_host_name_can_be_ordered(names: list[str]) -> None:
     ordered = first_order(an_agent(name) for name in names)

@@ -158,6 +158,7 @@ def test_the_size_of_a_run_is_nothing_to_the_pace_of_another() -> None:
     assert (large.heartbeat_interval_s, large.lease_s) == (2.0, small.lease_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_a_silent_host_is_given_up_after_the_same_time_at_any_size(size: int) -> None:
     story = a_story(size, size + 1)

@@ -367,6 +367,7 @@ async def test_workers_are_told_of_the_fifo(scene: Scene) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(300)
 async def test_torchs_own_client_is_served_even_if_the_reader_was_paused(scene: Scene) -> None:

@@ -59,6 +59,7 @@ def test_a_limit_on_uninterruptible_sleep_that_torchrun_takes_for_none_is_not_to
     assert join().notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_knows_the_variable_by_this_name() -> None:
     from torch.distributed.elastic.agent.server import local_elastic_agent

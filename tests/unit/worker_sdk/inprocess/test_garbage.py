@@ -150,6 +150,7 @@ def a_loader_is_interrupted(
     raise AssertionError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cycle", [False, True])
 def test_a_loader_whose_processes_do_not_end_is_freed_at_once(
     monkeypatch: pytest.MonkeyPatch, *, is_cycle: bool

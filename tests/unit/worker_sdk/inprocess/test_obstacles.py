@@ -71,6 +71,7 @@ def block_all_signals(told: Told) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "why"),
     [
