@@ -25,7 +25,7 @@ demo: $(READY)
 # Processes of the tests start from compiled code, wherever Python is told to write none.
 test: export PYTHONDONTWRITEBYTECODE =
 test: check
-	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 # The rest: tests that take three seconds or more alone, most of them with real processes.
 test-slow: export PYTHONDONTWRITEBYTECODE =

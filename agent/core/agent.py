@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from drumbeat.agent import errors
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.health import HealthChecks, HostState
 from drumbeat.agent.core.link import CoordinatorLink
 from drumbeat.agent.core.model import Beat, DesiredState, Exit
 from drumbeat.agent.core.notice import Leaving, Notice
@@ -31,6 +32,9 @@ SIGNAL_REPEAT_S = 2.0
 """The same signal again within this time counts as one, Ctrl-C excepted: a terminal that closes
 sends SIGHUP twice."""
 
+FIRST_CHECKS_WAIT_S = 1.0
+"""How long the first session waits for the first health checks: ours take some milliseconds."""
+
 SUPERVISOR_DEATHS_MAX = 5
 """One that ends this often, or can't be started, without a round in between can't live here."""
 
@@ -43,8 +47,15 @@ once."""
 class AgentCore:
     """The core of an agent. Not thread-safe; one owner calls it, and the console reads it."""
 
-    def __init__(self, config: AgentConfig, *, is_gpu_memory_awaited: bool = False) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        is_gpu_memory_awaited: bool = False,
+        has_health_checks: bool = False,
+    ) -> None:
         self._config = config
+        self._health = HealthChecks(has_checks=has_health_checks)
         self.link = CoordinatorLink(config)
         self._run_id = config.run_id
         self.workers = RoundWorkers(config)
@@ -74,6 +85,7 @@ class AgentCore:
         self._answered: ev.NoticeAnswered | None = None
         self._holds_workers = False  # that are to be killed for a hang, for the coordinator
         self._exceeded: tuple[Exceeded, ...] = ()  # limits, by workers of any round
+        self._connect_at: float | None = None  # at the latest; then it knows how it is
         self._effects: list[fx.Effect] = []
 
     def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
@@ -82,7 +94,12 @@ class AgentCore:
         if not master_port:
             self._effects.append(fx.ReservePort())
         self.link.begin(now=now)
-        self._connect(0.0, now)
+        self._health.begin(now=now)
+        self._effects += self._health.review(self._host_state(), now=now)
+        if self._health.health is None:
+            self._connect(0.0, now)
+        else:
+            self._connect_at = now + FIRST_CHECKS_WAIT_S
         return self._flush(now)
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
@@ -102,13 +119,22 @@ class AgentCore:
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
         leaves_at = self._leaving.until if self._leaving and self.ending is None else None
-        instants = (self.link.deadline, self._beat_at, self._inprocess.deadline, leaves_at)
+        retry_at = self._health.next_retry(self._host_state())
+        instants = (
+            self.link.deadline,
+            self._beat_at,
+            self._inprocess.deadline,
+            leaves_at,
+            retry_at,
+            self._connect_at,
+        )
         return min((instant for instant in instants if instant is not None), default=None)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self.workers.check_invariants()
         self.link.search.check_invariants()
+        self._health.check_invariants()
         assert self._beat_at is None or self.link.is_open, "beats without a session"
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
@@ -122,6 +148,10 @@ class AgentCore:
                 self._is_gpu_memory_used = self.is_gpu_memory_awaited = False
                 if event.note:
                     self._tell("GPU memory not free", event.note)
+            case ev.ChecksEnded():
+                self._effects += self._health.ended(event, now=now)
+                self._connect_at = now if self._connect_at is not None else None
+                self._connect_first(now)
             case ev.SignalReceived(is_for_workers=True):
                 self._effects += self.workers.signal(event.signum)
             case ev.SignalReceived(is_preemption=True):
@@ -133,6 +163,7 @@ class AgentCore:
                     self._leave("its time is up")
                 if self._beat_at is not None and now >= self._beat_at:
                     self._beat_sent = None  # so that `_flush` sends one
+                self._connect_first(now)
                 self._is_over(now)
             case _:
                 assert_never(event)
@@ -222,6 +253,12 @@ class AgentCore:
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self.ending is None and not self._is_over(now):
             self._effects.append(self.link.opening(delay_max_s, self._beat()))
+
+    def _connect_first(self, now: float) -> None:
+        """Open the first session, if it waits no more for the first health checks."""
+        if self._connect_at is not None and now >= self._connect_at:
+            self._connect_at = None
+            self._connect(0.0, now)
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""
@@ -320,7 +357,13 @@ class AgentCore:
         exceeded = tuple(
             limit for limit in self._exceeded if limit.worker.round_id == beat.round_id
         )
-        return replace(beat, leaving=self._leaving, notice=report, exceeded=exceeded)
+        return replace(
+            beat,
+            leaving=self._leaving,
+            notice=report,
+            exceeded=exceeded,
+            health=self._health.health,
+        )
 
     def _end_with(self, error: errors.AgentError) -> None:
         self._end(fx.Finish(exit_code=error.exit_code, error=error))
@@ -329,6 +372,7 @@ class AgentCore:
         """Stop the workers, then finish; the first reason counts."""
         if self.ending is None:
             self.ending, self._ending_signum = finish, signum
+            self._connect_at = None
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
@@ -341,9 +385,25 @@ class AgentCore:
         if workers.assignment is None and target is not None:
             self._start(target)
         self._effects += self._inprocess.settle(now=now)
+        self._check_health(now)
         if workers.assignment is None and self.ending is not None:
             self._is_finished, self._beat_at = True, None
             self._effects.append(self.ending)
+
+    def _host_state(self) -> HostState:
+        workers = self.workers
+        return HostState(
+            holds_round=workers.assignment is not None,
+            are_workers_ending=workers.has_failed and workers.workers_alive > 0,
+            is_ending=self.ending is not None,
+        )
+
+    def _check_health(self, now: float) -> None:
+        """Check the host after each failure here: the beat that tells of it says so already."""
+        failures = [each.failure for each in self._effects if isinstance(each, fx.WriteFailure)]
+        for failure in failures:
+            self._health.failed(failure, now=now)
+        self._effects += self._health.review(self._host_state(), now=now)
 
     def _leave_round(self, now: float) -> None:
         """Stop the workers, or let those that restart in process end by themselves."""

@@ -86,6 +86,16 @@ class ReleaseHeld(Struct, frozen=True, kw_only=True):
     number: int
 
 
+class RunChecks(Struct, frozen=True, kw_only=True):
+    """Run the health checks, in place of those that run; answer with ``ChecksEnded``."""
+
+    number: int
+
+
+class StopChecks(Struct, frozen=True, kw_only=True):
+    """End the health checks that run, without an answer."""
+
+
 class WriteFailure(Struct, frozen=True, kw_only=True):
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -113,4 +123,6 @@ SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers
 ToWorkers = WorkerOrder | ShowNotice | HoldWorkers | ReleaseHeld
 WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | ToWorkers | SupervisorCommand
 SessionEffect = OpenSession | SendBeat | SendGoodbye
-Effect = SessionEffect | WorkersEffect | ReservePort | WriteFailure | Tell | Finish
+ChecksEffect = RunChecks | StopChecks
+HostEffect = ReservePort | WriteFailure | ChecksEffect
+Effect = SessionEffect | WorkersEffect | HostEffect | Tell | Finish

@@ -121,6 +121,13 @@ class GpuMemoryFree(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class ChecksEnded(Struct, frozen=True, kw_only=True):
+    """The health checks of this ``number`` have ended; ``problem`` is empty if all succeeded."""
+
+    number: int
+    problem: str = ""
+
+
 class SignalReceived(Struct, frozen=True, kw_only=True):
     """A signal is to end this agent, e.g. Ctrl-C; or it is for the workers, e.g. a warning."""
 
@@ -143,5 +150,6 @@ WorkersSaid = WorkerStep | NoticeAnswered | LimitsExceeded
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkersSaid | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
-HostEvent = PortReserved | GpuMemoryFree | SupervisorDied | SignalReceived | DeadlineReached
+Found = GpuMemoryFree | ChecksEnded
+HostEvent = PortReserved | Found | SupervisorDied | SignalReceived | DeadlineReached
 Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

@@ -12,7 +12,7 @@ from drumbeat.agent.core.watchdog.model import Exceeded, WorkerKey
 from drumbeat.agent.failures.report import FailureReport, WorkerFailure
 from drumbeat.agent.model.hang import Hang
 from drumbeat.inprocess import DirectiveKind, HostReport, InprocessStep, Interruption
-from drumbeat.model import Assignment, GroupBeat, Standby, Stop
+from drumbeat.model import Assignment, GroupBeat, HealthState, Standby, Stop
 
 NO_ROUND = NO_ITERATION = -1
 """Before the first one. An iteration is one call of the training function in its process, by all
@@ -63,6 +63,14 @@ class WorkerOrder(Struct, frozen=True, kw_only=True):
     kind: DirectiveKind | Abort
 
 
+class HostHealth(Struct, frozen=True, kw_only=True):
+    """What the health checks of this host say, and since when, on its monotonic clock."""
+
+    state: HealthState
+    reason: str = ""  # what is wrong
+    since: float
+
+
 class Beat(GroupBeat, frozen=True, kw_only=True):
     """The agent's whole actual state, with what made the group fail. See ``drumbeat.v1.Beat``."""
 
@@ -70,6 +78,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
     failure: Failure | None = None
     leaving: Leaving | None = None
     exceeded: tuple[Exceeded, ...] = ()  # limits that workers of the round exceed now
+    health: HostHealth | None = None  # None: nothing is checked
 
     @property
     def news(self) -> Beat:

@@ -28,6 +28,7 @@ from drumbeat.agent.core.events import (
     WorkerStep,
 )
 from drumbeat.agent.failures.report import render_report
+from drumbeat.agent.health.runner import HealthRunner, probes_of
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.host.private_directory import PrivateDirectory
@@ -142,7 +143,12 @@ class Driver:
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
-        self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
+        self._health = HealthRunner(config, probes_of(config, devices.gpus), self._submit)
+        self._core = AgentCore(
+            config,
+            is_gpu_memory_awaited=devices.is_memory_awaited,
+            has_health_checks=self._health.has_checks,
+        )
         self.facts = AgentFacts(config.name or host, os.getpid(), identity.began_at, size)
         self._telemetry = Telemetry(config, self.facts, host=host)
         self._history = History(self._core, self.facts, now=now)
@@ -193,6 +199,7 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._health.close()
         await self._workers.close()
         self._spool.close()
         self._ports.keep_only()
@@ -289,6 +296,8 @@ class Driver:
                 record = failure_message(failure, self._config, self._identity)
                 key = self._identity.incarnation_key
                 self._spool.write(Spooled(failure.happened_at, record, key))
+            case fx.RunChecks() | fx.StopChecks():
+                self._health.execute(effect, self._workers.environment, self._spawn)
             case fx.Finish():
                 self._finish = effect
             case fx.SendBeat() | fx.SendGoodbye() | fx.Tell():

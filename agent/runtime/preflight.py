@@ -5,6 +5,7 @@ A mistake found here costs a second; found by the workers, a round of the whole 
 
 import dataclasses
 import os
+import shlex
 import sys
 import tempfile
 import zipfile
@@ -49,6 +50,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
         check_metrics(config)
     check_patterns(config)
     config = check_restart_rules(config)
+    check_health_commands(config, search_path)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
     kind, target, _ = config.program
@@ -88,6 +90,15 @@ def check_metrics(config: AgentConfig) -> None:
     from drumbeat.agent.telemetry.metrics.guard import Guard  # noqa: PLC0415
 
     Guard(config).check()
+
+
+def check_health_commands(config: AgentConfig, search_path: str | None) -> None:
+    """Make sure that the programs of health checks exist. Raises ``UsageError``."""
+    for command in config.health_check:
+        program = shlex.split(command)[0]
+        if why := find_program(program, search_path)[1]:
+            hint = "give the path of a program, with its arguments in the same quotes"
+            raise UsageError(f"--health-check: {program}: {why}", hint)
 
 
 def check_patterns(config: AgentConfig) -> None:

@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
 from drumbeat import VERSION
-from drumbeat.agent.core.model import Beat, Failure, InprocessReport
+from drumbeat.agent.core.model import Beat, Failure, HostHealth, InprocessReport
 from drumbeat.agent.core.notice import Leaving
 from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.failures.exit_status import signal_name
@@ -24,9 +24,9 @@ from drumbeat.inprocess import (
     InterruptionKind,
 )
 from drumbeat.mapping import MessageMapping, duration, enum_table
-from drumbeat.model import GroupState, HangKind
+from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.wire import NOTICE_REPORT
+from drumbeat.wire import HEALTH, NOTICE_REPORT
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -44,7 +44,7 @@ _BEAT = MessageMapping(
     Beat,
     session_pb2.Beat,
     parts={"state": GroupState, "notice": NOTICE_REPORT},
-    given=("round_id", "inprocess", "failure", "leaving", "exceeded"),
+    given=("round_id", "inprocess", "failure", "leaving", "exceeded", "health"),
 )
 # Of a hang and a failure, what is the same in their messages.
 _HANG = MessageMapping(
@@ -176,6 +176,15 @@ def beat_message(
         leaving=beat.leaving and _leaving(beat.leaving, now),
         expired=[_expired(each, now) for each in beat.exceeded[:EXCEEDED_MAX]],
         failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),
+        health=beat.health and _health(beat.health, now),
+    )
+    return message
+
+
+def _health(health: HostHealth, now: float) -> session_pb2.Health:
+    age_s = min(max(0.0, now - health.since), AGE_MAX_S)
+    message: session_pb2.Health = HEALTH.write(
+        Health(state=health.state, reason=health.reason, age_s=age_s)
     )
     return message
 

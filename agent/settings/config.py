@@ -39,6 +39,7 @@ def _section(name: str) -> Callable[..., Any]:
 
 _run, _workers, _hangs, _output = map(_section, ("Run", "Workers", "Hangs", "Output"))
 _network, _waiting, _log = map(_section, ("Network", "Waiting", "Log"))
+_health = _section("Health")
 
 
 class Program(NamedTuple):
@@ -261,6 +262,30 @@ class JobSettings(AccessSettings):
         kinds.FATAL_PATTERNS,
         "End a worker at once when a line of its output matches REGEX: only a restart helps. "
         "Repeatable.",
+        shown_default="none",
+    )
+    health_check: Sequence[str] = _health(
+        (),
+        kinds.HEALTH_COMMANDS,
+        "Command that checks this machine before its first round and after each failure on it. "
+        "Exit code 0: the machine is healthy; else it takes part in no round until a later try "
+        "succeeds. Repeatable: commands run one after the other.",
+        shown_default="none",
+    )
+    health_check_timeout: float = _health(
+        60.0, seconds(0.1), "Time limit of each --health-check; after it the command is killed."
+    )
+    health_checks: Sequence[str] = _health(
+        kinds.HEALTH_CHECKS,
+        kinds.HEALTH_NAMES,
+        "Built-in checks, run at the same times.",
+        shown_default="those of gpu,nic,disk,memory that apply to this machine",
+    )
+    health_path: Sequence[str] = _health(
+        (),
+        kinds.HEALTH_PATHS,
+        "Directory that the check disk looks at too: it must be writable and have SIZE free, by "
+        "default 1 % and 100 MB. Repeatable.",
         shown_default="none",
     )
     straggler_report: tuple[float, int] | float | bool | None = _hangs(

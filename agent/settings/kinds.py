@@ -1,6 +1,7 @@
 """Pure. The values that settings of an agent take beside durations."""
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
@@ -32,6 +33,10 @@ PATTERNS_MAX, PATTERN_CHARACTERS_MAX = 16, 256  # of one option
 RANGE_PORTS_MIN = 100
 PORT_MAX = 65535
 _PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})", re.ASCII)
+HEALTH_CHECKS = ("gpu", "nic", "disk", "memory")
+COMMAND_CHARACTERS_MAX = 4096
+_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"([0-9]{1,6})(MB|GB|TB)", re.ASCII)
 
 NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
@@ -95,6 +100,31 @@ def check_rule(given: str) -> None:
     """Raise ``ValueError`` if this is no restart rule."""
     if regex := parse_rule(given).regex:
         check_regex(regex)
+
+
+def health_path(given: str) -> tuple[str, int | None]:
+    """Read PATH or PATH=SIZE: a directory, and how many bytes of it must be free."""
+    path, equals, size = given.rpartition("=")
+    if not equals or (match := _SIZE.fullmatch(size)) is None:
+        path, match = given, None
+    if not path or "\0" in path:
+        raise ValueError("it names no directory")
+    return path, int(match[1]) * _UNITS[match[2]] if match else None
+
+
+def _check_command(given: str) -> None:
+    if not 1 <= len(given) <= COMMAND_CHARACTERS_MAX or not given.isprintable():
+        raise ValueError(f"a command has 1 to {COMMAND_CHARACTERS_MAX} printable characters")
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise ValueError(f"it can't be split into words: {error}") from None
+    if not words:
+        raise ValueError("it names no program")
+
+
+def _are_health_checks(names: Sequence[str]) -> bool:
+    return bool(names) and (list(names) == ["none"] or set(names) <= set(HEALTH_CHECKS))
 
 
 def _patterns(
@@ -313,6 +343,18 @@ FATAL_PATTERNS = _patterns(
     fatal_pattern,
 )
 RESTART_RULES = _patterns(ALLOWED, "WHEN:ACTION", check_rule, RULES_MAX)
+HEALTH_COMMANDS = _patterns("a command as in 'dcgmi diag -r 1'", "CMD", _check_command)
+HEALTH_PATHS = _patterns(
+    "a directory, or one with the space that must be free as in /checkpoints=50GB (MB, GB, TB)",
+    "PATH[=SIZE]",
+    health_path,
+)
+HEALTH_NAMES = _texts(
+    f"names separated by commas, of {', '.join(HEALTH_CHECKS)}; or none",
+    "NAME[,NAME]|none",
+    lambda given: [*dict.fromkeys(name.strip().lower() for name in given.split(","))],
+    _are_health_checks,
+)
 LABELS = _texts(
     f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
     "A-Z a-z 0-9 . _ / -",

@@ -36,7 +36,14 @@ _WAITS = {
     "verdict": "all workers here are stopped; waiting for the coordinator and the other agents",
 }
 _WARNINGS = frozenset(
-    {"coordinator lost", "fenced", "processes stuck", "refused", "supervisor died"}
+    {
+        "coordinator lost",
+        "fenced",
+        "host unhealthy",
+        "processes stuck",
+        "refused",
+        "supervisor died",
+    }
 )
 _OF_ASSIGNMENT = (
     "restart_count", "group_rank", "world_size", "role_world_size", "master_addr", "master_port",

@@ -143,6 +143,11 @@ class Workers:
         if output.rules is not None:
             self.watchdog.look_at_output(output.rules, asyncio.get_running_loop())
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What workers get in every round, without their ranks."""
+        return self._environment
+
     async def start(self, delay_s: float = 0.0) -> None:
         """Start a supervisor after ``delay_s``, and hand it what was asked for meanwhile."""
         await asyncio.sleep(delay_s)

@@ -37,7 +37,8 @@ STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 # is empty.
 _SHAPES = {
     "Agent": "name host role incarnation group_rank=seat.group_rank? state? is_drained "
-    "waiting_reason? is_connected silence_s? version? labels devices? memory?",
+    "waiting_reason? is_connected silence_s? version? labels devices? memory? health=health.state? "
+    "health_reason=health.reason?",
     "Coordinator": "address is_leader is_this version?",
     "DiagnoseHangResponse": "hang?",
     "Drain": "name run_id? age_s caller? reason?",

@@ -255,6 +255,13 @@ def _absent(status: Document) -> Iterator[str]:
     ]
     if silent:
         yield f"Silent: {listed(silent)}."
+    unhealthy = [
+        f"{agent['name']} ({agent['health_reason']})"
+        for agent in status["agents"]
+        if agent.get("health") == "unhealthy"
+    ]
+    if unhealthy:
+        yield f"Unhealthy: {listed(unhealthy)}."
     outside: dict[str, list[str]] = {}
     for agent in status["agents"]:
         if agent["is_drained"]:

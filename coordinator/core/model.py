@@ -12,7 +12,16 @@ from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.notice import Leaving
 from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
-from drumbeat.model import Assignment, GroupBeat, HangGroup, HangKind, HostMemory, Standby, Stop
+from drumbeat.model import (
+    Assignment,
+    GroupBeat,
+    HangGroup,
+    HangKind,
+    Health,
+    HostMemory,
+    Standby,
+    Stop,
+)
 
 # What an agent reports of a worker that it could not start, with a process id of 0.
 EXIT_NOT_STARTED = 127
@@ -104,6 +113,13 @@ class ExpiredLimit(Struct, frozen=True, kw_only=True):
     is_held: bool = False
 
 
+def same_health(one: Health | None, other: Health | None) -> bool:
+    """Return whether both say the same, perhaps for another time."""
+    if one is None or other is None:
+        return one is other
+    return one.state is other.state and one.reason == other.reason
+
+
 class Beat(GroupBeat, frozen=True, kw_only=True):
     """An agent's whole actual state; the latest one wins."""
 
@@ -116,6 +132,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
     expired: tuple[ExpiredLimit, ...] = ()  # limits that workers of the round exceed now
     memory: HostMemory | None = None  # of the workers of the round; None: not known
     collectives_moved_s: float = 0.0  # for how long those of the round have moved, as was seen
+    health: Health | None = None  # of the host; None: nothing is checked there
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand and what they use."""
@@ -135,6 +152,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
             and self.notice is before.notice is None
             and not self.expired
             and not before.expired
+            and same_health(self.health, before.health)
         )
 
     def memory_in(self, round_id: int) -> HostMemory | None:

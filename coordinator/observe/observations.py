@@ -16,9 +16,19 @@ from drumbeat.durations import SECOND, nanoseconds
 # their program uses no heartbeats.
 SILENT_MAX = 600 * SECOND
 # The observations that the history of a run names.
-DECISIONS = frozenset({FOUND, OVER})
+UNHEALTHY, HEALTHY_AGAIN = "agent unhealthy", "agent healthy again"
+DECISIONS = frozenset({FOUND, OVER, UNHEALTHY, HEALTHY_AGAIN})
 
-Observation = ProgressNoted | StragglerRecord
+
+class HealthNoted(Struct, frozen=True, kw_only=True):
+    """A health check of an agent's host failed, or all succeed again."""
+
+    name: str
+    reason: str = ""  # what is wrong; empty: nothing any more
+    at_s: float = 0.0
+
+
+Observation = ProgressNoted | StragglerRecord | HealthNoted
 
 
 class RoundTimes(Struct, frozen=True, kw_only=True):
@@ -70,6 +80,7 @@ class Observations:
     ledger: Ledger = field(default_factory=Ledger)  # what its time went into
     times: RoundTimes = field(default_factory=RoundTimes)
     slow: dict[int, Straggler] = field(default_factory=dict)  # of the round, by rank
+    unhealthy: dict[str, str] = field(default_factory=dict)  # what is wrong, by agent
 
     def take(self, record: Observation) -> tuple[str, str] | None:
         """Fold a record in; return decision and reason if it belongs into the history."""
@@ -77,6 +88,12 @@ class Observations:
             self.times = self.times.noted(record, self.ledger.reached)
             self.ledger.note(record)
             return None
+        if isinstance(record, HealthNoted):
+            self.unhealthy.pop(record.name, None)
+            if not record.reason:
+                return HEALTHY_AGAIN, record.name
+            self.unhealthy[record.name] = record.reason
+            return UNHEALTHY, f"{record.name}: {record.reason}"
         known = record.straggler
         self.slow.pop(known.rank, None)
         if record.decision == FOUND:
@@ -92,7 +109,8 @@ class Observations:
         self.times, self.slow = self.times.left(at_s, self.ledger), {}
 
     def forget(self, name: str) -> None:
-        """Forget the ranks of an agent."""
+        """Forget the ranks and the health of an agent."""
+        self.unhealthy.pop(name, None)
         if self.slow:
             self.slow = {
                 rank: straggler for rank, straggler in self.slow.items() if straggler.name != name

@@ -30,7 +30,7 @@ from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.model import GroupState, Standby
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
-from drumbeat.wire import MEMORY, WORKER_MEMORY
+from drumbeat.wire import HEALTH, MEMORY, WORKER_MEMORY
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
@@ -323,6 +323,8 @@ def _agent(
         message.labels.update(presence.labels)
     if presence.pushed is not None and isinstance(presence.pushed.state, Standby):
         message.waiting_reason = presence.pushed.state.reason
+    if presence.session_id is not None and presence.beat.health is not None:
+        message.health.CopyFrom(HEALTH.write(presence.beat.health))
     if presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.MergeFrom(_age(presence.heard_at, now))

@@ -37,6 +37,8 @@ from drumbeat.model import (
     DURATION_MAX_S,
     Assignment,
     GroupState,
+    Health,
+    HealthState,
     HostMemory,
     NoticeKind,
     Standby,
@@ -45,7 +47,7 @@ from drumbeat.model import (
 )
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
-from drumbeat.wire import DESIRED, DIRECTIVE, NOTICE_REPORT, PACE
+from drumbeat.wire import DESIRED, DIRECTIVE, HEALTH, NOTICE_REPORT, PACE
 
 Part = TypeVar("Part")
 # Of the one line that a beat has of a failure.
@@ -257,7 +259,17 @@ def read_beat(
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,
         collectives_moved_s=min(max(0.0, seconds_of(message.collectives_moved)), DURATION_MAX_S),
+        health=_health(message.health, on_problem) if message.HasField("health") else None,
     )
+
+
+def _health(message: session_pb2.Health, on_problem: OnProblem) -> Health | None:
+    """Read the health of a host; one of a later version counts as healthy."""
+    health = _part(HEALTH, message, "beat.health", on_problem)
+    if health is None or health.state is not HealthState.UNHEALTHY:
+        return health and structs.replace(health, reason="")
+    reason = one_line(health.reason, HEADLINE_CHARACTERS_MAX) or "no reason is given"
+    return structs.replace(health, reason=reason)
 
 
 def _memory(message: failure_pb2.HostMemory, size: int) -> HostMemory:

@@ -51,6 +51,14 @@ class HangKind(StrEnum):
     COLLECTIVE = "COLLECTIVE"
 
 
+class HealthState(StrEnum):
+    """Whether a host is healthy; only then it gets a place in a new round."""
+
+    CHECKING = "CHECKING"  # its checks run
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+
+
 class NoticeKind(StrEnum):
     """What a notice is about."""
 
@@ -97,6 +105,14 @@ class HostMemory(Struct, frozen=True, kw_only=True):
     used_bytes: int = 0  # 0, here and below: not known
     limit_bytes: int = 0
     is_cgroup: bool = False
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """What the health checks of a host say, and for how long."""
+
+    state: HealthState
+    reason: str = ""  # what is wrong
+    age_s: float = 0.0
 
 
 class GroupBeat(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ from drumbeat.model import (
     CollectiveCall,
     GroupCalls,
     HangGroup,
+    Health,
+    HealthState,
     HostMemory,
     NoticeReport,
     Pace,
@@ -29,6 +31,7 @@ from drumbeat.worker.v1 import iteration_pb2
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
 NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
+HEALTH = MessageMapping(Health, session_pb2.Health, parts={"state": HealthState})
 WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)
 MEMORY = MessageMapping(HostMemory, failure_pb2.HostMemory, parts={"workers": WORKER_MEMORY})
 COLLECTIVE_CALL = MessageMapping(CollectiveCall, session_pb2.CollectiveCall)

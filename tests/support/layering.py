@@ -55,8 +55,8 @@ VALUE_MODULES = frozenset(
     {
         "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "copy",
         "dataclasses", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress",
-        "itertools", "json", "math", "msgspec", "operator", "re", "string", "struct", "textwrap",
-        "types", "typing", "zlib",
+        "itertools", "json", "math", "msgspec", "operator", "re", "shlex", "string", "struct",
+        "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.

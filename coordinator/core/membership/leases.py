@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.observer import Observer
 from drumbeat.coordinator.observe.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
-from drumbeat.model import GroupState
+from drumbeat.model import GroupState, Health, HealthState
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and what waits for a suspect waits no longer than needed.
@@ -78,7 +78,8 @@ class Membership:
     A member is ``connected`` (holds a session; its lease runs) or ``missed`` (its
     stream broke, or a restarted coordinator remembers it; its grace runs). A
     connected member that was silent for ``SUSPECT_INTERVALS`` is one of the
-    ``suspects``, until it is heard or its lease ends: perhaps its machine is dead.
+    ``suspects``, until it is heard or its lease ends: perhaps its machine is dead. Of the
+    ``unfit`` the latest beat says that health checks run on their hosts, or have failed.
 
     Time for which the coordinator stood still counts in no silence, because beats
     could not be read. Nor does some time to read what has come meanwhile, up to a
@@ -95,6 +96,8 @@ class Membership:
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
         self.missed: set[str] = set()
+        self.unfit: dict[str, Health] = {}  # connected members, in the order in which they became
+        self.unhealthy_count = 0  # of them, those of which a check has failed
         self.latest_arrival = 0.0  # when the latest member was admitted
         self._deadlines: Deadlines[str] = Deadlines()
         self._stalled_s = 0.0
@@ -121,7 +124,9 @@ class Membership:
     @property
     def present_count(self) -> int:
         """How many members can be seated now."""
-        return len(self.connected) - len(self.suspects)
+        if self.suspects and self.unfit:
+            return len(self.connected) - len(self.suspects.union(self.unfit))
+        return len(self.connected) - len(self.suspects) - len(self.unfit)
 
     @property
     def met_count(self) -> int:
@@ -129,8 +134,9 @@ class Membership:
         return sum(presence.silent_since > 0.0 for presence in self.presences.values())
 
     def is_present(self, incarnation: str) -> bool:
-        """Return whether a member can be seated now: connected, and heard of late."""
-        return incarnation in self.connected and incarnation not in self.suspects
+        """Return whether a member can be seated now: connected, heard of late, and fit."""
+        is_absent = incarnation in self.suspects or incarnation in self.unfit
+        return incarnation in self.connected and not is_absent
 
     def take_over(self, agents: Mapping[str, AgentIdentity], *, now: float) -> None:
         """Wait for all members of a journal, as `Policy.return_grace_s` and `rejoin_s` say."""
@@ -184,6 +190,7 @@ class Membership:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat = now, beat.compared()
+        self._judge(incarnation, beat.health)
         if not is_hello:
             presence.missed_until, presence.is_prompt = 0.0, False
         if beat.workers:
@@ -221,6 +228,7 @@ class Membership:
         """Drop what is known of a member."""
         self.presences.pop(incarnation, None)
         self.observer.forget(incarnation)
+        self._judge(incarnation, None)
         for group in (self.connected, self.suspects, self.missed):
             group.discard(incarnation)
         self._deadlines.clear(incarnation)
@@ -243,6 +251,9 @@ class Membership:
         assert holders == self.connected, "connected members are not those with sessions"
         assert not self.connected & self.missed, "connected and missed at once"
         assert self.suspects <= self.connected, "suspect without a session"
+        assert self.unfit.keys() <= self.connected, "unfit without a session"
+        unhealthy = [h for h in self.unfit.values() if h.state is HealthState.UNHEALTHY]
+        assert len(unhealthy) == self.unhealthy_count, "unhealthy members are not counted"
         self.observer.check_invariants()
 
     def next_deadline(self) -> float | None:
@@ -278,11 +289,22 @@ class Membership:
         self.suspects.discard(incarnation)
         self._deadlines.set(incarnation, now + self._suspect_s)
 
+    def _judge(self, incarnation: str, health: Health | None) -> None:
+        """Note whether a member may be seated, as its host says."""
+        before = self.unfit.get(incarnation)
+        self.unhealthy_count -= before is not None and before.state is HealthState.UNHEALTHY
+        if health is None or health.state is HealthState.HEALTHY:
+            self.unfit.pop(incarnation, None)
+            return
+        self.unfit[incarnation] = health
+        self.unhealthy_count += health.state is HealthState.UNHEALTHY
+
     def _miss(self, incarnation: str, presence: Presence, until: float) -> None:
         presence.missed_until = until
         presence.stalled_before, presence.read_before = self._stalled_s, self._reading_s
         self.connected.discard(incarnation)
         self.suspects.discard(incarnation)
+        self._judge(incarnation, None)
         self.missed.add(incarnation)
         self._deadlines.set(incarnation, self._grace_end(presence))
 

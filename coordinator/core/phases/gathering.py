@@ -13,6 +13,7 @@ from drumbeat.coordinator.core.phases.rendezvous import (
     close_round,
 )
 from drumbeat.coordinator.core.restarts.decision import waiting
+from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
 
@@ -66,10 +67,12 @@ class Gathering(RunPhase):
         spec, members, facts = self.state.spec, self.members, self._rendezvous
         facts.agents_present, facts.agents_missed = members.present_count, len(members.missed)
         facts.agents_suspect, facts.latest_arrival = len(members.suspects), members.latest_arrival
-        connected = len(members.connected)
+        facts.agents_checking = len(members.unfit) - members.unhealthy_count
+        facts.unfit = reasons.unfit(self.state.members, members.unfit)
+        connected = len(members.connected) - members.unhealthy_count
         if connected + facts.agents_missed < spec.agents_min:
             facts.is_reforming = False
-        if connected < spec.agents_min:
+        if connected - facts.agents_checking < spec.agents_min:
             facts.quorum_since = None
         elif facts.quorum_since is None:
             facts.quorum_since = now

@@ -173,8 +173,9 @@ class RunContext:
             reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
             wait = Wait(reason=reason, agents_wanted=0, until=None)
         wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
+        health = self.members.unfit.get(incarnation)
         return Standby(
-            reason=wait.reason,
+            reason=f"unhealthy: {health.reason}" if health and health.reason else wait.reason,
             agents_present=present,
             agents_wanted=wait.agents_wanted,
             time_left_s=None if wait.until is None else max(0.0, wait.until - now),

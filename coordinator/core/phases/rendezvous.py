@@ -13,6 +13,9 @@ from drumbeat.format import are, count
 # Agents that lost their connection a moment ago, or are silent, are waited for, but
 # among many there is always one; they don't hold a round up for longer than this.
 AWAITED_MAX_S = 30.0
+# Health checks are awaited for the time of a last call, and for this long if that is shorter: else
+# a host that failed and is healthy would miss the next round by a moment.
+CHECKS_AWAITED_MIN_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +26,8 @@ class Rendezvous:
     agents_present: int = 0  # hold a session and were heard of late
     agents_missed: int = 0  # lost theirs so recently that they may be back at once
     agents_suspect: int = 0  # hold one but are silent
+    agents_checking: int = 0  # hold one, and run their health checks
+    unfit: str = ""  # which agents check their health or are unhealthy, and why
     latest_arrival: float = 0.0
     quorum_since: float | None = None  # None: too few are connected
     is_reforming: bool = False  # a round has just ended, and no new agent is expected
@@ -51,6 +56,7 @@ def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> str | Wa
     that only lost agents makes no last call. An agent whose stream broke a moment ago is waited
     for, its grace is short, and one that is silent until it is heard or its lease ends: of many
     machines that die at once the first one's end must not make a round with all the others.
+    Health checks are waited for as long as a last call lasts, also by a round that lost agents.
     Source: torch elastic ``_RendezvousJoinOp``; differs: docs/adr/0004-closing-a-round.md.
     """
     present, wanted = gathering.agents_present, spec.agents_min - gathering.agents_present
@@ -66,14 +72,12 @@ def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> str | Wa
             return Wait(reason=_awaited(gathering), agents_wanted=awaited, until=until)
     if wanted > 0:
         known = f"{present} of {count(spec.agents_min, 'agent')}"
+        unfit = f", {gathering.unfit}" if gathering.unfit else ""
         if now >= deadline:
-            return GiveUp(f"join timeout: {known} after {spec.join_timeout_s:g} s")
-        reason = f"{known}, waiting for {wanted}"
+            return GiveUp(f"join timeout: {known} after {spec.join_timeout_s:g} s{unfit}")
+        reason = f"{known}{unfit or f', waiting for {wanted}'}"
         return Wait(reason=reason, agents_wanted=wanted, until=deadline)
-    if gathering.is_reforming:
-        left = f"{count(present, 'agent')} {are(present)} left"
-        return f"{left}, {spec.agents_min} {are(spec.agents_min)} enough"
-    return _last_call(spec, present, quorum_since, gathering.latest_arrival, now)
+    return _last_call(spec, gathering, quorum_since, now)
 
 
 def _awaited(gathering: Rendezvous) -> str:
@@ -86,9 +90,16 @@ def _awaited(gathering: Rendezvous) -> str:
     return f"{suspect} of {total} went silent{lost} a moment ago"
 
 
-def _last_call(
-    spec: RunSpec, present: int, quorum_since: float, latest: float, now: float
-) -> str | Wait:
+def _last_call(spec: RunSpec, gathering: Rendezvous, quorum_since: float, now: float) -> str | Wait:
+    """Wait for health checks and for agents that may still come."""
+    present, latest = gathering.agents_present, gathering.latest_arrival
+    checked_by = quorum_since + max(spec.last_call_s, CHECKS_AWAITED_MIN_S)
+    if gathering.agents_checking and now < checked_by:
+        reason = f"{count(present, 'agent')} {are(present)} enough, but {gathering.unfit}"
+        return Wait(reason=reason, agents_wanted=gathering.agents_checking, until=checked_by)
+    if gathering.is_reforming:
+        left = f"{count(present, 'agent')} {are(present)} left"
+        return f"{left}, {spec.agents_min} {are(spec.agents_min)} enough"
     deadline = last_call_deadline(spec, first=quorum_since, latest=latest)
     if now >= deadline:
         return f"last call is over with {present} of {spec.agents_max} agents"

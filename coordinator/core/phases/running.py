@@ -318,8 +318,7 @@ class Running(RunPhase):
         Training is given notice first; ``has_saved``: one was pending until now.
         """
         state, spec, size = self.state, self.state.spec, len(self._round.seats)
-        suspects = self.members.suspects
-        extras = len(self._extras) - len(self._extras & suspects)
+        extras = sum(map(self.members.is_present, self._extras))
         if not extras or size >= spec.agents_max:
             self._extra_since = None
             return None

@@ -7,11 +7,12 @@ from itertools import islice
 
 from drumbeat.coordinator.core.effects import Decided
 from drumbeat.coordinator.core.failures.root_cause import describe
-from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, Round
+from drumbeat.coordinator.core.model import AgentIdentity, FailureRecord, HangDiagnosis, Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings, furthest_behind
 from drumbeat.durations import format_duration
 from drumbeat.format import are, count
+from drumbeat.model import Health, HealthState
 
 NAMES_SHOWN_MAX = 10
 
@@ -25,6 +26,19 @@ def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> st
     whose = f", all of {hosts(current, excused)} among them" if excused else ""
     size = current.world_size
     return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{whose}"
+
+
+def unfit(members: Mapping[str, AgentIdentity], found: Mapping[str, Health]) -> str:
+    """Say of the first of some agents why it gets no place in a round; empty if there is none."""
+    if not found:
+        return ""
+    incarnation, health = next(iter(found.items()))
+    problem = "checks its health"
+    if health.state is HealthState.UNHEALTHY:
+        problem = f"is unhealthy: {health.reason}"
+    more = len(found) - 1
+    others = f" ({more} more {are(more)} unhealthy or being checked)" if more else ""
+    return f"{members[incarnation].name} {problem}{others}"
 
 
 def round_lost(current: Round, lost: Collection[str]) -> str:

@@ -37,8 +37,9 @@ from drumbeat.coordinator.errors import (
     SessionReplaced,
     StaleSession,
 )
+from drumbeat.coordinator.observe.observations import HealthNoted
 from drumbeat.format import are, count
-from drumbeat.model import NoticeKind, Standby
+from drumbeat.model import HealthState, NoticeKind, Standby
 
 PHASES: dict[Phase, type[RunPhase]] = {
     Phase.GATHERING: Gathering,
@@ -435,10 +436,25 @@ class Run(RunContext):
             incarnation, beat, sent_at=sent_at, now=now, is_hello=is_hello
         )
         self.silent.heard(incarnation)
+        self._note_health(incarnation, now)
         if beat.master_port and not self.port_of(incarnation):
             presence.master_port_spent = beat.master_port
             self.tell([incarnation])
         self._phase.heard(incarnation, beat, sent_at=sent_at, now=now)
+
+    def _note_health(self, incarnation: str, now: float) -> None:
+        """Journal that a host became unhealthy, or healthy again, and tell its agent."""
+        if self.state.verdict is not None:
+            return
+        name, health = self.state.members[incarnation].name, self.members.unfit.get(incarnation)
+        known = self.state.observed.unhealthy
+        if health is not None and health.state is HealthState.UNHEALTHY:
+            self.tell([incarnation])
+            if name not in known:
+                self.decide(HealthNoted(name=name, reason=health.reason, at_s=now))
+        elif health is None and name in known:
+            self.tell([incarnation])
+            self.decide(HealthNoted(name=name, at_s=now))
 
     def _remove(
         self, incarnation: str, reason: str, now: float, *, is_drained: bool = False

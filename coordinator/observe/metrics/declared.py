@@ -94,6 +94,9 @@ RUNS = Metric(
 PHASE = _run("gauge", "phase", "1 for the phase that a run is in, else 0.", "phase", PHASES)
 AGENTS = _run("gauge", "agents", "Agents of a run that has not ended.", "presence", PRESENCES)
 AGENTS_MIN = _run("gauge", "agents_min", "Agents without which the run has no round.")
+AGENTS_UNHEALTHY = _run(
+    "gauge", "agents_unhealthy", "Agents on hosts of which a health check has failed."
+)
 WORKERS = _run("gauge", "workers", "World size of the round that runs, 0 if none does.")
 ROUNDS = _run("counter", "rounds", "Rounds that have begun.")
 RESTARTS = _run("counter", "restarts", "Restarts, those in process too.", "cause", RESTART_CAUSES)

@@ -84,6 +84,7 @@ def values(
         yield declared.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
     if run is not None:
         members = run.members
+        yield declared.AGENTS_UNHEALTHY, (), float(members.unhealthy_count)
         counts = (members.present_count, len(members.suspects), len(members.missed))
         for presence, count in zip(declared.PRESENCES, (*counts, len(run.outside())), strict=True):
             yield declared.AGENTS, (presence,), float(count)

@@ -140,6 +140,10 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Workers exceed a limit: the round hangs."""
     RUN_EVENT_KIND_HANG_OVER: _RunEventKind.ValueType  # 53
     """They went on by themselves."""
+    RUN_EVENT_KIND_AGENT_UNHEALTHY: _RunEventKind.ValueType  # 61
+    """A health check of an agent's host failed: it gets no place in a new round."""
+    RUN_EVENT_KIND_AGENT_HEALTHY_AGAIN: _RunEventKind.ValueType  # 62
+    """All its health checks succeed again."""
 
 class RunEventKind(_RunEventKind, metaclass=_RunEventKindEnumTypeWrapper):
     """What was decided on a run."""
@@ -198,6 +202,10 @@ RUN_EVENT_KIND_HANG_FOUND: RunEventKind.ValueType  # 52
 """Workers exceed a limit: the round hangs."""
 RUN_EVENT_KIND_HANG_OVER: RunEventKind.ValueType  # 53
 """They went on by themselves."""
+RUN_EVENT_KIND_AGENT_UNHEALTHY: RunEventKind.ValueType  # 61
+"""A health check of an agent's host failed: it gets no place in a new round."""
+RUN_EVENT_KIND_AGENT_HEALTHY_AGAIN: RunEventKind.ValueType  # 62
+"""All its health checks succeed again."""
 Global___RunEventKind: typing_extensions.TypeAlias = RunEventKind
 
 class _PartKind:
@@ -849,6 +857,7 @@ class Agent(google.protobuf.message.Message):
     IS_DRAINED_FIELD_NUMBER: builtins.int
     DEVICES_FIELD_NUMBER: builtins.int
     MEMORY_FIELD_NUMBER: builtins.int
+    HEALTH_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -899,6 +908,10 @@ class Agent(google.protobuf.message.Message):
     def memory(self) -> drumbeat.v1.failure_pb2.HostMemory:
         """Only with `VIEW_FULL`: memory of its workers in the current round; unset: not known."""
 
+    @property
+    def health(self) -> drumbeat.v1.session_pb2.Health:
+        """What the health checks of its host say; unset: there are none, or it is not connected."""
+
     def __init__(
         self,
         *,
@@ -919,9 +932,10 @@ class Agent(google.protobuf.message.Message):
         is_drained: builtins.bool = ...,
         devices: builtins.str = ...,
         memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
+        health: drumbeat.v1.session_pb2.Health | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["memory", b"memory", "seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["devices", b"devices", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["health", b"health", "memory", b"memory", "seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "health", b"health", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 

@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _HealthState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _HealthStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_HealthState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    HEALTH_STATE_UNSPECIFIED: _HealthState.ValueType  # 0
+    """Of a later version."""
+    HEALTH_STATE_CHECKING: _HealthState.ValueType  # 1
+    """Checks run, or will once the workers that failed are gone."""
+    HEALTH_STATE_HEALTHY: _HealthState.ValueType  # 2
+    """All checks succeeded."""
+    HEALTH_STATE_UNHEALTHY: _HealthState.ValueType  # 3
+    """A check failed. The agent repeats its checks after growing pauses."""
+
+class HealthState(_HealthState, metaclass=_HealthStateEnumTypeWrapper):
+    """Whether a host is healthy."""
+
+HEALTH_STATE_UNSPECIFIED: HealthState.ValueType  # 0
+"""Of a later version."""
+HEALTH_STATE_CHECKING: HealthState.ValueType  # 1
+"""Checks run, or will once the workers that failed are gone."""
+HEALTH_STATE_HEALTHY: HealthState.ValueType  # 2
+"""All checks succeeded."""
+HEALTH_STATE_UNHEALTHY: HealthState.ValueType  # 3
+"""A check failed. The agent repeats its checks after growing pauses."""
+Global___HealthState: typing_extensions.TypeAlias = HealthState
+
 class _GroupState:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -377,6 +405,7 @@ class Beat(google.protobuf.message.Message):
     EXPIRED_FIELD_NUMBER: builtins.int
     MEMORY_FIELD_NUMBER: builtins.int
     COLLECTIVES_MOVED_FIELD_NUMBER: builtins.int
+    HEALTH_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -452,6 +481,10 @@ class Beat(google.protobuf.message.Message):
         was seen to the latest. Unset: none was seen.
         """
 
+    @property
+    def health(self) -> Global___Health:
+        """What the health checks of the host say; unset: there are none."""
+
     def __init__(
         self,
         *,
@@ -471,11 +504,43 @@ class Beat(google.protobuf.message.Message):
         expired: collections.abc.Iterable[Global___ExpiredLimit] | None = ...,
         memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
         collectives_moved: google.protobuf.duration_pb2.Duration | None = ...,
+        health: Global___Health | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
+
+@typing.final
+class Health(google.protobuf.message.Message):
+    """What the health checks of a host say. Only a host that is healthy, or has no checks, gets a place
+    in a new round; one that has a place keeps it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    state: Global___HealthState.ValueType
+    """Whether it is healthy."""
+    reason: builtins.str
+    """What is wrong, in words; empty unless it is unhealthy."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """For how long it has been so."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___HealthState.ValueType = ...,
+        reason: builtins.str = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "reason", b"reason", "state", b"state"]) -> None: ...
+
+Global___Health: typing_extensions.TypeAlias = Health
 
 @typing.final
 class ExpiredLimit(google.protobuf.message.Message):

@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.run.notice import Leaving
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
-from drumbeat.model import GroupState, HangKind, NoticeReport
+from drumbeat.model import GroupState, HangKind, Health, HealthState, NoticeReport
 from tests.support.world import a_record
 
 RUNNING = Beat(state=GroupState.RUNNING, round_id=0, workers_alive=2)
@@ -97,6 +97,7 @@ def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new()
                 number=1, local_rank=0, kind=HangKind.PROGRESS, limit_s=5.0, elapsed_s=5.0
             ),
         ),
+        "health": Health(state=HealthState.CHECKING),
     }
     assert news.keys() == {*Beat.__struct_fields__} - {"workers", "memory", "collectives_moved_s"}
     assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)

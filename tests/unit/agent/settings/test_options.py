@@ -126,6 +126,28 @@ CASES = {
         ("x", "x=", "=10m", "(=10m", "x=31d", "x=0"),
         ("x=1s", ("x",), (b"x=1s",), None, ("x=1s",) * 17),
     ),
+    "health_check": Case(
+        "dcgmi diag -r 1",
+        ("dcgmi diag -r 1",),
+        {"several": (["true", "sh -c 'exit 1'"], ("true", "sh -c 'exit 1'"))},
+        ("a\x07b",),
+        ("true", ("sh '",), ("x" * 4097,), (1,), ("true",) * 17),
+    ),
+    "health_check_timeout": Case("1m", 60.0, {}, ("0", "x"), ("x", -1)),
+    "health_checks": Case(
+        "disk,memory",
+        ("disk", "memory"),
+        {"none": (["none"], ("none",))},
+        ("", "disk,none", "clock"),
+        ("disk", ("x",), (), 1),
+    ),
+    "health_path": Case(
+        "/ckpt=5GB",
+        ("/ckpt=5GB",),
+        {"several": (["/a", "/b=1TB"], ("/a", "/b=1TB"))},
+        ("",),
+        ("/a", (1,), ("/a",) * 17),
+    ),
     "fatal_pattern": Case(
         "NCCL error|CUDA error",
         ("NCCL error|CUDA error",),

@@ -1,0 +1,93 @@
+"""Hosts with a health check: one that fails is left out of rounds, and comes back once it heals."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cluster import exit_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.cluster import Cluster, Job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+
+LAST_CALL_S = 3.0
+RANGE = ("--nnodes", "2:3", "--last-call", f"{LAST_CALL_S:g}", "--max-restarts", "2")
+
+
+def check(flag: Path) -> tuple[str, str]:
+    """An option: the host is healthy while this file is there."""
+    return "--health-check", f"sh -c 'test -e {flag} || {{ echo fabric is down; exit 3; }}'"
+
+
+def events(job: Job) -> str:
+    listed = job.coordinator.operate("events", job.run_id)
+    assert listed.wait() == 0, listed.log()
+    return listed.stdout
+
+
+def test_a_run_starts_without_an_unhealthy_host_and_takes_it_in_once_it_is_healthy(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job, flag = cluster.job(*RANGE), tmp_path / "healthy"
+    ill = job.join("--name", "ill", *check(flag))
+    ill.wait_for_line("host unhealthy: sh exited with 3: fabric is down")
+    well = [job.join("--name", "one"), job.join("--name", "two")]
+    assert len(job.server.wait_for(2)) == 2
+    assert "unhealthy: sh exited with 3: fabric is down" in {
+        agent.waiting_reason for agent in job.state().agents
+    }
+    why = job.coordinator.operate("why", job.run_id)
+    assert why.wait() == 0
+    assert "Unhealthy: ill (sh exited with 3: fabric is down)." in why.stdout
+    flag.touch()
+    after = job.server.wait_for_round(1, 3)
+    assert {worker.restart_count for worker in after} == {0}
+    told = events(job)
+    assert "agent_unhealthy" in told
+    assert "agent_healthy_again" in told
+    exit_all(after)
+    assert [agent.wait() for agent in (ill, *well)] == [0, 0, 0]
+
+
+def test_a_host_whose_check_fails_after_a_worker_failed_there_is_left_out_of_the_next_round(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job, flag = cluster.job(*RANGE, "--last-call", "1m"), tmp_path / "healthy"
+    flag.touch()
+    agents = job.join_in_order((), (), check(flag))
+    before = job.server.wait_for(3)
+    flag.unlink()
+    bad = next(worker for worker in before if worker.pid in agents[2].worker_pids())
+    bad.order("exit 1")
+    after = job.server.wait_for_round(1, 2)
+    seated = {*agents[0].worker_pids(), *agents[1].worker_pids()}
+    assert {worker.pid for worker in after} == seated
+    exit_all(after)
+    assert [agent.wait() for agent in agents] == [0, 0, 0]
+
+
+def test_a_check_that_never_ends_holds_others_up_for_a_last_call_and_ends_with_the_run(
+    cluster: Cluster,
+) -> None:
+    job = cluster.job(*RANGE)
+    slow = job.join("--health-check", "sh -c 'sleep 1000 & wait'")
+    slow.wait_for_line("standing by")
+    well = [job.join(), job.join()]
+    well[1].wait_for_line("standing by")
+    since = time.monotonic()
+    workers = job.server.wait_for(2)
+    assert time.monotonic() - since < 2 * LAST_CALL_S + 5.0  # a start of workers, on a busy machine
+    exit_all(workers)
+    assert [agent.wait() for agent in (slow, *well)] == [0, 0, 0]
+
+
+def test_a_command_that_does_not_exist_is_a_mistake_of_usage(cluster: Cluster) -> None:
+    agent = cluster.agent("--standalone", "--health-check", "no-such-diag -r 1", "train.py")
+    assert agent.wait() == 2
+    assert "--health-check: no-such-diag: there is no such program" in agent.stderr
