@@ -25,16 +25,18 @@ def check(flag: Path) -> tuple[str, str]:
     return "--health-check", f"sh -c 'test -e {flag} || {{ echo fabric is down; exit 3; }}'"
 
 
-def events(job: Job) -> str:
-    listed = job.coordinator.operate("events", job.run_id)
-    assert listed.wait() == 0, listed.log()
-    return listed.stdout
+def asked(job: Job, verb: str) -> str:
+    """What an operator is told of the run."""
+    process = job.coordinator.operate(verb, job.run_id)
+    assert process.wait() == 0, process.log()
+    return process.stdout
 
 
 def test_a_run_starts_without_an_unhealthy_host_and_takes_it_in_once_it_is_healthy(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    job, flag = cluster.job(*RANGE), tmp_path / "healthy"
+    coordinator = cluster.own_coordinator()
+    job, flag = cluster.job(*RANGE, coordinator=coordinator), tmp_path / "healthy"
     ill = job.join("--name", "ill", *check(flag))
     ill.wait_for_line("host unhealthy: sh exited with 3: fabric is down")
     well = [job.join("--name", "one"), job.join("--name", "two")]
@@ -42,13 +44,11 @@ def test_a_run_starts_without_an_unhealthy_host_and_takes_it_in_once_it_is_healt
     assert "unhealthy: sh exited with 3: fabric is down" in {
         agent.waiting_reason for agent in job.state().agents
     }
-    why = job.coordinator.operate("why", job.run_id)
-    assert why.wait() == 0
-    assert "Unhealthy: ill (sh exited with 3: fabric is down)." in why.stdout
+    assert "Unhealthy: ill (sh exited with 3: fabric is down)." in asked(job, "why")
     flag.touch()
     after = job.server.wait_for_round(1, 3)
     assert {worker.restart_count for worker in after} == {0}
-    told = events(job)
+    told = asked(job, "events")
     assert "agent_unhealthy" in told
     assert "agent_healthy_again" in told
     exit_all(after)

@@ -8,7 +8,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from drumbeat.agent.core import effects as agent_fx
-from drumbeat.agent.core.events import DirectiveReceived
+from drumbeat.agent.core.events import ChecksEnded, DirectiveReceived
 from drumbeat.agent.core.model import Exit
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.inprocess.records import (
@@ -137,7 +137,8 @@ class Checker:
                 assert shadow.restart_count == before + is_charged, "what is planned is charged"
                 lost, joined = self.counts[RoundEnd.AGENT_LOST], self.counts[RoundEnd.AGENT_JOINED]
                 assert lost <= self.counts["AgentRemoved"], "more rounds than losses"
-                assert joined <= self.counts["AgentAdmitted"], "more rounds than arrivals"
+                arrivals = self.counts["AgentAdmitted"] + self.counts["healed"]
+                assert joined <= arrivals, "more rounds than arrivals"
             case FailureRecorded(record=failure):
                 self._on_failure(failure.incarnation, failure.sequence)
             case FailuresCounted(heard=heard):
@@ -255,6 +256,8 @@ class Checker:
 
     def on_agent_event(self, agent: Agent, event: Event) -> None:
         """An agent was told something."""
+        if isinstance(event, ChecksEnded) and not event.problem:
+            self.counts["healed"] += 1
         if isinstance(event, DirectiveReceived) and isinstance(event.state, Exit):
             state = event.state
             assert self.shadow is not None

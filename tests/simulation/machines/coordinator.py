@@ -11,6 +11,7 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached, Event, SessionOpened
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.records import RoundStarted
 from drumbeat.coordinator.errors import CoordinatorError, Deposed, NotLeader
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Outbox
@@ -18,6 +19,7 @@ from drumbeat.coordinator.shell.turns import Turns
 from drumbeat.coordinator.wire import session as convert
 from drumbeat.coordinator.wire.failure import failure_reported
 from drumbeat.mapping import refuse
+from drumbeat.model import HealthState
 from drumbeat.v1 import session_pb2
 from drumbeat.violation import InvalidField
 from tests.simulation.clock import Actor, Clock
@@ -374,7 +376,18 @@ class Life(Generic[M]):
         self.registry.check_invariants()
         for effect in effects:
             self.clock.note(self.actor.name, "  ->", effect)
+            if isinstance(effect, fx.Persist) and isinstance(effect.record, RoundStarted):
+                self._expect_fit(effect.record.participants)
         return effects
+
+    def _expect_fit(self, participants: Iterable[str]) -> None:
+        """A round has its minimum, and no host that is unhealthy or being checked."""
+        run = self.registry.runs[RUN]
+        assert len(list(participants)) >= run.state.spec.agents_min, "below the minimum"
+        for incarnation in participants:
+            health = run.members.presences[incarnation].beat.health
+            is_fit = health is None or health.state is HealthState.HEALTHY
+            assert is_fit, f"{incarnation} is seated, and {health}"
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
         """Journal first; effects leave when the journal has them. It is tried until it has."""

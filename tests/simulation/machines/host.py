@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.events import (
+    ChecksEnded,
     DeadlineReached,
     Event,
     GpuMemoryFree,
@@ -59,6 +60,8 @@ class Host:
         self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
         self.is_newer = self.clock.random(f"version of {name}").random() < 0.2
         self.awaits_gpu_memory = self.clock.random(f"{name} GPUs").random() < 0.3
+        self.is_checked = False  # whether health checks run here
+        self.problem: Callable[[Random], str] = lambda _random: ""
         self.progress = Progress()
         self.asks = False  # whether its training asks when to save
         self.conduct: Conduct | None = None
@@ -135,7 +138,12 @@ class Agent:
         self.clock, self.actor = host.clock, Actor(incarnation)
         self.random = host.clock.random(incarnation)
         config = host.config
-        self.core = AgentCore(config, is_gpu_memory_awaited=host.awaits_gpu_memory)
+        self.core = AgentCore(
+            config,
+            is_gpu_memory_awaited=host.awaits_gpu_memory,
+            has_health_checks=host.is_checked,
+        )
+        self._health_random = host.clock.random(f"{incarnation} health")
         self.session: SimSession | None = None
         self.term = 0  # of the coordinator that let it in last
         self.supervisor: Supervisor | None = None
@@ -230,6 +238,8 @@ class Agent:
                 event = GpuMemoryFree(note="")
                 delay = self.random.uniform(0.0, 3.0)
                 self.clock.after(delay, self.actor, lambda: self.submit(event))
+            case fx.RunChecks(number=number):
+                self._check(number)
             case fx.StartRound(assignment=assignment):
                 self._start_workers(assignment)
             case fx.StopWorkers() | fx.KillWorkers() | fx.SignalWorkers():
@@ -242,8 +252,15 @@ class Agent:
                 self._training.show(notice)
             case fx.Finish():
                 self.finish = effect
-            case fx.Tell():
+            case fx.Tell() | fx.StopChecks():
                 pass
+
+    def _check(self, number: int) -> None:
+        """Let checks of the host take a moment, or longer than a last call."""
+        random = self._health_random
+        event = ChecksEnded(number=number, problem=self.host.problem(random))
+        duration_s = random.choice([0.01, 0.01, 2.0, 60.0]) * random.random()
+        self.clock.after(duration_s, self.actor, lambda: self.submit(event))
 
     def _write(self, failure: Failure) -> None:
         identity = convert.Identity(incarnation=self.name, host=self.host.name)
