@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from drumbeat.coordinator.core.model import RunSpec
 from drumbeat.coordinator.core.phases.rendezvous import (
     AWAITED_MAX_S,
     GiveUp,
@@ -122,3 +123,30 @@ def test_a_wait_never_ends_in_the_past(
     if isinstance(found, Wait):
         assert found.until is None or found.until > now
         assert found.until is not None or missed, "a wait without an end"
+
+
+def test_health_checks_are_awaited_for_a_last_call_also_by_a_round_that_lost_agents() -> None:
+    spec = RunSpec(agents_min=2, agents_max=3, last_call_s=20.0)
+    facts = Rendezvous(
+        since=0.0,
+        agents_present=2,
+        agents_checking=1,
+        unfit="gpu7 checks its health",
+        quorum_since=5.0,
+        is_reforming=True,
+    )
+    reason = "2 agents are enough, but gpu7 checks its health"
+    wait = Wait(reason=reason, agents_wanted=1, until=25.0)
+    assert close_round(spec, facts, now=6.0) == wait
+    assert close_round(spec, facts, now=25.0) == "2 agents are left, 2 are enough"
+
+
+def test_below_the_minimum_the_unhealthy_host_is_named_until_the_join_timeout() -> None:
+    spec = RunSpec(agents_min=2, agents_max=3, join_timeout_s=60.0)
+    facts = Rendezvous(since=0.0, agents_present=1, unfit="gpu7 is unhealthy: no fabric")
+    wait = close_round(spec, facts, now=1.0)
+    assert isinstance(wait, Wait)
+    assert wait.reason == "1 of 2 agents, gpu7 is unhealthy: no fabric"
+    given_up = close_round(spec, facts, now=60.0)
+    assert isinstance(given_up, GiveUp)
+    assert given_up.reason.endswith("after 60 s, gpu7 is unhealthy: no fabric")
