@@ -22,7 +22,7 @@ _ACTIONS = {1: "a reset", 2: "a reboot of the machine", 3: "a drain", 4: "a drai
 # XID errors that a program causes, not the GPU. Source: NVIDIA's k8s-device-plugin, health.go.
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 EVENTS_MAX = 100  # taken in one look
-SHARE_MIN = 0.01  # of a disk and of memory that must be free
+SHARE_MIN = 0.01  # of memory that must be free
 FREE_BYTES_MIN = 100 * 10**6  # on a disk, or a tenth of a small one
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - no file is made there
 _KIB = 1024
@@ -131,7 +131,7 @@ class DiskProbe:
         size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
         least = self._least
         if least is None:
-            least = max(int(size * SHARE_MIN), min(FREE_BYTES_MIN, size // 10))
+            least = min(FREE_BYTES_MIN, size // 10)
         if free < least:
             return f"{format_size(free)} free, less than {format_size(least)}"
         if self._writes:
@@ -156,7 +156,7 @@ class MemoryProbe:
             return f"{format_size(available * _KIB)} of {format_size(total)} available"
         own = find_cgroup(self._root / "proc/self/cgroup", self._root / "sys/fs/cgroup")
         tight = own.tightest() if own is not None else None
-        if tight is None or (used := tight.used_bytes()) is None:
+        if tight is None or (used := tight.used_bytes(with_active_cache=False)) is None:
             return ""
         limit = tight.limit_bytes() or 0
         if limit - used < limit * SHARE_MIN:

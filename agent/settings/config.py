@@ -285,7 +285,7 @@ class JobSettings(AccessSettings):
         (),
         kinds.HEALTH_PATHS,
         "Directory that the check disk looks at too: it must be writable and have SIZE free, by "
-        "default 1 % and 100 MB. Repeatable.",
+        "default 100 MB. Repeatable.",
         shown_default="none",
     )
     straggler_report: tuple[float, int] | float | bool | None = _hangs(

@@ -42,13 +42,17 @@ class Cgroup(Struct, frozen=True):
         limit = read_number(self.directory / name)
         return limit if limit is not None and limit < _UNLIMITED else None
 
-    def used_bytes(self) -> int | None:
-        """Return what is in use, without file cache that the kernel drops before it kills."""
+    def used_bytes(self, *, with_active_cache: bool = True) -> int | None:
+        """Return what is in use, without file cache that the kernel drops before it kills.
+
+        It also drops what was read more than once, if it must.
+        """
         name = "memory.current" if self.is_unified else "memory.usage_in_bytes"
         if (used := read_number(self.directory / name)) is None:
             return None
-        cache = "inactive_file" if self.is_unified else "total_inactive_file"
-        return max(0, used - read_pairs(self.directory / "memory.stat").get(cache, 0))
+        caches = ("inactive_file",) if with_active_cache else ("inactive_file", "active_file")
+        pairs, prefix = read_pairs(self.directory / "memory.stat"), "total_" * (not self.is_unified)
+        return max(0, used - sum(pairs.get(f"{prefix}{cache}", 0) for cache in caches))
 
     def tightest(self) -> Cgroup | None:
         """Return this cgroup or the one above it that has the lowest limit; ``None`` if none."""
