@@ -183,6 +183,13 @@ class CoordinatorConfig:
         "How long a drain, a stop, a planned restart or a scale-up waits for training to save. "
         "The wait ends as soon as all ranks have saved.",
     )
+    exclude_max: int = setting(
+        2,
+        settings.number(0, 100)._replace(metavar="PERCENT"),
+        "Steering",
+        "Percentage of all hosts that may be excluded for failed rounds at the same time. One host "
+        "always may be, except with 0.",
+    )
     http_port: int | None = setting(
         None,
         settings.PORT,

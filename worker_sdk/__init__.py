@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from worker_sdk.errors import ErrorHandler, get_error_handler, record
     from worker_sdk.notices import checkpointed, notice, should_checkpoint
+    from worker_sdk.suspects import suspect_host
     from worker_sdk.timers import acquire, expires, heartbeat, release, section
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "release",
     "section",
     "should_checkpoint",
+    "suspect_host",
 ]
 
 _HOMES = {
@@ -33,6 +35,7 @@ _HOMES = {
     "notice": "notices",
     "record": "errors",
     "should_checkpoint": "notices",
+    "suspect_host": "suspects",
 }
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name

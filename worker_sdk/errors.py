@@ -31,6 +31,7 @@ R = TypeVar("R")
 MESSAGE_BYTES_MAX = 64 * 1024
 STACK_BYTES_MAX = 64 * 1024
 FILE_BYTES_MAX = 1024 * 1024
+RANK_MAX = 2**32 - 1
 
 NO_ERROR_FILE = "<N/A>"  # for a process that left none
 
@@ -226,7 +227,24 @@ def describe(error: BaseException) -> dict[str, Any]:
     except Exception as problem:  # noqa: BLE001 - as above, or no memory is left
         stack = f"(the traceback is not available: {type(problem).__name__})"
     code = getattr(first_failure(error), "exitcode", None)
-    return compose(message, stack=stack, error_code=code if isinstance(code, int) else None)
+    content = compose(message, stack=stack, error_code=code if isinstance(code, int) else None)
+    if (rank := suspect_rank(error)) is not None:
+        content["message"]["suspectRank"] = rank
+    return content
+
+
+def suspect_rank(error: BaseException) -> int | None:
+    """Return the rank whose host an exception accuses, ``None`` if it accuses none."""
+    try:
+        return checked_rank(getattr(error, "drumbeat_suspect_rank", None))
+    except Exception:  # noqa: BLE001 - the attribute may be the user's own code
+        return None
+
+
+def checked_rank(value: Any) -> int | None:
+    """Return a whole number that can be a rank, ``None`` for anything else."""
+    is_rank = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= RANK_MAX
+    return int(value) if is_rank else None
 
 
 def first_failure(error: BaseException) -> Any | None:

@@ -81,7 +81,12 @@ def start() -> Board:
 
 def has_agent() -> bool:
     """Return whether this process, or the worker it belongs to, has an agent."""
-    return bool(os.environ.get(context.WORKER_DIR))
+    return bool(directory())
+
+
+def directory() -> str:
+    """Return the directory that this worker shares with its agent; nothing without one."""
+    return os.environ.get(context.WORKER_DIR, "")
 
 
 def attachment() -> Attachment:

@@ -41,6 +41,7 @@ def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = 
         hang=hang,
         matched_rules=event.matched_rules,
         is_out_of_memory=event.is_out_of_memory,
+        suspect_rank=error.suspect_rank,
     )
 
 

@@ -116,3 +116,5 @@ class Failure(WorkerFailure, frozen=True, kw_only=True):
     matched_rules: tuple[int, ...] = ()
     """Restart rules whose pattern matches, from 1."""
     is_out_of_memory: bool = False
+    suspect_rank: int | None = None
+    """Whose host its exception accuses."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from drumbeat.agent.model.messages import WorkerError
 from worker_sdk.context import FAULT_FILE_SUFFIX
-from worker_sdk.errors import FILE_BYTES_MAX, bounded, parse, read_bytes
+from worker_sdk.errors import FILE_BYTES_MAX, RANK_MAX, bounded, parse, read_bytes
 
 MESSAGE_BYTES_MAX = 16 * 1024
 TRACEBACK_BYTES_MAX = 32 * 1024
@@ -52,6 +52,7 @@ def read_error_file(path: str | PathLike[str]) -> WorkerError | None:
                 message=bounded(text, MESSAGE_BYTES_MAX),
                 traceback=bounded(stack, TRACEBACK_BYTES_MAX) if isinstance(stack, str) else "",
                 error_code=_whole(message.get("errorCode"), -_EXIT_CODE_MAX, _EXIT_CODE_MAX),
+                suspect_rank=_whole(message.get("suspectRank"), 0, RANK_MAX),
             )
     return WorkerError(message=_NO_MESSAGE)
 

@@ -119,6 +119,7 @@ class WorkerError(Struct, frozen=True, kw_only=True):
     message: str
     traceback: str = ""
     error_code: int | None = None  # of the process that failed, if that is one within the worker
+    suspect_rank: int | None = None  # whose host its exception accuses
 
 
 class WorkerExited(Struct, frozen=True, kw_only=True):

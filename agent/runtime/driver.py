@@ -29,6 +29,7 @@ from drumbeat.agent.core.events import (
 )
 from drumbeat.agent.failures.report import render_report
 from drumbeat.agent.health.runner import HealthRunner, probes_of
+from drumbeat.agent.host.boot_id import read_boot_id
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.host.private_directory import PrivateDirectory
@@ -142,6 +143,7 @@ class Driver:
             # The coordinator tells by it which run of its name this agent means.
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
+            boot_id=read_boot_id(),
         )
         self._health = HealthRunner(config, probes_of(config, devices.gpus), self._submit)
         self._core = AgentCore(

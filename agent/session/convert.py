@@ -92,6 +92,7 @@ class Identity:
     began_at: float = 0.0
     gpus: tuple[Gpu, ...] = ()
     term: int = 0
+    boot_id: str = ""
 
 
 FEATURES = ("stacks", "logs")
@@ -109,6 +110,8 @@ def hello_message(
     """Write who this agent is, and that it comes to take part in its run, as it was told."""
     durations = {name: getattr(config, name) for name in _DURATIONS}
     durations["coordinator_grace"] = config.grace_s
+    if config.exclude_after:
+        durations |= {name: getattr(config, name) for name in ("exclude_window", "exclude_for")}
     factor, steps = config.straggler_rule
     spec = common_pb2.RunSpec(
         agents_min=config.min_nodes,
@@ -121,6 +124,7 @@ def hello_message(
         no_progress_limit=config.no_progress_limit,
         restart_rules=config.restart_rule,
         free_restarts_max=config.free_restarts_max,
+        exclude_after=config.exclude_after,
         **{name: duration(value) for name, value in durations.items() if value is not None},
     )
     return session_pb2.Hello(
@@ -139,9 +143,18 @@ def hello_message(
         local_world_size=config.nproc_per_node,
         program=config.program.name,
         arguments_digest=config.program.arguments_digest,
+        host_id=_host_id(config, identity),
         beat=beat,
         gpus=map(GPU.write, identity.gpus),
     )
+
+
+def _host_id(config: AgentConfig, identity: Identity) -> str:
+    """Return what tells this machine from another of the same name."""
+    if not config.host_identity:
+        return identity.boot_id
+    labels = dict(label.split("=", 1) for label in config.labels)
+    return labels.get(config.host_identity, "")
 
 
 def _features(config: AgentConfig) -> Iterable[str]:

@@ -278,6 +278,8 @@ class Session:
         memory = self._watchdog.memory.read(round_id, self._watchdog.pids(round_id), now=now)
         if memory.workers:
             message.memory.CopyFrom(MEMORY.write(memory))
+        for local_rank, rank, reason in self._watchdog.suspects(round_id):
+            message.accusations.add(local_rank=local_rank, rank=rank, reason=reason)
         if moved_s := self._watchdog.collectives_moved_s(round_id):
             message.collectives_moved.CopyFrom(duration(moved_s))
         return message

@@ -157,6 +157,22 @@ class JobSettings(AccessSettings):
     free_restarts_max: int = _run(
         20, kinds.RESTARTS, "How many restarts rules may leave uncharged; more are charged."
     )
+    exclude_after: int = _run(
+        0,
+        kinds.EXCLUDE_AFTER,
+        "Exclude a host for a while that is blamed for N failed rounds in a row. 0: never.",
+    )
+    exclude_window: float = _run(
+        3600.0, seconds(0.1), "Time within which these rounds have to fail."
+    )
+    exclude_for: float = _run(3600.0, seconds(0.1), "How long such a host is excluded.")
+    host_identity: str = _run(
+        "",
+        kinds.LABEL_KEY,
+        "Label of --labels whose value identifies this machine, e.g. serial: a replacement under "
+        "the same name is not excluded.",
+        shown_default="the kernel's boot id",
+    )
     nproc_per_node: int = _workers(
         1,
         kinds.WORKERS,
@@ -531,6 +547,10 @@ class JobSettings(AccessSettings):
         if self.restart_window is not None and self.max_restarts > WINDOWED_RESTARTS_MAX:
             allowed = f"at most {WINDOWED_RESTARTS_MAX} with --restart-window"
             violations.append(Violation("max_restarts", self.max_restarts, allowed))
+        keys = {label.partition("=")[0] for label in self.labels}
+        if self.host_identity and self.host_identity not in keys:
+            allowed = "the key of one of --labels"
+            violations.append(Violation("host_identity", self.host_identity, allowed))
         if self.restart_rule and self.restart_rules is not None:
             allowed = "either --restart-rule or --restart-rules"
             violations.append(Violation("restart_rules", self.restart_rules, allowed))

@@ -296,6 +296,7 @@ NNODES = Kind(
     f"N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}", str, _parse_nnodes, metavar="MIN[:MAX]"
 )
 RESTARTS = number(0, 1_000_000)  # practically endless, and far from the protocol's own end
+EXCLUDE_AFTER = number(0, 100)
 NUMA = one_of([mode.value for mode in NumaMode])
 RUN_ID = text(
     "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; not '.' or '..'",
@@ -362,6 +363,7 @@ LABELS = _texts(
     lambda given: [part.strip() for part in given.split(",") if part.strip()],
     _are_labels,
 )
+LABEL_KEY = text("the key of a label", lambda value: len(value) <= 63, metavar="LABEL")
 MODULES = _texts(
     "names of Python modules separated by commas: torch,mypackage.models",
     "MODULE[,MODULE]...",

@@ -12,14 +12,20 @@ import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from drumbeat.agent.core.watchdog.model import AUTO, Slot, Snapshot, Tally, WorkerKey
 from drumbeat.agent.model.hang import Purpose
 from drumbeat.agent.watchdog.notice_page import NoticePage
 from drumbeat.format import one_line
 from worker_sdk.board import layout
+from worker_sdk.errors import RANK_MAX
 from worker_sdk.interpreter.signal_numbers import is_signal
 
+SUSPECTS_BYTES_MAX = 65_536  # what the pipe holds; more is read at the next look
+_Suspect = tuple[Annotated[int, msgspec.Meta(ge=0, le=RANK_MAX)] | None, str]
 PID_MAX = 2**22  # the highest process id of Linux
 LOOKED_AT_NEVER_NS = 2**63 - 1  # until the first look is announced every deadline needs a kick
 _SECOND_NS = 1_000_000_000
@@ -56,11 +62,13 @@ class Board:
             self._write(layout.VERSION_WORD, layout.VERSION)
             self._write(layout.LOOK_AT, LOOKED_AT_NEVER_NS)
             self._write(layout.BEAT_INTERVAL, round(beat_interval_s * _SECOND_NS))
-            for name in (layout.KICK_FILE, layout.ASK_FILE, layout.STACKS_FILE):
+            pipes = (layout.KICK_FILE, layout.ASK_FILE, layout.STACKS_FILE, layout.SUSPECTS_FILE)
+            for name in pipes:
                 os.mkfifo(self.directory / name, 0o600)
             self.kick_fd = self._open(layout.KICK_FILE, os.O_NONBLOCK)
             self.ask_fd = self._open(layout.ASK_FILE, os.O_NONBLOCK)
             self.stacks_fd = self._open(layout.STACKS_FILE, os.O_NONBLOCK)
+            self._suspects_fd = self._open(layout.SUSPECTS_FILE, os.O_NONBLOCK)
             self.notices = NoticePage(self.directory)
             self._fds.append(self.notices.fd)
         except OSError:
@@ -77,6 +85,17 @@ class Board:
         """Take all kicks there are, if the FIFO was not enlarged: one look answers them all."""
         with suppress(BlockingIOError):
             os.read(self.kick_fd, 65536)
+
+    def read_suspects(self) -> list[tuple[int | None, str]]:
+        """Take the accusations there are: whose rank, ``None``: its own, and why."""
+        text = b""
+        with suppress(OSError):  # mostly there are none
+            text = os.read(self._suspects_fd, SUSPECTS_BYTES_MAX)
+        found: list[tuple[int | None, str]] = []
+        for line in text.splitlines():
+            with suppress(ValueError, msgspec.DecodeError):
+                found.append(msgspec.json.decode(line, type=_Suspect))
+        return found
 
     def read(self) -> Snapshot | None:
         """Return what it says; None if it has no owner yet, or is a board no more."""

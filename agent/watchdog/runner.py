@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from textwrap import indent
 from typing import Any
 
@@ -43,6 +44,7 @@ from worker_sdk import context
 
 log = structlog.get_logger()
 
+SUSPECTS_MAX = 64  # hosts that one worker accuses in a round; more are passed over
 COLLECTIVES_WITHIN_S = 5.0  # later than that an answer is not waited for
 KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
 # Every worker of a hang exceeds these; the coordinator shows the stacks of all ranks, grouped.
@@ -68,6 +70,7 @@ class _Worker:
     known: Worker | None = None
     fatal_line: msg.FatalLine | None = None  # for which it is ended
     is_watched: bool = False
+    suspects: dict[int | None, str] = field(default_factory=dict)  # whom it accuses, and why
     pause: asyncio.TimerHandle | None = None
     blame: Blame = field(default_factory=Blame)
     stacks: StackTaker
@@ -238,6 +241,12 @@ class Watchdog:
     def collectives_moved_s(self, round_id: int | None) -> float:
         """Return for how long collectives of a round have moved here, as far as that was seen."""
         return max((known.collectives_moved_s for known in self._known_of(round_id)), default=0.0)
+
+    def suspects(self, round_id: int | None) -> list[tuple[int, int | None, str]]:
+        """Return who of a round's workers accuses whom, as ranks, and why."""
+        of_round = (worker for worker in self._workers.values() if worker.key.round_id == round_id)
+        every = ((w.key.local_rank, *each) for w in of_round for each in w.suspects.items())
+        return list(islice(every, SUSPECTS_MAX))
 
     def _known_of(self, round_id: int | None) -> list[Worker]:
         known = (worker.known for worker in self._workers.values())
@@ -462,10 +471,17 @@ class Watchdog:
     def _read_board(self, worker: _Worker) -> None:
         if (timers := worker.file_timers or self._file_timers) is not None:
             timers.catch_up()  # a release that was written counts, too
+        self._take_suspects(worker)
         snapshot = worker.board.read()
         if self._rules is not None:
             snapshot = self._rules.added_to(snapshot, worker.key)
         self._feed(msg.BoardRead(worker=worker.key, snapshot=snapshot))
+
+    def _take_suspects(self, worker: _Worker) -> None:
+        """Keep whom the worker accuses, each rank once, until the next round."""
+        for rank, reason in worker.board.read_suspects():
+            if len(worker.suspects) < SUSPECTS_MAX:
+                worker.suspects.setdefault(rank, self._redact(reason))
 
     def _on_fatal(self, key: WorkerKey) -> None:
         """Look at once; a worker that is not watched yet is looked at when it is."""

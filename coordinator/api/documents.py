@@ -41,7 +41,7 @@ _SHAPES = {
     "health_reason=health.reason?",
     "Coordinator": "address is_leader is_this version?",
     "DiagnoseHangResponse": "hang?",
-    "Drain": "name run_id? age_s caller? reason?",
+    "Drain": "name run_id? age_s time_left_s? caller? reason? host_id?",
     "FailureRecord": "rank=worker.rank local_rank=worker.local_rank host name pid? exit_code "
     "signal_name? hang=hang.kind? hang_s=hang.elapsed? explanation message evidence=hang.evidence "
     "stacks=hang.stacks traceback stderr_tail",

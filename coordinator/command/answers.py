@@ -86,6 +86,7 @@ _DRAINS: Columns = {
     "NAME": "name",
     "RUN": "run_id",
     "AGE": rounded("age_s"),
+    "LEFT": rounded("time_left_s"),
     "BY": "caller",
     "REASON": "reason",
 }

@@ -59,6 +59,10 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     no_progress_limit: int = 0  # restarts in a row without a new farthest step; 0: no limit
     restart_rules: tuple[str, ...] = ()
     free_restarts_max: int = 0  # restarts that rules may leave uncharged
+    # A host that is blamed for so many rounds in a row is excluded for a while; 0: none is.
+    exclude_after: int = 0
+    exclude_window_s: float | None = None  # these rounds end within; None: EXCLUDE_WINDOW_S
+    exclude_for_s: float | None = None  # None: EXCLUDE_FOR_S
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):
@@ -74,6 +78,7 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
     knows_several: bool = False  # coordinators, so it notices soon that one is silent
     program: str = ""  # what its workers run, without a folder; empty: not told
     arguments_digest: str = ""  # of the program's arguments
+    host_id: str = ""  # tells its machine from another of the same name; empty: not told
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -81,7 +86,10 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
 
 
 class KeptDrain(Struct, frozen=True, kw_only=True):
-    """Agents of this name, or on the host of this name, take no part in rounds."""
+    """Agents of this name, or on the host of this name, take no part in rounds.
+
+    One with an end is an exclusion: by the coordinator, from one run.
+    """
 
     name: str
     run_id: str = ""  # of this run only; empty: of all
@@ -90,11 +98,26 @@ class KeptDrain(Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
     is_lifted: bool = False  # it holds no more
     calls: tuple[str, ...] = ()  # ids of the latest that changed it
+    until_s: float | None = None  # when it ends by itself; None: it does not
+    host_id: str = ""  # the only machine of that name that it is for; empty: any
 
     @property
     def key(self) -> tuple[str, str]:
         """What tells it from others."""
         return self.run_id, self.name
+
+    def holds(self, agent: AgentIdentity) -> bool:
+        """Return whether it keeps this agent out of rounds, if that is in such a run."""
+        is_named = self.name in (agent.name, agent.host)
+        return is_named and not self.is_lifted and self.host_id in ("", agent.host_id)
+
+
+class Accusation(Struct, frozen=True, kw_only=True):
+    """A worker says that a host is bad; ``rank`` is one on that host, ``None``: the worker's."""
+
+    local_rank: int
+    rank: int | None = None
+    reason: str = ""
 
 
 class ExpiredLimit(Struct, frozen=True, kw_only=True):
@@ -133,6 +156,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
     memory: HostMemory | None = None  # of the workers of the round; None: not known
     collectives_moved_s: float = 0.0  # for how long those of the round have moved, as was seen
     health: Health | None = None  # of the host; None: nothing is checked there
+    accusations: tuple[Accusation, ...] = ()  # by workers of the round, all so far
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand and what they use."""
@@ -150,6 +174,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
             and self.failure is before.failure is None
             and self.leaving is before.leaving is None
             and self.notice is before.notice is None
+            and self.accusations == before.accusations
             and not self.expired
             and not before.expired
             and same_health(self.health, before.health)
@@ -262,6 +287,7 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
     name: str = ""  # of its agent, empty if that is the host's
     matched_rules: tuple[int, ...] = ()  # restart rules whose pattern matches, from 1
     is_out_of_memory: bool = False  # the kernel ended it for want of memory
+    suspect_rank: int | None = None  # whose host its exception accuses
 
     @property
     def agent(self) -> str:

@@ -24,6 +24,8 @@ from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, Verdic
 from drumbeat.coordinator.core.run.records import (
     HangJudged,
     HangOver,
+    HostEvent,
+    HostNoted,
     Record,
     RoundEnded,
     RunEnded,
@@ -100,6 +102,8 @@ def _news(state: RunState, record: Record) -> Iterator[_News]:
         if state.restarts_peak < limit <= state.restarts_used + 1:
             fact, causes = "restart budget almost used", _of_round(state)
             yield fact, Level.WARNING, record.reason, causes
+    elif isinstance(record, HostNoted) and record.kind is HostEvent.EXCLUDED:
+        yield "host excluded", Level.WARNING, record.reason, ()
     elif isinstance(record, RunEnded):
         yield _end(record)
 

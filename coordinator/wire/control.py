@@ -123,12 +123,15 @@ def drain_asked(
 
 def drain_message(drain: KeptDrain, *, now: float) -> control_pb2.Drain:
     """Write what is known of a drain."""
+    until_s = drain.until_s
     return control_pb2.Drain(
         name=drain.name,
         run_id=drain.run_id,
         reason=drain.reason,
         caller=drain.caller,
         age=duration(max(0.0, now - drain.at_s)),
+        time_left=None if until_s is None else duration(max(0.0, until_s - now)),
+        host_id=drain.host_id,
     )
 
 

@@ -47,7 +47,7 @@ _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
-_NOT_SHOWN = ("address", "has_store", "knows_several", "program", "arguments_digest")
+_NOT_SHOWN = ("address", "has_store", "knows_several", "program", "arguments_digest", "host_id")
 _AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_NOT_SHOWN)
 _EVENT = MessageMapping(HistoryEntry, query_pb2.RunEvent, given=("at_s", "decision"))
 

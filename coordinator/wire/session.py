@@ -53,6 +53,7 @@ Part = TypeVar("Part")
 # Of the one line that a beat has of a failure.
 HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
+ACCUSATIONS_MAX = 64  # of one beat
 GPUS_MAX = 1024
 LABELS_MAX = 64
 # Agents do not accept longer keys and values.
@@ -77,7 +78,7 @@ _IDENTITY = MessageMapping(
     session_pb2.Hello,
     checks={
         **dict.fromkeys(("host", "address", "role"), failures.shown(1)),
-        **dict.fromkeys(("name", "program", "arguments_digest"), failures.shown(0)),
+        **dict.fromkeys(("name", "program", "arguments_digest", "host_id"), failures.shown(0)),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
     },
     given=("incarnation", "has_store", "knows_several"),
@@ -258,6 +259,7 @@ def read_beat(
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,
+        accusations=_accusations(message, size) if message.accusations else (),
         collectives_moved_s=min(max(0.0, seconds_of(message.collectives_moved)), DURATION_MAX_S),
         health=_health(message.health, on_problem) if message.HasField("health") else None,
     )
@@ -270,6 +272,19 @@ def _health(message: session_pb2.Health, on_problem: OnProblem) -> Health | None
         return health and structs.replace(health, reason="")
     reason = one_line(health.reason, HEADLINE_CHARACTERS_MAX) or "no reason is given"
     return structs.replace(health, reason=reason)
+
+
+def _accusations(message: session_pb2.Beat, size: int) -> tuple[model.Accusation, ...]:
+    """Read whom workers that the host has accuse; others are left out."""
+    return tuple(
+        model.Accusation(
+            local_rank=each.local_rank,
+            rank=each.rank if each.HasField("rank") else None,
+            reason=one_line(each.reason, failures.NAME_CHARACTERS_MAX),
+        )
+        for each in message.accusations[:ACCUSATIONS_MAX]
+        if each.local_rank < size
+    )
 
 
 def _memory(message: failure_pb2.HostMemory, size: int) -> HostMemory:

@@ -20,6 +20,7 @@ BOARD_FILE = "board"
 KICK_FILE = "kick"  # a byte in it asks the agent to look at the board now
 ASK_FILE = "ask"  # a byte in it asks the worker for its stacks
 STACKS_FILE = "stacks"  # where it writes them, as does the fault handler upon a signal
+SUSPECTS_FILE = "suspects"  # lines in it accuse hosts
 STACKS_END = b"\0"  # what it writes behind them
 
 WORD_BYTES = 8

@@ -33,7 +33,8 @@ def refusal(
     known = state.members.get(event.agent.incarnation)
     if known is not None:
         # Its name is as it was made unique when it came first; earlier versions told no program.
-        told = {"program": known.program, "arguments_digest": known.arguments_digest}
+        names = ("program", "arguments_digest", "host_id")
+        told = {name: getattr(known, name) for name in names}
         if known == replace(event.agent, name=known.name, **told):
             return rounds_error(event.beat, next_round_id=state.next_round_id)
         return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
@@ -117,6 +118,7 @@ def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
         ("join_timeout", join_s, join_s <= join_max_s, f"at most {join_max_s:g} seconds"),
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
         ("straggler_factor", factor, factor == 0 or 1 < factor <= 100, "0, or above 1 to 100"),
+        ("exclude_after", spec.exclude_after, spec.exclude_after <= 100, "0 to 100"),
         ("straggler_steps", steps, steps >= (factor > 0), "at least 1 with a straggler_factor"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
         ("restart_window", window_s, window_s != 0, "above 0, or unset for the whole run"),

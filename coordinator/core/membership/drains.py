@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from drumbeat.coordinator.core.effects import Effect, KeepDrain
 from drumbeat.coordinator.core.model import AgentIdentity, KeptDrain
+from drumbeat.durations import format_duration
 
 # Calls of one name whose repetition is recognized.
 CALLS_KNOWN_MAX = 8
@@ -18,6 +20,8 @@ class Drains:
     def __init__(self, *, most: int) -> None:
         self.kept: dict[tuple[str, str], KeptDrain] = {}
         self.most = most
+        # How many hosts all runs have together: a part of them may be excluded at once.
+        self.count_hosts: Callable[[], int] = lambda: 0
 
     def restore(self, kept: Iterable[KeptDrain]) -> None:
         """Take over what a journal held."""
@@ -33,9 +37,18 @@ class Drains:
         for name in (agent.name, agent.host):
             for key in (("", name), (run_id, name)):
                 drain = self.kept.get(key)
-                if drain is not None and not drain.is_lifted:
+                if drain is not None and drain.holds(agent):
                     return drain
         return None
+
+    @property
+    def exclusions(self) -> list[KeptDrain]:
+        """Those that hold and end by themselves."""
+        return [drain for drain in self.active if drain.until_s is not None]
+
+    def exclusions_of(self, run_id: str) -> list[KeptDrain]:
+        """Return those from one run."""
+        return [drain for drain in self.exclusions if drain.run_id == run_id]
 
     def is_known(self, key: tuple[str, str], call_id: str) -> bool:
         """Return whether a call came before."""
@@ -53,8 +66,18 @@ class Drains:
             del self.kept[old.key]
         return [(drain, True), *((old, False) for old in surplus)]
 
+    def take_back(self, effects: Iterable[Effect]) -> None:
+        """Undo what was decided and is not journaled any more."""
+        for effect in effects:
+            if isinstance(effect, KeepDrain) and effect.is_kept:
+                self.kept.pop(effect.drain.key, None)
+            elif isinstance(effect, KeepDrain):
+                self.kept[effect.drain.key] = effect.drain
+
 
 def who_and_why(drain: KeptDrain) -> str:
     """Say who drained, and why if that was said."""
     who = f"drained by {drain.caller or 'the operator'}"
+    if drain.until_s is not None:
+        who = f"excluded for {format_duration(drain.until_s - drain.at_s)}"
     return f"{who}: {drain.reason}" if drain.reason else who

@@ -69,6 +69,11 @@ class IsolatedRun:
             return [*self._break(error), *self._refuse(event, self._refusal or Unavailable(""))]
         return effects
 
+    @property
+    def excluded_count(self) -> int:
+        """How many hosts are excluded from it now."""
+        return len(self._run.drains.exclusions_of(self.state.run_id))
+
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one."""
         awaited = self._run.silent.charged
@@ -117,6 +122,7 @@ class IsolatedRun:
         if not self._is_ended_here:
             refusal = Unavailable(f"run {run_id} is read again after an internal error")
         self._refusal = refusal
+        self._run.drains.take_back(self._run.effects)
         rejections = [fx.Reject(session_id=i, error=refusal) for i in self.members.sessions()]
         return [*rejections, fx.ReadRun(run_id=self.state.key, error=error)]
 

@@ -48,6 +48,7 @@ class Registry:
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self.tokens = Tokens(policy)
         self.drains = Drains(most=policy.drains_max)
+        self.drains.count_hosts = self._count_hosts
         self._failures_bytes = 0  # of all runs
         self.forgets = fx.KeepForgets()
         # Ids of runs that the journal has and that cannot be read, with the reason.
@@ -75,7 +76,10 @@ class Registry:
         ended = [run.state for run in self.runs.values() if run.state.phase is Phase.ENDED]
         for state in sorted(ended, key=lambda state: state.ended_at or 0.0):
             self.ended[state.key] = ended_bytes(state)
-        return self._forget_oldest()
+        alive = {run.state.run_id for run in self.runs.values() if run.state.verdict is None}
+        lost = {drain.run_id for drain in self.drains.exclusions} - alive
+        effects = [effect for run_id in sorted(lost) for effect in self._end_exclusions(run_id)]
+        return effects + self._forget_oldest()
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
@@ -127,6 +131,19 @@ class Registry:
         of_run = (state for state in runs if run_id in ("", state.run_id))
         agents = (agent for state in of_run for agent in state.members.values())
         return sum(name in (agent.name, agent.host) for agent in agents)
+
+    def _count_hosts(self) -> int:
+        """Return how many hosts the runs that live have together. Linear in members."""
+        runs = (run.state for run in self.runs.values() if run.state.phase is not Phase.ENDED)
+        agents = (agent for state in runs for agent in state.members.values())
+        return len({(agent.host, agent.host_id) for agent in agents})
+
+    def _end_exclusions(self, run_id: str) -> list[fx.Effect]:
+        """Let hosts take part again in later runs of this id: its run is over."""
+        over = self.drains.exclusions_of(run_id)
+        for drain in over:
+            del self.drains.kept[drain.key]
+        return [fx.KeepDrain(drain=drain, is_kept=False) for drain in over]
 
     @property
     def is_deserted(self) -> bool:
@@ -226,6 +243,8 @@ class Registry:
         effects: list[fx.Effect] = []
         known = drains.kept.get(key)
         is_so = event.is_lifted if known is None else known.is_lifted == event.is_lifted
+        if known is not None and known.until_s is not None and not event.is_lifted:
+            is_so = False  # what an operator asks for does not end by itself
         if is_so or drains.is_known(key, event.call_id):
             told = "not drained" if event.is_lifted else "drained already"
             of_all = drains.kept.get(("", event.name))
@@ -404,6 +423,7 @@ class Registry:
         if state.phase is Phase.ENDED and (has_changed or not was_ended):
             self.ended[state.key] = ended_bytes(state)
         if state.phase is Phase.ENDED and not was_ended:
+            effects += self._end_exclusions(state.run_id)
             effects += self._forget_oldest(state.run_id)
         return effects
 

@@ -64,6 +64,7 @@ class AgentRemoved(Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
     is_drained: bool = False  # the operator wants it to leave
     is_excused: bool = False  # its round goes on without it
+    is_lost: bool = False  # it did not leave: it was given up
     # Charged to failures elsewhere since it was last heard: perhaps its own end was the cause.
     restarts_returned: int = 0
 
@@ -184,6 +185,42 @@ class CallNoted(Struct, frozen=True, kw_only=True):
     call_id: str = ""  # of what asks the run for something: repeated, it changes nothing
 
 
+class HostEvent(StrEnum):
+    """What became of a host; as a decision in the history of a run."""
+
+    ACCUSED = "host accused"
+    EXCLUDED = "host excluded"
+    NOT_EXCLUDED = "host not excluded"
+    READMITTED = "host readmitted"
+
+
+class HostNoted(Struct, frozen=True, kw_only=True):
+    """Something became of a host."""
+
+    kind: HostEvent
+    reason: str
+    at_s: float = 0.0
+    # Of an accusation: who is accused and why, and the ranks of both sides.
+    incarnation: str = ""
+    blame: str = ""
+    ranks: tuple[int, int] | None = None
+    obstacle: str = ""  # of one that is not excluded: by which the event is known
+
+
+class BlameRow(Struct, frozen=True, kw_only=True):
+    """A host that was blamed for rounds in a row, and when each of these was counted."""
+
+    name: str
+    host_id: str
+    at_s: tuple[float, ...]
+
+
+class BlameCounted(Struct, frozen=True, kw_only=True):
+    """It was counted which hosts are to blame for the last round. All rows that go on."""
+
+    rows: tuple[BlameRow, ...]
+
+
 class RunEnded(Struct, frozen=True, kw_only=True):
     """The run has its verdict."""
 
@@ -208,6 +245,8 @@ Record = (
     | HangRecord
     | LimitsLearned
     | CallNoted
+    | HostNoted
+    | BlameCounted
     | RunEnded
     | MembersForgotten
     | IterationRecord

@@ -12,8 +12,17 @@ from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.failures.verdict import is_wanted, taken
 from drumbeat.coordinator.core.membership.admission import numbered, refusal
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
+from drumbeat.coordinator.core.membership.exclusion import Exclusions
 from drumbeat.coordinator.core.membership.leases import Membership
-from drumbeat.coordinator.core.model import KeptDrain, Release, Verdict, VerdictCause
+from drumbeat.coordinator.core.model import (
+    Accusation,
+    AgentIdentity,
+    FailureRecord,
+    KeptDrain,
+    Release,
+    Verdict,
+    VerdictCause,
+)
 from drumbeat.coordinator.core.phases.ending import Ended, Ending
 from drumbeat.coordinator.core.phases.gathering import Gathering
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
@@ -61,6 +70,7 @@ class Run(RunContext):
         super().__init__(state, members, policy)
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self.drains = drains or Drains(most=policy.drains_max)
+        self._exclusions = Exclusions(self, self.drains)
         # Hellos of agents that wait outside until their drain is lifted, with their latest beats.
         self._held: dict[str, ev.SessionOpened] = {}
         # Members that leave once training could save, or the run has a round no more.
@@ -92,7 +102,11 @@ class Run(RunContext):
             self._take_in(event, now)
         self._let_go_drained(now)
         while True:
-            if (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
+            transition = self._phase.review(now=now, judged_at=judged_at)
+            if isinstance(transition, rec.RoundStarted) and self._exclusions.count_blame(now=now):
+                self._draining = dict.fromkeys(self._find_drained())
+                transition = None if self._draining else transition  # without them it is another
+            if transition is not None:
                 self._follow(transition, now)
             if not self._let_go_drained(now) and transition is None:
                 break
@@ -112,7 +126,8 @@ class Run(RunContext):
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self.members.next_deadline(), self._phase.review_at, self.learning.due_at)
+        own = self.learning.due_at, self._exclusions.due_at
+        instants = (self.members.next_deadline(), self._phase.review_at, *own)
         return min((at for at in instants if at is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -131,6 +146,13 @@ class Run(RunContext):
             return self._phase.wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
+
+    def exclude(self, incarnation: str, reason: str, now: float) -> str:
+        """Exclude an agent's host; return what that means in words, empty if it can't be."""
+        told = self._exclusions.exclude(incarnation, reason, now)
+        if told:
+            self._draining = dict.fromkeys(self._find_drained())
+        return told
 
     def outside(self) -> list[tuple[ev.SessionOpened, str]]:
         """Return the agents that wait outside, as they came, each with the reason."""
@@ -211,15 +233,11 @@ class Run(RunContext):
     def _on_drain(self, event: ev.DrainAsked, now: float) -> None:
         """Make agents leave, or let in those that waited for it; the table has changed already."""
         run_id, members = self.state.run_id, self.state.members
+        self._exclusions.look()
         if self.state.verdict is not None:
             return  # those who wait outside have heard it
         if event.is_lifted:
-            for incarnation, opened in list(self._held.items()):
-                if self._drain_of(opened) is None:
-                    del self._held[incarnation]
-                    told = f"{opened.agent.name}: {event.reason or 'no reason is given'}"
-                    self._note(rec.CallKind.AGENT_UNDRAINED, told, event.caller, now)
-                    self._enter(opened, now)
+            self._let_in(event, now)
             self._draining = dict.fromkeys(self._find_drained())
             return
         found = self._find_drained()
@@ -235,6 +253,16 @@ class Run(RunContext):
             who = hosts(current, awaited) if current is not None else ""
             reason = f"{who} {are(len(awaited))} {why}"
             self._give_notice(NoticeKind.DRAIN, reason, event.grace_s, now)
+
+    def _let_in(self, asked: ev.DrainAsked | None, now: float) -> None:
+        """Let in those outside that no drain holds any more, for a caller or by themselves."""
+        for incarnation, opened in list(self._held.items()):
+            if self._drain_of(opened) is None:
+                del self._held[incarnation]
+                if asked is not None:
+                    told = f"{opened.agent.name}: {asked.reason or 'no reason is given'}"
+                    self._note(rec.CallKind.AGENT_UNDRAINED, told, asked.caller, now)
+                self._enter(opened, now)
 
     def _give_notice(
         self, kind: NoticeKind, reason: str, grace_s: float | None, now: float
@@ -263,23 +291,41 @@ class Run(RunContext):
         return bool(leaving)
 
     def _let_go(self, incarnation: str, now: float) -> None:
-        """Have a member leave as if it was lost, and tell it."""
-        drain = self.drains.find(self.state.run_id, self.state.members[incarnation])
-        session_id = self.members.presences[incarnation].session_id
+        """Have a member leave as if it was lost. One that is excluded waits outside."""
+        agent = self.state.members[incarnation]
+        drain, presence = self._drain_on(agent), self.members.presences[incarnation]
         reason = "" if drain is None else who_and_why(drain)
+        is_to_wait = drain is not None and drain.until_s is not None
         self.silent.heard(incarnation)  # its end explains no failure
-        self._remove(incarnation, reason, now, is_drained=True)
-        if session_id is not None:
-            self._release(session_id, reason)
+        self._remove(incarnation, reason, now, is_drained=not is_to_wait)
+        if presence.session_id is None:
+            return
+        if drain is None or not is_to_wait:
+            self._release(presence.session_id, reason)
+            return
+        opened = ev.SessionOpened(
+            session_id=presence.session_id,
+            run_id=self.state.run_id,
+            spec=self.state.spec,
+            agent=agent,
+            beat=presence.beat,
+            version=presence.version,
+            labels=presence.labels,
+            devices=presence.devices,
+        )
+        self._hold(opened, drain, now)
 
     def _release(self, session_id: str, reason: str) -> None:
         state = Release(reason=reason, is_drained=True)
         self.effects.append(fx.Direct(session_id=session_id, state=state))
 
     def _drain_of(self, event: ev.SessionOpened) -> KeptDrain | None:
-        return self.drains.find(self.state.run_id, numbered(event.agent, self._names))
+        return self._drain_on(numbered(event.agent, self._names))
 
-    def _hold(self, event: ev.SessionOpened, drain: KeptDrain) -> None:
+    def _drain_on(self, agent: AgentIdentity) -> KeptDrain | None:
+        return self.drains.find(self.state.run_id, agent)
+
+    def _hold(self, event: ev.SessionOpened, drain: KeptDrain, now: float) -> None:
         """Let an agent wait outside, and tell it why."""
         before = self._held.pop(event.agent.incarnation, None)
         if before is not None and before.session_id != event.session_id:
@@ -289,7 +335,8 @@ class Run(RunContext):
             self._reject(event.session_id, limit)
             return
         self._held[event.agent.incarnation] = event
-        state = Standby(reason=_waits_for(drain))
+        left_s = None if drain.until_s is None else max(0.0, drain.until_s - now)
+        state = Standby(reason=_waits_for(drain), time_left_s=left_s)
         self.effects.append(fx.Direct(session_id=event.session_id, state=state))
 
     def _is_outside(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
@@ -339,7 +386,7 @@ class Run(RunContext):
             self._enter(event, now)
             return
         self._welcome(event.session_id)
-        self._hold(event, drain)
+        self._hold(event, drain, now)
 
     def _welcome(self, session_id: str, name: str = "") -> None:
         pace = self.members.pace
@@ -411,7 +458,15 @@ class Run(RunContext):
             is_kept = isinstance(what, rec.FailureRecorded)
             self.commit(what)
             self._phase.recorded(record.incarnation)
+            self._take_suspicion(record, now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=is_kept))
+
+    def _take_suspicion(self, record: FailureRecord, now: float) -> None:
+        """Take in which host a failed worker's exception accuses."""
+        if record.suspect_rank is not None:
+            reason, local_rank = record.message.partition("\n")[0], record.worker.local_rank
+            accusation = Accusation(local_rank=local_rank, rank=record.suspect_rank, reason=reason)
+            self._exclusions.accuse(record.incarnation, record.round_id, accusation, now=now)
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
@@ -422,7 +477,9 @@ class Run(RunContext):
             reason = self.members.why_over(incarnation)
             if session_id is not None:
                 self._reject(session_id, StaleSession(reason))
-            self._remove(incarnation, reason, now)
+            self._remove(incarnation, reason, now, is_lost=True)
+        if self._exclusions.readmit(now=now):
+            self._let_in(None, now)
         if self.learning.due_at is not None and now >= self.learning.due_at:
             self._tell_limits()
 
@@ -441,6 +498,10 @@ class Run(RunContext):
             presence.master_port_spent = beat.master_port
             self.tell([incarnation])
         self._phase.heard(incarnation, beat, sent_at=sent_at, now=now)
+        for accusation in beat.accusations:
+            self._exclusions.accuse(incarnation, beat.round_id, accusation, now=now)
+        if beat.failure is not None:
+            self._take_suspicion(beat.failure, now)
 
     def _note_health(self, incarnation: str, now: float) -> None:
         """Journal that a host became unhealthy, or healthy again, and tell its agent."""
@@ -457,7 +518,13 @@ class Run(RunContext):
             self.decide(HealthNoted(name=name, at_s=now))
 
     def _remove(
-        self, incarnation: str, reason: str, now: float, *, is_drained: bool = False
+        self,
+        incarnation: str,
+        reason: str,
+        now: float,
+        *,
+        is_drained: bool = False,
+        is_lost: bool = False,
     ) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
         if (agent := self.state.members.get(incarnation)) is not None:
@@ -478,6 +545,7 @@ class Run(RunContext):
                 reason=reason,
                 at_s=now,
                 is_drained=is_drained,
+                is_lost=is_lost,
                 is_excused=is_excused,
                 restarts_returned=returned or 0,
             )

@@ -43,6 +43,9 @@ MASTERS_SPENT_MAX = 64
 CALLS_KNOWN_MAX = 64
 # Agents that were told to leave, and are told again if they come back; later they are held.
 DRAINED_KNOWN_MAX = 1_000
+# Accusations that are taken in of one round, and obstacles to an exclusion of which was told.
+ACCUSATIONS_MAX, OBSTACLES_KNOWN_MAX = 64, 256
+_FAILED = (rec.RoundEnd.WORKER_FAILED, rec.RoundEnd.AGENT_LOST)
 
 
 class Phase(StrEnum):
@@ -126,6 +129,14 @@ class RunState:
     stop_reason: str = ""  # why it shall end; empty: no operator asked for that
     restart_reason: str = ""  # why the round that runs shall end for another; empty as above
     observed: Observations = field(default_factory=Observations)
+    # Who may be to blame for the round, and why, beside its root cause; why the round ended, until
+    # blame is counted; hosts that were to blame for rounds in a row.
+    blamed: dict[str, str] = field(default_factory=dict)
+    uncounted: rec.RoundEnd | None = None
+    blame_rows: tuple[rec.BlameRow, ...] = ()
+    accusations: list[tuple[int, int]] = field(default_factory=list)  # who accused whom in it
+    obstacles: list[str] = field(default_factory=list)  # to exclusions, of which was told
+    exclusions_count: int = 0
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -209,6 +220,8 @@ class RunState:
         held = sum(record.size_bytes for record in self.failures)
         assert self.failures_bytes == held, "failure records are not weighed right"
         assert (self.ended_at is not None) == (self.phase is Phase.ENDED), self.ended_at
+        assert len(self.accusations) <= ACCUSATIONS_MAX, "too many accusations"
+        assert len(self.obstacles) <= OBSTACLES_KNOWN_MAX, "too many obstacles"
         self.observed.ledger.check_invariants()
         if self.phase is not Phase.RUNNING:
             return
@@ -302,8 +315,8 @@ class RunState:
                 self._leave_round(record)
             case rec.LimitsLearned():
                 self.limits = record.limits
-            case rec.CallNoted():
-                self._note_call(record)
+            case rec.CallNoted() | rec.HostNoted() | rec.BlameCounted():
+                self._take_note(record)
             case rec.RunEnded():
                 self._end(record.verdict, record.at_s)
             case rec.MembersForgotten():
@@ -358,6 +371,7 @@ class RunState:
         self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
         self.where, self.restart_reason, self.has_saved = NOWHERE, "", False
         self.restarts.go_on()
+        self.blamed, self.accusations, self.uncounted = {}, [], None
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
@@ -375,6 +389,7 @@ class RunState:
             self.restarts.go_on()
             if attempt is not None:
                 self.restarts.take(attempt, is_failure=is_failure)
+            self.uncounted = record.cause
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
             self._note(record.at_s, "round ended", record.reason)
         else:
@@ -392,6 +407,7 @@ class RunState:
         self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
         self.masters_spent, self.where = [], NOWHERE
+        self.blamed, self.blame_rows, self.accusations, self.obstacles = {}, (), [], []
         self.notice = self.notice_over = None
         if self.round is not None:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
@@ -407,6 +423,11 @@ class RunState:
         if returned:
             self.restarts.give_back(returned)
         self.observed.forget(name)
+        if record.restarts_returned:  # perhaps its own end made the round fail
+            self.uncounted = self.uncounted and rec.RoundEnd.AGENT_LOST
+        may_count = self.phase is not Phase.GATHERING or self.uncounted in _FAILED
+        if record.is_lost and may_count and record.incarnation in self.seats:
+            self.blamed[record.incarnation] = f"its agent was lost: {record.reason}"
         if record.is_drained:
             latest = list(self.drained.items())[-DRAINED_KNOWN_MAX + 1 :]
             self.drained = dict(latest) | {record.incarnation: record.reason}
@@ -486,6 +507,25 @@ class RunState:
             self.restarts.go_on()
         if record.kind is rec.CallKind.ACCESS_REFUSED:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
+
+    def _take_note(self, record: rec.CallNoted | rec.HostNoted | rec.BlameCounted) -> None:
+        match record:
+            case rec.CallNoted():
+                self._note_call(record)
+            case rec.HostNoted():
+                self._note_host(record)
+            case rec.BlameCounted():
+                self.blame_rows, self.uncounted = record.rows, None
+
+    def _note_host(self, record: rec.HostNoted) -> None:
+        self._note(record.at_s, record.kind.value, record.reason)
+        self.exclusions_count += record.kind is rec.HostEvent.EXCLUDED
+        if record.ranks is not None:
+            self.accusations.append(record.ranks)
+            self.blamed.setdefault(record.incarnation, record.blame)
+            self._keep_few({record.kind.value}, max(1, self.history_max // 10))
+        if record.obstacle:
+            self.obstacles = [*self.obstacles[-OBSTACLES_KNOWN_MAX + 1 :], record.obstacle]
 
     def _observe(self, record: Observation) -> None:
         """Take in what was seen; observations have a part of the history only."""

@@ -102,6 +102,8 @@ ROUNDS = _run("counter", "rounds", "Rounds that have begun.")
 RESTARTS = _run("counter", "restarts", "Restarts, those in process too.", "cause", RESTART_CAUSES)
 BUDGET = _run("gauge", "restart_budget_remaining", "Failures that the run may still survive.")
 FREE = _run("counter", "free_restarts", "Restarts that `agent join --restart-rule` left uncharged.")
+EXCLUDED = _run("gauge", "excluded_hosts", "Hosts that are excluded for failed rounds.")
+EXCLUSIONS = _run("counter", "host_exclusions", "Exclusions of hosts for failed rounds.")
 FAILED = _run("counter", "failures", "Failures that ended a round or interrupted it.")
 RECORDS = _run(
     "counter", "failure_records", "Failure records of workers, those of victims included."

@@ -54,6 +54,7 @@ def values(
     yield declared.WORKERS, (), float(current.world_size if current and is_running else 0)
     yield declared.ROUNDS, (), 0.0 if current is None else current.round_id + 1.0
     yield declared.FREE, (), float(state.restarts.free)
+    yield declared.EXCLUSIONS, (), float(state.exclusions_count)
     yield declared.FAILED, (), float(ledger.failures)
     yield declared.RECORDS, (), float(state.failures_count)
     restarts = {cause.lower(): count for cause, count in ledger.restarts.items()}
@@ -83,6 +84,7 @@ def values(
     if marks is not None and marks.progress is not None:
         yield declared.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
     if run is not None:
+        yield declared.EXCLUDED, (), float(run.excluded_count)
         members = run.members
         yield declared.AGENTS_UNHEALTHY, (), float(members.unhealthy_count)
         counts = (members.present_count, len(members.suspects), len(members.missed))

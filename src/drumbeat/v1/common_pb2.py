@@ -25,25 +25,25 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64rumbeat/v1/common.proto\x12\x0b\x64rumbeat.v1\x1a\x1egoogle/protobuf/duration.proto\"d\n\x05\x46\x65nce\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\x08round_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x12\n\nsession_id\x18\x04 \x01(\tB\x0b\n\t_round_id\"\xdd\x04\n\x07RunSpec\x12\x12\n\nagents_min\x18\x01 \x01(\r\x12\x12\n\nagents_max\x18\x02 \x01(\r\x12\x14\n\x0crestarts_max\x18\x03 \x01(\r\x12/\n\x0cjoin_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlast_call\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14\x65xit_barrier_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10shutdown_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11\x63oordinator_grace\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bmaster_addr\x18\t \x01(\t\x12\x13\n\x0bmaster_port\x18\n \x01(\r\x12\x18\n\x10straggler_factor\x18\x0b \x01(\x01\x12\x17\n\x0fstraggler_steps\x18\x0c \x01(\r\x12\x34\n\x11restart_delay_max\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0erestart_window\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11no_progress_limit\x18\x16 \x01(\r\x12\x15\n\rrestart_rules\x18\x17 \x03(\t\x12\x19\n\x11\x66ree_restarts_max\x18\x18 \x01(\r\"\x85\x02\n\x0b\x45rrorDetail\x12%\n\x07refusal\x18\x01 \x01(\x0e\x32\x14.drumbeat.v1.Refusal\x12\x14\n\x0cis_retryable\x18\x02 \x01(\x08\x12.\n\tviolation\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.FieldViolation\x12\x30\n\x0b\x64ifferences\x18\x04 \x03(\x0b\x32\x1b.drumbeat.v1.SpecDifference\x12!\n\x05limit\x18\x05 \x01(\x0b\x32\x12.drumbeat.v1.Limit\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x1b \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_exit_code\"?\n\x0e\x46ieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0f\n\x07\x61llowed\x18\x03 \x01(\t\";\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\"$\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04*\xed\x02\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x13\n\x0fREFUSAL_INVALID\x10\x01\x12\x19\n\x15REFUSAL_SPEC_MISMATCH\x10\x02\x12\x16\n\x12REFUSAL_RUN_CLOSED\x10\x03\x12\x19\n\x15REFUSAL_STALE_SESSION\x10\x04\x12\x19\n\x15REFUSAL_LIMIT_REACHED\x10\x05\x12\x17\n\x13REFUSAL_UNAVAILABLE\x10\x06\x12\x17\n\x13REFUSAL_UNKNOWN_RUN\x10\x07\x12\x1c\n\x18REFUSAL_SESSION_REPLACED\x10\x08\x12\x1a\n\x16REFUSAL_AGENTS_MISSING\x10\t\x12\x13\n\x0fREFUSAL_DEPOSED\x10\n\x12\x1b\n\x17REFUSAL_UNAUTHENTICATED\x10\x0b\x12\x15\n\x11REFUSAL_FORBIDDEN\x10\x0c\x12\x16\n\x12REFUSAL_NOT_LEADER\x10\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64rumbeat/v1/common.proto\x12\x0b\x64rumbeat.v1\x1a\x1egoogle/protobuf/duration.proto\"d\n\x05\x46\x65nce\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\x08round_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x12\n\nsession_id\x18\x04 \x01(\tB\x0b\n\t_round_id\"\xd7\x05\n\x07RunSpec\x12\x12\n\nagents_min\x18\x01 \x01(\r\x12\x12\n\nagents_max\x18\x02 \x01(\r\x12\x14\n\x0crestarts_max\x18\x03 \x01(\r\x12/\n\x0cjoin_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlast_call\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14\x65xit_barrier_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10shutdown_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11\x63oordinator_grace\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bmaster_addr\x18\t \x01(\t\x12\x13\n\x0bmaster_port\x18\n \x01(\r\x12\x18\n\x10straggler_factor\x18\x0b \x01(\x01\x12\x17\n\x0fstraggler_steps\x18\x0c \x01(\r\x12\x34\n\x11restart_delay_max\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0erestart_window\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11no_progress_limit\x18\x16 \x01(\r\x12\x15\n\rrestart_rules\x18\x17 \x03(\t\x12\x19\n\x11\x66ree_restarts_max\x18\x18 \x01(\r\x12\x15\n\rexclude_after\x18\x19 \x01(\r\x12\x31\n\x0e\x65xclude_window\x18\x1a \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x65xclude_for\x18\x1b \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x02\n\x0b\x45rrorDetail\x12%\n\x07refusal\x18\x01 \x01(\x0e\x32\x14.drumbeat.v1.Refusal\x12\x14\n\x0cis_retryable\x18\x02 \x01(\x08\x12.\n\tviolation\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.FieldViolation\x12\x30\n\x0b\x64ifferences\x18\x04 \x03(\x0b\x32\x1b.drumbeat.v1.SpecDifference\x12!\n\x05limit\x18\x05 \x01(\x0b\x32\x12.drumbeat.v1.Limit\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x1b \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_exit_code\"?\n\x0e\x46ieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0f\n\x07\x61llowed\x18\x03 \x01(\t\";\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\"$\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04*\xed\x02\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x13\n\x0fREFUSAL_INVALID\x10\x01\x12\x19\n\x15REFUSAL_SPEC_MISMATCH\x10\x02\x12\x16\n\x12REFUSAL_RUN_CLOSED\x10\x03\x12\x19\n\x15REFUSAL_STALE_SESSION\x10\x04\x12\x19\n\x15REFUSAL_LIMIT_REACHED\x10\x05\x12\x17\n\x13REFUSAL_UNAVAILABLE\x10\x06\x12\x17\n\x13REFUSAL_UNKNOWN_RUN\x10\x07\x12\x1c\n\x18REFUSAL_SESSION_REPLACED\x10\x08\x12\x1a\n\x16REFUSAL_AGENTS_MISSING\x10\t\x12\x13\n\x0fREFUSAL_DEPOSED\x10\n\x12\x1b\n\x17REFUSAL_UNAUTHENTICATED\x10\x0b\x12\x15\n\x11REFUSAL_FORBIDDEN\x10\x0c\x12\x16\n\x12REFUSAL_NOT_LEADER\x10\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSAL']._serialized_start=1212
-  _globals['_REFUSAL']._serialized_end=1577
+  _globals['_REFUSAL']._serialized_start=1334
+  _globals['_REFUSAL']._serialized_end=1699
   _globals['_FENCE']._serialized_start=73
   _globals['_FENCE']._serialized_end=173
   _globals['_RUNSPEC']._serialized_start=176
-  _globals['_RUNSPEC']._serialized_end=781
-  _globals['_ERRORDETAIL']._serialized_start=784
-  _globals['_ERRORDETAIL']._serialized_end=1045
-  _globals['_FIELDVIOLATION']._serialized_start=1047
-  _globals['_FIELDVIOLATION']._serialized_end=1110
-  _globals['_SPECDIFFERENCE']._serialized_start=1112
-  _globals['_SPECDIFFERENCE']._serialized_end=1171
-  _globals['_LIMIT']._serialized_start=1173
-  _globals['_LIMIT']._serialized_end=1209
+  _globals['_RUNSPEC']._serialized_end=903
+  _globals['_ERRORDETAIL']._serialized_start=906
+  _globals['_ERRORDETAIL']._serialized_end=1167
+  _globals['_FIELDVIOLATION']._serialized_start=1169
+  _globals['_FIELDVIOLATION']._serialized_end=1232
+  _globals['_SPECDIFFERENCE']._serialized_start=1234
+  _globals['_SPECDIFFERENCE']._serialized_end=1293
+  _globals['_LIMIT']._serialized_start=1295
+  _globals['_LIMIT']._serialized_end=1331
 # @@protoc_insertion_point(module_scope)

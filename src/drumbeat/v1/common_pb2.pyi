@@ -190,6 +190,9 @@ class RunSpec(google.protobuf.message.Message):
     NO_PROGRESS_LIMIT_FIELD_NUMBER: builtins.int
     RESTART_RULES_FIELD_NUMBER: builtins.int
     FREE_RESTARTS_MAX_FIELD_NUMBER: builtins.int
+    EXCLUDE_AFTER_FIELD_NUMBER: builtins.int
+    EXCLUDE_WINDOW_FIELD_NUMBER: builtins.int
+    EXCLUDE_FOR_FIELD_NUMBER: builtins.int
     agents_min: builtins.int
     """Fewest agents that may form a round; at least 1."""
     agents_max: builtins.int
@@ -212,6 +215,8 @@ class RunSpec(google.protobuf.message.Message):
     """The run ends after so many restarts in a row without a new farthest step; 0: no limit."""
     free_restarts_max: builtins.int
     """How many restarts `restart_rules` may leave uncharged."""
+    exclude_after: builtins.int
+    """A host that is blamed for this many rounds in a row is excluded from the run for a while; 0: none."""
     @property
     def join_timeout(self) -> google.protobuf.duration_pb2.Duration:
         """How long the run waits for `agents_min` agents before it fails."""
@@ -248,6 +253,14 @@ class RunSpec(google.protobuf.message.Message):
     def restart_rules(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What follows from a failure, by its root cause: `WHEN:ACTION` each, the first that matches."""
 
+    @property
+    def exclude_window(self) -> google.protobuf.duration_pb2.Duration:
+        """Time in which these rounds have to end; unset: an hour."""
+
+    @property
+    def exclude_for(self) -> google.protobuf.duration_pb2.Duration:
+        """How long such a host is excluded; unset: an hour."""
+
     def __init__(
         self,
         *,
@@ -268,9 +281,12 @@ class RunSpec(google.protobuf.message.Message):
         no_progress_limit: builtins.int = ...,
         restart_rules: collections.abc.Iterable[builtins.str] | None = ...,
         free_restarts_max: builtins.int = ...,
+        exclude_after: builtins.int = ...,
+        exclude_window: google.protobuf.duration_pb2.Duration | None = ...,
+        exclude_for: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
 

@@ -665,6 +665,8 @@ class Drain(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     CALLER_FIELD_NUMBER: builtins.int
     AGE_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    HOST_ID_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Of an agent or a host."""
     run_id: builtins.str
@@ -673,9 +675,15 @@ class Drain(google.protobuf.message.Message):
     """Why, in words."""
     caller: builtins.str
     """Who drained: the id of a token or the name in a certificate."""
+    host_id: builtins.str
+    """The only machine of that name that it is for, as in `Hello`; empty: any."""
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago."""
+
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """When it ends by itself: the time left; unset: it holds until `UndrainAgent`."""
 
     def __init__(
         self,
@@ -685,9 +693,11 @@ class Drain(google.protobuf.message.Message):
         reason: builtins.str = ...,
         caller: builtins.str = ...,
         age: google.protobuf.duration_pb2.Duration | None = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+        host_id: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "caller", b"caller", "name", b"name", "reason", b"reason", "run_id", b"run_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "caller", b"caller", "host_id", b"host_id", "name", b"name", "reason", b"reason", "run_id", b"run_id", "time_left", b"time_left"]) -> None: ...
 
 Global___Drain: typing_extensions.TypeAlias = Drain
 

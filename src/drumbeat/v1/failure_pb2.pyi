@@ -155,6 +155,7 @@ class FailureRecord(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     MATCHED_RULES_FIELD_NUMBER: builtins.int
     IS_OUT_OF_MEMORY_FIELD_NUMBER: builtins.int
+    SUSPECT_RANK_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -194,6 +195,8 @@ class FailureRecord(google.protobuf.message.Message):
     """
     is_out_of_memory: builtins.bool
     """Whether the kernel's out-of-memory killer ended it, certainly or very likely."""
+    suspect_rank: builtins.int
+    """The rank whose host the worker accuses by its exception; unset: none."""
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
         """What the record belongs to; `session_id` is empty, because a record
@@ -240,9 +243,11 @@ class FailureRecord(google.protobuf.message.Message):
         name: builtins.str = ...,
         matched_rules: collections.abc.Iterable[builtins.int] | None = ...,
         is_out_of_memory: builtins.bool = ...,
+        suspect_rank: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "hang", b"hang", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_out_of_memory", b"is_out_of_memory", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "matched_rules", b"matched_rules", "message", b"message", "name", b"name", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_suspect_rank", b"_suspect_rank", "age", b"age", "fence", b"fence", "hang", b"hang", "suspect_rank", b"suspect_rank", "worker", b"worker"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_suspect_rank", b"_suspect_rank", "age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_out_of_memory", b"is_out_of_memory", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "matched_rules", b"matched_rules", "message", b"message", "name", b"name", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "suspect_rank", b"suspect_rank", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_suspect_rank", b"_suspect_rank"]) -> typing.Literal["suspect_rank"] | None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
 

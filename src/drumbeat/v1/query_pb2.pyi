@@ -128,6 +128,14 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A caller let an agent in again that had waited for that."""
     RUN_EVENT_KIND_CHECKPOINT_ASKED: _RunEventKind.ValueType  # 20
     """A caller asked training to save, and to go on."""
+    RUN_EVENT_KIND_HOST_ACCUSED: _RunEventKind.ValueType  # 25
+    """A worker accused a host. Nothing follows from it at once."""
+    RUN_EVENT_KIND_HOST_EXCLUDED: _RunEventKind.ValueType  # 26
+    """A host was excluded from the run for a while."""
+    RUN_EVENT_KIND_HOST_NOT_EXCLUDED: _RunEventKind.ValueType  # 27
+    """A host was to be excluded, and could not be."""
+    RUN_EVENT_KIND_HOST_READMITTED: _RunEventKind.ValueType  # 28
+    """The exclusion of a host ended by itself."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
@@ -190,6 +198,14 @@ RUN_EVENT_KIND_AGENT_UNDRAINED: RunEventKind.ValueType  # 19
 """A caller let an agent in again that had waited for that."""
 RUN_EVENT_KIND_CHECKPOINT_ASKED: RunEventKind.ValueType  # 20
 """A caller asked training to save, and to go on."""
+RUN_EVENT_KIND_HOST_ACCUSED: RunEventKind.ValueType  # 25
+"""A worker accused a host. Nothing follows from it at once."""
+RUN_EVENT_KIND_HOST_EXCLUDED: RunEventKind.ValueType  # 26
+"""A host was excluded from the run for a while."""
+RUN_EVENT_KIND_HOST_NOT_EXCLUDED: RunEventKind.ValueType  # 27
+"""A host was to be excluded, and could not be."""
+RUN_EVENT_KIND_HOST_READMITTED: RunEventKind.ValueType  # 28
+"""The exclusion of a host ended by itself."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41

@@ -246,6 +246,7 @@ class Hello(google.protobuf.message.Message):
     INCARNATION_KEY_FIELD_NUMBER: builtins.int
     PROGRAM_FIELD_NUMBER: builtins.int
     ARGUMENTS_DIGEST_FIELD_NUMBER: builtins.int
+    HOST_ID_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of the agent, e.g. "0.4.1"."""
     term: builtins.int
@@ -273,6 +274,10 @@ class Hello(google.protobuf.message.Message):
     """
     arguments_digest: builtins.str
     """Tells whether two agents run it with the same arguments: a digest of them."""
+    host_id: builtins.str
+    """Tells this machine from another of the same name: the boot id of its kernel, or the value of a
+    label that its operator named; empty: not told.
+    """
     @property
     def run(self) -> Global___RunPurpose:
         """To take part in this run."""
@@ -313,9 +318,10 @@ class Hello(google.protobuf.message.Message):
         incarnation_key: builtins.bytes = ...,
         program: builtins.str = ...,
         arguments_digest: builtins.str = ...,
+        host_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "program", b"program", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "host_id", b"host_id", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "program", b"program", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
@@ -406,6 +412,7 @@ class Beat(google.protobuf.message.Message):
     MEMORY_FIELD_NUMBER: builtins.int
     COLLECTIVES_MOVED_FIELD_NUMBER: builtins.int
     HEALTH_FIELD_NUMBER: builtins.int
+    ACCUSATIONS_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -485,6 +492,10 @@ class Beat(google.protobuf.message.Message):
     def health(self) -> Global___Health:
         """What the health checks of the host say; unset: there are none."""
 
+    @property
+    def accusations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Accusation]:
+        """Hosts that workers of the fence's round have accused so far. At most 64."""
+
     def __init__(
         self,
         *,
@@ -505,9 +516,10 @@ class Beat(google.protobuf.message.Message):
         memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
         collectives_moved: google.protobuf.duration_pb2.Duration | None = ...,
         health: Global___Health | None = ...,
+        accusations: collections.abc.Iterable[Global___Accusation] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 
@@ -541,6 +553,34 @@ class Health(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["age", b"age", "reason", b"reason", "state", b"state"]) -> None: ...
 
 Global___Health: typing_extensions.TypeAlias = Health
+
+@typing.final
+class Accusation(google.protobuf.message.Message):
+    """A worker says that a host is bad, e.g. that it computes wrong results."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    local_rank: builtins.int
+    """The worker."""
+    rank: builtins.int
+    """A rank of the round on the accused host; unset: the worker's own."""
+    reason: builtins.str
+    """Why, in words."""
+    def __init__(
+        self,
+        *,
+        local_rank: builtins.int = ...,
+        rank: builtins.int | None = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_rank", b"_rank", "rank", b"rank"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_rank", b"_rank", "local_rank", b"local_rank", "rank", b"rank", "reason", b"reason"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
+
+Global___Accusation: typing_extensions.TypeAlias = Accusation
 
 @typing.final
 class ExpiredLimit(google.protobuf.message.Message):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.events import AgentLeft, BeatReceived, SessionClosed
 from drumbeat.coordinator.core.inprocess.records import InprocessReport
-from drumbeat.coordinator.core.model import Beat, ExpiredLimit
+from drumbeat.coordinator.core.model import Accusation, Beat, ExpiredLimit
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.notice import Leaving
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
@@ -92,6 +92,7 @@ def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new()
         "leaving": Leaving(reason="got SIGTERM", time_left_s=1.0),
         "notice": NoticeReport(notice_id=1),
         "pids": (7,),
+        "accusations": (Accusation(local_rank=0),),
         "expired": (
             ExpiredLimit(
                 number=1, local_rank=0, kind=HangKind.PROGRESS, limit_s=5.0, elapsed_s=5.0

@@ -101,6 +101,12 @@ CASES = {
         ("oom:fail", ("oom",), (b"oom:fail",), ("oom:fail",) * 65),
     ),
     "restart_rules": file("train.py"),
+    "exclude_after": Case("3", 3, bad=("-1", "101"), wrong=(-1, True)),
+    "exclude_window": seconds("2h", 7200.0, 0.0),
+    "exclude_for": seconds("2h", 7200.0, 0.0),
+    "host_identity": Case(
+        "rack", "rack", bad=("x" * 64,), wrong=("x" * 64, 1), beside={"labels": "rack=a"}
+    ),
     "free_restarts_max": Case("0", 0, bad=("-1",), wrong=(-1, True)),
     "nproc_per_node": Case("4096", 4096, bad=("0", "4097", "2x"), wrong=(0, 4097, "2", "auto")),
     "role": Case("parameter server", "parameter server", bad=("",), wrong=("", "a\n", "x" * 129)),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from drumbeat.coordinator.core.model import Hang, VerdictCause
-from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import RoundEnded
+from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.model import HangKind, exit_code_of
@@ -100,11 +100,11 @@ def test_a_host_that_cannot_be_excluded_costs_a_restart_and_that_is_said() -> No
 def test_the_host_of_the_root_cause_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def exclude(_: RunContext, incarnation: str, reason: str, now: float) -> str:
+    def exclude(_: Run, incarnation: str, reason: str, now: float) -> str:
         asked.append((incarnation, reason, now))
         return "host b is excluded for 1 h"
 
-    monkeypatch.setattr(RunContext, "exclude", exclude)
+    monkeypatch.setattr(Run, "exclude", exclude)
     story = a_ruled_story("oom:exclude")
     fail(story, "b", **KILLED, is_out_of_memory=True)
     ((incarnation, reason, now),) = asked

@@ -1,0 +1,207 @@
+"""Pure. Which hosts are blamed for failed rounds, and which are excluded from their run for it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from drumbeat.coordinator.core.effects import KeepDrain
+from drumbeat.coordinator.core.failures.root_cause import describe, root_causes
+from drumbeat.coordinator.core.failures.verdict import known_failures
+from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
+from drumbeat.coordinator.core.model import Accusation, AgentIdentity, KeptDrain
+from drumbeat.coordinator.core.phases.phase import RunContext
+from drumbeat.coordinator.core.run.records import (
+    BlameCounted,
+    BlameRow,
+    HostEvent,
+    HostNoted,
+    RoundEnd,
+)
+from drumbeat.coordinator.core.run.state import ACCUSATIONS_MAX
+from drumbeat.durations import format_duration
+from drumbeat.format import are, count, one_line
+
+# Unless the run says otherwise.
+EXCLUDE_WINDOW_S = EXCLUDE_FOR_S = 3600.0
+# Hosts that are blamed for one round; of more, the first by rank.
+BLAMED_MAX = 64
+# Who excludes, where operators are named.
+CALLER = "coordinator"
+
+_Host = tuple[str, str]  # name and identity
+
+
+class Exclusions:
+    """Those of one run. Whatever asks for one, caps and minimum hold.
+
+    ``due_at`` is when the next one ends, ``None``: no host is excluded.
+    """
+
+    def __init__(self, run: RunContext, drains: Drains) -> None:
+        self._run, self._drains, self._run_id = run, drains, run.state.run_id
+        self.due_at: float | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Take in that drains have changed."""
+        alive = self._drains.exclusions_of(self._run_id) if self._run.state.verdict is None else ()
+        ends = (drain.until_s for drain in alive if drain.until_s is not None)
+        self.due_at = min(ends, default=None)
+
+    def accuse(
+        self, accuser: str, round_id: int | None, accusation: Accusation, *, now: float
+    ) -> None:
+        """Take in that a worker of this agent accuses a host; each pair of ranks counts once."""
+        state, seat = self._run.state, self._run.state.seats.get(accuser)
+        if seat is None or round_id != state.round_id or state.verdict is not None:
+            return
+        by = seat.rank_first + accusation.local_rank
+        rank = by if accusation.rank is None else accusation.rank
+        is_known = (by, rank) in state.accusations or len(state.accusations) >= ACCUSATIONS_MAX
+        if is_known or accusation.local_rank >= seat.agent.local_world_size:
+            return
+        for incarnation, accused in state.seats.items():
+            if 0 <= rank - accused.rank_first < accused.agent.local_world_size:
+                who, why = f"rank {by} on {seat.agent.name}", one_line(accusation.reason)
+                noted = HostNoted(
+                    kind=HostEvent.ACCUSED,
+                    reason=f"{who} accuses rank {rank} on {accused.agent.name}: {why}",
+                    at_s=now,
+                    incarnation=incarnation,
+                    blame=f"accused by {who}: {why}",
+                    ranks=(by, rank),
+                )
+                self._run.decide(noted)
+                return
+
+    def count_blame(self, *, now: float) -> bool:
+        """Count who is to blame for the round that ended; return whether a host is excluded now.
+
+        To be asked when the next round could start: by then it is known who was lost with it.
+        """
+        state, spec = self._run.state, self._run.state.spec
+        if not spec.exclude_after or (ended := state.uncounted) is None:
+            return False
+        blamed = self._blamed(ended)
+        has_failed = ended is RoundEnd.WORKER_FAILED or (
+            ended is RoundEnd.AGENT_LOST and bool(state.blamed)
+        )
+        if not blamed and not has_failed:
+            return False
+        window_s = spec.exclude_window_s or EXCLUDE_WINDOW_S
+        before = {(row.name, row.host_id): row.at_s for row in state.blame_rows}
+        rows = {} if has_failed else dict(before)
+        is_new = False
+        for host, (incarnation, why) in blamed.items():
+            at_s = rows[host] = (*before.get(host, ()), now)[-spec.exclude_after :]
+            if len(at_s) == spec.exclude_after and now - at_s[0] <= window_s:
+                in_a_row = " in a row" if len(at_s) > 1 else ""
+                reason = f"blamed for {count(len(at_s), 'round')}{in_a_row}: {why}"
+                if self.exclude(incarnation, reason, now):
+                    del rows[host]
+                    is_new = True
+        kept = tuple(BlameRow(name=name, host_id=i, at_s=at) for (name, i), at in rows.items())
+        self._run.commit(BlameCounted(rows=kept))
+        return is_new
+
+    def exclude(self, incarnation: str, reason: str, now: float) -> str:
+        """Exclude this agent's host; return what that means in words, empty if it can't be."""
+        run, drains, state = self._run, self._drains, self._run.state
+        seat = state.seats.get(incarnation)
+        agent = state.members.get(incarnation) or (seat.agent if seat is not None else None)
+        if agent is None or state.verdict is not None:
+            return ""
+        if (known := drains.find(self._run_id, agent)) is not None:
+            return f"host {known.name} takes no part already, {who_and_why(known)}"
+        for_s = state.spec.exclude_for_s or EXCLUDE_FOR_S
+        drain = KeptDrain(
+            name=_host_name(agent),
+            run_id=self._run_id,
+            reason=reason,
+            caller=CALLER,
+            at_s=now,
+            until_s=now + for_s,
+            host_id=agent.host_id,
+        )
+        if obstacle := self._obstacle(drain):
+            kind, why = obstacle
+            known_as = f"{drain.name} {drain.host_id} {kind}"
+            if known_as not in state.obstacles:
+                told = f"host {drain.name} is not excluded, {why}; it was {reason}"
+                self._note(HostEvent.NOT_EXCLUDED, told, now, obstacle=known_as)
+            return ""
+        run.effects += [KeepDrain(drain=d, is_kept=kept) for d, kept in drains.put(drain, "")]
+        told = f"host {drain.name} is excluded for {format_duration(for_s)}"
+        self._note(HostEvent.EXCLUDED, f"{told}: {reason}", now)
+        self.look()
+        return told
+
+    def readmit(self, *, now: float) -> bool:
+        """End the exclusions whose time is over; return whether there were any."""
+        if self.due_at is None or now < self.due_at:
+            return False
+        over = self._drains.exclusions_of(self._run_id) if self._run.state.verdict is None else ()
+        for drain in over:
+            if drain.until_s is not None and now >= drain.until_s:
+                del self._drains.kept[drain.key]
+                self._run.effects.append(KeepDrain(drain=drain, is_kept=False))
+                lasted = format_duration(drain.until_s - drain.at_s)
+                told = f"host {drain.name} may take part again: it was excluded for {lasted}"
+                self._note(HostEvent.READMITTED, told, now)
+        self.look()
+        return True
+
+    def _note(self, kind: HostEvent, reason: str, now: float, *, obstacle: str = "") -> None:
+        noted = HostNoted(kind=kind, reason=reason, at_s=now, obstacle=obstacle)
+        self._run.decide(noted)
+
+    def _blamed(self, ended: RoundEnd) -> dict[_Host, tuple[str, str]]:
+        """Return the hosts that are to blame, each with an agent and the reason; linear.
+
+        None if they are most of the round: what hits many at once has a cause elsewhere.
+        """
+        state, members = self._run.state, self._run.members
+        reasons, round_id = dict(state.blamed), state.round_id
+        if ended is RoundEnd.WORKER_FAILED and round_id is not None:
+            for record in root_causes(known_failures(state, members), round_id, state.hang):
+                reasons[record.incarnation] = describe([record])
+        if 2 * len(reasons) > len(state.seats):
+            return {}
+        of_round = ((i, seat.agent) for i, seat in state.seats.items() if i in reasons)
+        blamed = {
+            (_host_name(agent), agent.host_id): (i, reasons[i])
+            for i, agent in of_round
+            if self._drains.find(self._run_id, agent) is None
+        }
+        return dict(islice(blamed.items(), BLAMED_MAX))
+
+    def _obstacle(self, drain: KeptDrain) -> tuple[str, str] | None:
+        """Return what keeps a host from being excluded, as a word and in words. Linear."""
+        run, drains, state = self._run, self._drains, self._run.state
+        others = sum(
+            run.members.is_present(i)
+            and not drain.holds(agent)
+            and drains.find(self._run_id, agent) is None
+            for i, agent in state.members.items()
+        )
+        if others < state.spec.agents_min:
+            there = f"{count(others, 'other agent')} {are(others)} present"
+            return "minimum", f"{there} and the run needs {state.spec.agents_min}"
+        excluded = {(each.name, each.host_id) for each in drains.exclusions}
+        most = excluded_max(drains.count_hosts() + len(excluded), run.policy.exclude_max_percent)
+        if len(excluded) >= most:
+            limit = f"--exclude-max allows {most} at once"
+            return "cap", f"{count(len(excluded), 'host')} {are(len(excluded))} and {limit}"
+        if len(drains.active) >= drains.most:
+            return "drains_max", f"there are {drains.most} drains already"
+        return None
+
+
+def excluded_max(hosts: int, percent: float) -> int:
+    """Return how many of so many hosts may be excluded at once: a part, but one in any case."""
+    return max(1, int(hosts * percent / 100)) if percent else 0
+
+
+def _host_name(agent: AgentIdentity) -> str:
+    """Return its name without the number that the coordinator may have added to its host's."""
+    return agent.host if agent.name.startswith(f"{agent.host}#") else agent.name
