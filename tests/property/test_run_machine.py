@@ -46,8 +46,12 @@ RESTARTS = st.fixed_dictionaries(
         "restart_delay_max_s": st.sampled_from([0.0, 4.0]),
         "restart_window_s": st.sampled_from([None, 100.0]),
         "no_progress_limit": st.integers(0, 2),
-        "restart_rules": st.sampled_from([(), ("exit=1:restart-free",), ("exit=1:fail",)]),
+        "restart_rules": st.sampled_from(
+            [(), ("exit=1:restart-free",), ("exit=1:fail",), ("exit=1:exclude",)]
+        ),
         "free_restarts_max": st.integers(0, 2),
+        "exclude_after": st.integers(0, 2),
+        "exclude_for_s": st.sampled_from([None, 30.0]),
     }
 )
 

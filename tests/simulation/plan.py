@@ -220,6 +220,8 @@ def _restarting(
         "no_progress_limit": 0 if is_calm else random.choice([0, 0, 0, 2, 5]),
         "restart_rule": () if is_calm else tuple(rules),
         "free_restarts_max": random.choice([0, 2, 20]),
+        "exclude_after": 0 if is_calm else random.choice([0, 1, 2]),
+        "exclude_for": random.choice([2.0, 20.0]),
     }
     return tuple(dataclasses.replace(config, **how) for config in configs)
 

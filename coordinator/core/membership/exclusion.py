@@ -193,7 +193,7 @@ class Exclusions:
             limit = f"--exclude-max allows {most} at once"
             return "cap", f"{count(len(excluded), 'host')} {are(len(excluded))} and {limit}"
         if len(drains.active) >= drains.most:
-            return "drains_max", f"there are {drains.most} drains already"
+            return "drains_max", f"the limit of {count(drains.most, 'drain')} is reached"
         return None
 
 
