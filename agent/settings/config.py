@@ -547,10 +547,6 @@ class JobSettings(AccessSettings):
         if self.restart_window is not None and self.max_restarts > WINDOWED_RESTARTS_MAX:
             allowed = f"at most {WINDOWED_RESTARTS_MAX} with --restart-window"
             violations.append(Violation("max_restarts", self.max_restarts, allowed))
-        keys = {label.partition("=")[0] for label in self.labels}
-        if self.host_identity and self.host_identity not in keys:
-            allowed = "the key of one of --labels"
-            violations.append(Violation("host_identity", self.host_identity, allowed))
         if self.restart_rule and self.restart_rules is not None:
             allowed = "either --restart-rule or --restart-rules"
             violations.append(Violation("restart_rules", self.restart_rules, allowed))

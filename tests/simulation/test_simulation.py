@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from drumbeat.coordinator.core.run.records import HostEvent
 from drumbeat.coordinator.observe.stretches import Cause, Part
+from tests.simulation.bad_hosts import BadHosts
 from tests.simulation.checks.mistakes import (
     ACCOUNT_MISTAKES,
     BLACKOUT_MISTAKES,
@@ -98,6 +100,12 @@ def expect_many_leaders(worlds: list[World]) -> None:
     assert sum(watcher.refused for watcher in watchers) > 1
 
 
+def expect_exclusions(worlds: list[BadHosts]) -> None:
+    """Hosts are excluded, kept for a limit, and let in again."""
+    for kind in (HostEvent.EXCLUDED, HostEvent.NOT_EXCLUDED, HostEvent.READMITTED):
+        assert sum(world.events[kind] for world in worlds) > 5, kind
+
+
 def expect_every_cause(worlds: list[AccountedWorld]) -> None:
     """Accounts have every part and cause, and many borders are compared with the truth."""
     pieces = [piece for world in worlds for piece in world.account.pieces]
@@ -115,6 +123,8 @@ SUITES = {
     ),
     # Many machines lost at once cost two rounds at most.
     "blackout": Suite(make=Blackout, seeds=SEEDS // 4, mistakes=BLACKOUT_MISTAKES),
+    # Hosts are excluded for failed rounds, for a while and within limits.
+    "bad-hosts": Suite(make=BadHosts, seeds=SEEDS // 4, expect=expect_exclusions),
     "several": Suite(
         make=lambda seed: World(Plan.draw(seed).with_several()),
         seeds=HALF,
