@@ -124,7 +124,7 @@ SUITES = {
     # Many machines lost at once cost two rounds at most.
     "blackout": Suite(make=Blackout, seeds=SEEDS // 4, mistakes=BLACKOUT_MISTAKES),
     # Hosts are excluded for failed rounds, for a while and within limits.
-    "bad-hosts": Suite(make=BadHosts, seeds=SEEDS // 4, expect=expect_exclusions),
+    "bad-hosts": Suite(make=BadHosts, seeds=SEEDS // 8, expect=expect_exclusions),
     "several": Suite(
         make=lambda seed: World(Plan.draw(seed).with_several()),
         seeds=HALF,
