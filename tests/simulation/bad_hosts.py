@@ -1,4 +1,4 @@
-"""Worlds in which some hosts fail every round, and now and then most hosts fail at once."""
+"""Worlds in which some hosts fail every round, checks of hosts flap, and most fail at once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tests.simulation import faults
 from tests.simulation.checks.checker import Listener
 from tests.simulation.machines.processes import Habits
 from tests.simulation.plan import RUN, Kind, Plan
-from tests.simulation.world import World
+from tests.simulation.world import World, problem
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.core.model import KeptDrain
     from drumbeat.coordinator.core.run.records import Record
 
-# Of these worlds one in ten is large enough for two exclusions at once.
-LARGE, HOSTS_LARGE = 0.1, 100
+# A few of these worlds are large enough for two exclusions at once.
+LARGE, HOSTS_LARGE = 0.03, 100
 CHAOS_S, CHAOS_LARGE_S = 90.0, 15.0  # a large world has many events each second
 BAD_FOR_S = 3.0  # after that long on average a worker of a bad host fails
+SOUND = 0.2  # of these worlds have no bad host and lose none: only most fail at once
+FLAPPING, UNHEALTHY = 0.3, 0.4  # of the hosts have health checks, which so often find something
 
 
 def draw_bad_hosts(seed: int) -> tuple[Plan, int]:
@@ -53,7 +55,8 @@ def draw_bad_hosts(seed: int) -> tuple[Plan, int]:
         policy=Policy(),
         delay_max_s=random.choice([0.02, 0.3]),
     )
-    return plan, random.randint(1, min(3, hosts))
+    is_sound = random.random() < SOUND
+    return plan, 0 if is_sound else random.randint(1, min(3, hosts))
 
 
 class BadHosts(World, Listener):
@@ -72,15 +75,19 @@ class BadHosts(World, Listener):
         self.clock.note("world", "BAD", [host.name for host in self.bad])
         for host in self.hosts:
             host.habits = _fail if host in self.bad else self.plan.habits(is_over=True)
+            host.is_checked = self._random.random() < FLAPPING
+            host.problem = partial(problem, UNHEALTHY)
             self.clock.after(self._random.uniform(0.0, 1.0), None, host.start_agent)
         self.head.start()
         for _ in range(self._random.randint(0, 3)):
             at = self._random.uniform(0.0, self._chaos_s)
             self.clock.after(at, None, self._fail_most)
-        for fault in (faults.crash_head, faults.crash_agent, faults.crash_agent):
+        crashes = (faults.crash_agent, faults.crash_agent) if self.bad else ()
+        for fault in (faults.crash_head, *crashes):
             at = self._random.uniform(0.0, self._chaos_s)
             self.clock.after(at, None, partial(fault, self, self._random))
         self.clock.run(until=self.clock.now + self._chaos_s)
+        assert self.bad or not self.events[HostEvent.EXCLUDED], "a cause elsewhere excluded a host"
         self._heal()
         self._calm(self._all_train, "train with all hosts again")
         assert not self._exclusions(), "a host is excluded for good"
@@ -106,7 +113,7 @@ class BadHosts(World, Listener):
         failing = self._random.sample(self.hosts, k=len(self.hosts) // 2 + 1)
         self.clock.note("world", "MOST FAIL", [host.name for host in failing])
         for host in failing:
-            faults.fail_workers(host)
+            faults.fail_workers(host, exit_code=70)
 
     def _exclusions(self) -> list[KeptDrain]:
         drains = self.head.disk.drains.values()

@@ -189,12 +189,12 @@ def kill_worker(world: World, random: Random) -> None:
             supervisor.end(random.choice(workers), random.choice([1, -9, -11]))
 
 
-def fail_workers(host: Host) -> None:
+def fail_workers(host: Host, exit_code: int) -> None:
     """All workers of a host fail."""
     supervisor = host.agent.supervisor if host.agent is not None else None
     if supervisor is not None:
         for process in [p for p in supervisor.processes if p.is_alive]:
-            supervisor.end(process, 1)
+            supervisor.end(process, exit_code)
 
 
 def stall_worker(world: World, random: Random) -> None:

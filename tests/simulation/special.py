@@ -95,7 +95,7 @@ class Blackout(World):
         victims = [host for host in self.hosts if host not in lost]
         for host in self._random.sample(victims, k=self._random.randint(1, len(victims))):
             delay = first + self._random.uniform(0.0, 0.05)
-            self.clock.after(delay, None, partial(faults.fail_workers, host))
+            self.clock.after(delay, None, partial(faults.fail_workers, host, exit_code=1))
 
     def _expect(self, rounds: int, pushes: int) -> None:
         shadow = self.checker.shadow

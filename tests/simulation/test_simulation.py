@@ -17,6 +17,7 @@ from drumbeat.coordinator.observe.stretches import Cause, Part
 from tests.simulation.bad_hosts import BadHosts
 from tests.simulation.checks.mistakes import (
     ACCOUNT_MISTAKES,
+    BAD_HOST_MISTAKES,
     BLACKOUT_MISTAKES,
     FAILOVER_MISTAKES,
     MISTAKES,
@@ -124,7 +125,12 @@ SUITES = {
     # Many machines lost at once cost two rounds at most.
     "blackout": Suite(make=Blackout, seeds=SEEDS // 4, mistakes=BLACKOUT_MISTAKES),
     # Hosts are excluded for failed rounds, for a while and within limits.
-    "bad-hosts": Suite(make=BadHosts, seeds=SEEDS // 8, expect=expect_exclusions),
+    "bad-hosts": Suite(
+        make=BadHosts,
+        seeds=SEEDS // 8,
+        mistakes=BAD_HOST_MISTAKES,
+        expect=expect_exclusions,
+    ),
     "several": Suite(
         make=lambda seed: World(Plan.draw(seed).with_several()),
         seeds=HALF,

@@ -83,7 +83,7 @@ class World:
             if self.plan.kind is not Kind.COORDINATOR:  # there no round may end
                 random = self.clock.random(f"{host.name} checks")
                 host.is_checked, share = random.random() < 0.4, random.choice([0.0, 0.3, 0.9])
-                host.problem = partial(_problem, share)
+                host.problem = partial(problem, share)
             is_late = self.plan.kind is Kind.CHAOS and self._random.random() < 0.2
             delay = self._random.uniform(0.0, 20.0 if is_late else 1.0)
             self.clock.after(delay, None, host.start_agent)
@@ -114,7 +114,7 @@ class World:
             host.habits = self.plan.habits(is_over=True)
             host.conduct = self.plan.conduct.well() if self.plan.conduct is not None else None
             host.fails_to_spawn = lambda _random: False
-            host.problem = partial(_problem, 0.0)
+            host.problem = partial(problem, 0.0)
         self._healed_at = self.clock.now + (SETTLED_S if self.plan.several else 0.0)
         if self.plan.kind is not Kind.COORDINATOR:
             steering.lift_all(self)
@@ -189,6 +189,6 @@ class World:
         return f"run: {run}; agents: {agents or 'none'}"
 
 
-def _problem(share: float, random: Random) -> str:
+def problem(share: float, random: Random) -> str:
     """Return what a check finds; in this share of cases something is wrong."""
     return "no fabric" if random.random() < share else ""

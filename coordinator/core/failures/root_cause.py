@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -24,6 +25,12 @@ HANG_END_S = 10.0
 CAUSES_SHOWN_MAX = 4
 # Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
+# An exception's type and place, as a traceback shows them; and how much of them is compared.
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: |:?$)")
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+SIGNATURE_CHARACTERS_MAX = 120
+# What a Python program exits with for any error, so it tells nothing of the cause.
+_ANY_ERROR = "exit code 1"
 # Of a table that is not bounded in bytes: one that an older coordinator kept.
 NO_LIMIT = 1 << 60
 
@@ -122,6 +129,27 @@ def _earliest(records: Iterable[FailureRecord], round_id: int) -> list[FailureRe
         return first
     hung = [r for r in causes if r.hang and r.happened_at - first[0].happened_at <= HANG_END_S]
     return first + [r for r in hung if r.happened_at - hung[0].happened_at <= CANDIDATE_WINDOW_S]
+
+
+def signature(record: FailureRecord) -> str:
+    """Name a root cause by what is the same on any host."""
+    if record.hang is not None:
+        return f"a hang ({record.hang.kind.lower()})"
+    first = record.message.strip().partition("\n")[0]
+    if (match := _EXCEPTION.match(first)) is None:
+        return record.signal_name or f"exit code {record.exit_code}"
+    frames = _FRAME.findall(record.traceback or record.stderr_tail)
+    at = f" at {frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" if frames else ""
+    return one_line(f"{match[1]}{at}", SIGNATURE_CHARACTERS_MAX)
+
+
+def failed_alike(
+    records: Iterable[FailureRecord], round_id: int, causes: Iterable[FailureRecord]
+) -> set[str]:
+    """Return the agents whose workers failed in a round as a root cause did, on their own."""
+    signatures = {signature(cause) for cause in causes} - {_ANY_ERROR}
+    own = (r for r in records if r.round_id == round_id and not r.is_stopped_by_agent)
+    return {record.incarnation for record in own if signature(record) in signatures}
 
 
 def describe(causes: Sequence[FailureRecord]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import NamedTuple
 
 from drumbeat.coordinator.core.effects import KeepDrain
-from drumbeat.coordinator.core.failures.root_cause import describe, root_causes
+from drumbeat.coordinator.core.failures.root_cause import describe, failed_alike, root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.model import Accusation, AgentIdentity, KeptDrain
@@ -28,7 +29,17 @@ BLAMED_MAX = 64
 # Who excludes, where operators are named.
 CALLER = "coordinator"
 
+# How long hosts have to fail with one that would be excluded: then it is none of theirs.
+SETTLED_S = 1.0
+
 _Host = tuple[str, str]  # name and identity
+
+
+class _Counted(NamedTuple):
+    """Hosts with the times at which they were blamed, and agents whose hosts are to be excluded."""
+
+    rows: dict[_Host, tuple[float, ...]]
+    due: dict[str, tuple[_Host, str]]
 
 
 class Exclusions:
@@ -40,6 +51,7 @@ class Exclusions:
     def __init__(self, run: RunContext, drains: Drains) -> None:
         self._run, self._drains, self._run_id = run, drains, run.state.run_id
         self.due_at: float | None = None
+        self._settled_at: float | None = None  # when it is known which hosts failed
         self.look()
 
     def look(self) -> None:
@@ -74,55 +86,42 @@ class Exclusions:
                 self._run.decide(noted)
                 return
 
-    def count_blame(self, *, now: float) -> bool:
-        """Count who is to blame for the round that ended; return whether a host is excluded now.
+    def unsettled_until(self, now: float) -> float | None:
+        """Return until when more hosts may fail with one that is to be excluded.
 
-        To be asked when the next round could start: by then it is known who was lost with it.
+        To be asked, as ``count_blame`` is, when the next round could start: by then it is known
+        who was lost with the last one.
         """
-        state, spec = self._run.state, self._run.state.spec
-        if not spec.exclude_after or (ended := state.uncounted) is None:
+        if self._settled_at is not None:  # to count is linear
+            return self._settled_at if now < self._settled_at else None
+        counted = self._count(now)
+        agents = map(self._agent, counted.due if counted is not None else ())
+        if any(agent and not self._obstacle(self._drain(agent, "", now)) for agent in agents):
+            self._settled_at = now + SETTLED_S
+        return self._settled_at
+
+    def count_blame(self, *, now: float) -> bool:
+        """Count who is to blame for the round that ended; return whether a host is excluded now."""
+        self._settled_at = None
+        if (counted := self._count(now)) is None:
             return False
-        blamed = self._blamed(ended)
-        has_failed = ended is RoundEnd.WORKER_FAILED or (
-            ended is RoundEnd.AGENT_LOST and bool(state.blamed)
-        )
-        if not blamed and not has_failed:
-            return False
-        window_s = spec.exclude_window_s or EXCLUDE_WINDOW_S
-        before = {(row.name, row.host_id): row.at_s for row in state.blame_rows}
-        rows = {} if has_failed else dict(before)
-        is_new = False
-        for host, (incarnation, why) in blamed.items():
-            at_s = rows[host] = (*before.get(host, ()), now)[-spec.exclude_after :]
-            if len(at_s) == spec.exclude_after and now - at_s[0] <= window_s:
-                in_a_row = " in a row" if len(at_s) > 1 else ""
-                reason = f"blamed for {count(len(at_s), 'round')}{in_a_row}: {why}"
-                if self.exclude(incarnation, reason, now):
-                    del rows[host]
-                    is_new = True
+        rows, before = counted.rows, len(self._drains.exclusions)
+        for incarnation, (host, reason) in counted.due.items():
+            if self.exclude(incarnation, reason, now):
+                del rows[host]
         kept = tuple(BlameRow(name=name, host_id=i, at_s=at) for (name, i), at in rows.items())
         self._run.commit(BlameCounted(rows=kept))
-        return is_new
+        return len(self._drains.exclusions) > before
 
     def exclude(self, incarnation: str, reason: str, now: float) -> str:
         """Exclude this agent's host; return what that means in words, empty if it can't be."""
         run, drains, state = self._run, self._drains, self._run.state
-        seat = state.seats.get(incarnation)
-        agent = state.members.get(incarnation) or (seat.agent if seat is not None else None)
+        agent = self._agent(incarnation)
         if agent is None or state.verdict is not None:
             return ""
         if (known := drains.find(self._run_id, agent)) is not None:
             return f"host {known.name} takes no part already, {who_and_why(known)}"
-        for_s = state.spec.exclude_for_s or EXCLUDE_FOR_S
-        drain = KeptDrain(
-            name=_host_name(agent),
-            run_id=self._run_id,
-            reason=reason,
-            caller=CALLER,
-            at_s=now,
-            until_s=now + for_s,
-            host_id=agent.host_id,
-        )
+        drain = self._drain(agent, reason, now)
         if obstacle := self._obstacle(drain):
             kind, why = obstacle
             known_as = f"{drain.name} {drain.host_id} {kind}"
@@ -131,7 +130,7 @@ class Exclusions:
                 self._note(HostEvent.NOT_EXCLUDED, told, now, obstacle=known_as)
             return ""
         run.effects += [KeepDrain(drain=d, is_kept=kept) for d, kept in drains.put(drain, "")]
-        told = f"host {drain.name} is excluded for {format_duration(for_s)}"
+        told = f"host {drain.name} is excluded for {format_duration(self._exclude_for_s)}"
         self._note(HostEvent.EXCLUDED, f"{told}: {reason}", now)
         self.look()
         return told
@@ -155,6 +154,47 @@ class Exclusions:
         noted = HostNoted(kind=kind, reason=reason, at_s=now, obstacle=obstacle)
         self._run.decide(noted)
 
+    @property
+    def _exclude_for_s(self) -> float:
+        return self._run.state.spec.exclude_for_s or EXCLUDE_FOR_S
+
+    def _agent(self, incarnation: str) -> AgentIdentity | None:
+        seat = self._run.state.seats.get(incarnation)
+        return self._run.state.members.get(incarnation) or (seat.agent if seat else None)
+
+    def _drain(self, agent: AgentIdentity, reason: str, now: float) -> KeptDrain:
+        return KeptDrain(
+            name=_host_name(agent),
+            run_id=self._run_id,
+            reason=reason,
+            caller=CALLER,
+            at_s=now,
+            until_s=now + self._exclude_for_s,
+            host_id=agent.host_id,
+        )
+
+    def _count(self, now: float) -> _Counted | None:
+        """Return what follows from the round that ended; ``None``: nothing, or it is counted."""
+        state, spec = self._run.state, self._run.state.spec
+        if not spec.exclude_after or (ended := state.uncounted) is None:
+            return None
+        blamed = self._blamed(ended)
+        has_failed = ended is RoundEnd.WORKER_FAILED or (
+            ended is RoundEnd.AGENT_LOST and bool(state.blamed)
+        )
+        if not blamed and not has_failed:
+            return None
+        window_s = spec.exclude_window_s or EXCLUDE_WINDOW_S
+        before = {(row.name, row.host_id): row.at_s for row in state.blame_rows}
+        counted = _Counted(rows={} if has_failed else dict(before), due={})
+        for host, (incarnation, why) in blamed.items():
+            at_s = counted.rows[host] = (*before.get(host, ()), now)[-spec.exclude_after :]
+            if len(at_s) == spec.exclude_after and now - at_s[0] <= window_s:
+                in_a_row = " in a row" if len(at_s) > 1 else ""
+                reason = f"blamed for {count(len(at_s), 'round')}{in_a_row}: {why}"
+                counted.due[incarnation] = host, reason
+        return counted
+
     def _blamed(self, ended: RoundEnd) -> dict[_Host, tuple[str, str]]:
         """Return the hosts that are to blame, each with an agent and the reason; linear.
 
@@ -162,10 +202,13 @@ class Exclusions:
         """
         state, members = self._run.state, self._run.members
         reasons, round_id = dict(state.blamed), state.round_id
+        hit = set(reasons)
         if ended is RoundEnd.WORKER_FAILED and round_id is not None:
-            for record in root_causes(known_failures(state, members), round_id, state.hang):
-                reasons[record.incarnation] = describe([record])
-        if 2 * len(reasons) > len(state.seats):
+            records = known_failures(state, members)
+            causes = root_causes(records, round_id, state.hang)
+            reasons |= {record.incarnation: describe([record]) for record in causes}
+            hit |= reasons.keys() | failed_alike(records, round_id, causes)
+        if is_most(len(hit), len(state.seats)):
             return {}
         of_round = ((i, seat.agent) for i, seat in state.seats.items() if i in reasons)
         blamed = {
@@ -179,7 +222,7 @@ class Exclusions:
         """Return what keeps a host from being excluded, as a word and in words. Linear."""
         run, drains, state = self._run, self._drains, self._run.state
         others = sum(
-            run.members.is_present(i)
+            run.members.is_available(i)
             and not drain.holds(agent)
             and drains.find(self._run_id, agent) is None
             for i, agent in state.members.items()
@@ -195,6 +238,11 @@ class Exclusions:
         if len(drains.active) >= drains.most:
             return "drains_max", f"the limit of {count(drains.most, 'drain')} is reached"
         return None
+
+
+def is_most(hosts: int, of_round: int) -> bool:
+    """Return whether a failure that hit so many hosts of a round has its cause elsewhere."""
+    return 2 * hosts > of_round
 
 
 def excluded_max(hosts: int, percent: float) -> int:

@@ -138,6 +138,14 @@ class Membership:
         is_absent = incarnation in self.suspects or incarnation in self.unfit
         return incarnation in self.connected and not is_absent
 
+    def is_available(self, incarnation: str) -> bool:
+        """Return whether a member is present, or will be unless its health checks fail."""
+        health = self.unfit.get(incarnation)
+        is_unhealthy = health is not None and health.state is HealthState.UNHEALTHY
+        return (
+            incarnation in self.connected and incarnation not in self.suspects and not is_unhealthy
+        )
+
     def take_over(self, agents: Mapping[str, AgentIdentity], *, now: float) -> None:
         """Wait for all members of a journal, as `Policy.return_grace_s` and `rejoin_s` say."""
         self.expect(agents, until=now + self._policy.return_grace_s(self.pace))

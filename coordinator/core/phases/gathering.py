@@ -91,6 +91,8 @@ class Gathering(RunPhase):
         port = spec.master_port or run.port_of(leader.incarnation)
         if not port:
             return self._leader_port.wait_for(leader.incarnation, "the round", now=judged_at)
+        if (until := run.unsettled_until(judged_at)) is not None:
+            return Wait(reason="waiting whether more hosts fail", agents_wanted=0, until=until)
         return RoundStarted(
             round_id=state.next_round_id,
             participants=tuple(agent.incarnation for agent in order),

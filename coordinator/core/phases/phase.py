@@ -104,6 +104,10 @@ class RunContext:
         """Let the host of this agent take no part; return what was done in words, else nothing."""
         return ""
 
+    def unsettled_until(self, now: float) -> float | None:
+        """Return until when it is open which hosts failed; ``None``: the round may start."""
+        return None
+
     def log(self, decision: str, reason: str) -> None:
         """Have a decision logged."""
         run_id, round_id = self.state.run_id, self.state.round_id

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from drumbeat.coordinator.core.failures.root_cause import signature
 from drumbeat.coordinator.core.inprocess.records import IterationPhase
 from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, VerdictCause
 from drumbeat.coordinator.core.phases.phase import RunContext
@@ -15,15 +15,12 @@ from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.format import count, one_line
+from drumbeat.format import count
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.restart_rules import RestartAction, RestartRule, RootCause, parse_rules
 
 # Collectives that moved for so long count as progress of a round.
 MOVED_MIN_S = 30.0
-_CAUSE_CHARACTERS_MAX = 120
-_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: |:?$)")
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 # Workers that did nothing wrong but to make no progress.
 HANGS = frozenset(
     {
@@ -51,7 +48,7 @@ def attempted(run: RunContext, causes: Sequence[FailureRecord] = ()) -> Attempt:
         farthest=step if is_new else known,
         has_progressed=is_new or has_moved or state.has_saved,
         step=step,
-        cause=_signature(causes[0]) if causes else "",
+        cause=signature(causes[0]) if causes else "",
         is_counted=is_over,
     )
 
@@ -171,15 +168,3 @@ def _root_cause(run: RunContext, record: FailureRecord) -> RootCause:
         matched_rules=record.matched_rules,
         labels={} if presence is None else presence.labels,
     )
-
-
-def _signature(record: FailureRecord) -> str:
-    """Name a root cause by what is the same on any host."""
-    if record.hang is not None:
-        return f"a hang ({record.hang.kind.lower()})"
-    first = record.message.strip().partition("\n")[0]
-    if (match := _EXCEPTION.match(first)) is None:
-        return record.signal_name or f"exit code {record.exit_code}"
-    frames = _FRAME.findall(record.traceback or record.stderr_tail)
-    at = f" at {frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" if frames else ""
-    return one_line(f"{match[1]}{at}", _CAUSE_CHARACTERS_MAX)

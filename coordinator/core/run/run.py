@@ -154,6 +154,10 @@ class Run(RunContext):
             self._draining = dict.fromkeys(self._find_drained())
         return told
 
+    def unsettled_until(self, now: float) -> float | None:
+        """Return until when more hosts may fail with one that is to be excluded."""
+        return self._exclusions.unsettled_until(now)
+
     def outside(self) -> list[tuple[ev.SessionOpened, str]]:
         """Return the agents that wait outside, as they came, each with the reason."""
         held = ((opened, self._drain_of(opened)) for opened in self._held.values())

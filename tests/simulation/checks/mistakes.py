@@ -21,6 +21,7 @@ from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, is_wante
 from drumbeat.coordinator.core.inprocess.iterations import Iterations
 from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
 from drumbeat.coordinator.core.inprocess.roster import Roster
+from drumbeat.coordinator.core.membership import exclusion
 from drumbeat.coordinator.core.membership import leases as membership
 from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.membership.leases import Membership
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.cluster.model import Member
     from drumbeat.coordinator.core.effects import Effect
     from drumbeat.coordinator.core.inprocess.records import InprocessReport, IterationState
-    from drumbeat.coordinator.core.model import FailureRecord, Seat
+    from drumbeat.coordinator.core.model import FailureRecord, KeptDrain, Seat
     from drumbeat.coordinator.core.phases.phase import Transition
     from drumbeat.coordinator.core.run.notice import PendingNotice
     from drumbeat.coordinator.core.run.records import Record
@@ -449,6 +450,36 @@ def never_looks_elsewhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderSearch, "failed", failed)
 
 
+# Of hosts that are excluded.
+
+
+def excludes_without_a_cap(patch: pytest.MonkeyPatch) -> None:
+    """Any number of hosts may be excluded at once."""
+    patch.setattr(exclusion, "excluded_max", lambda *_: 1000)
+
+
+def excludes_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """Hosts that are needed are excluded, too."""
+
+    def obstacle(self: exclusion.Exclusions, drain: KeptDrain) -> tuple[str, str] | None:
+        found = original(self, drain)
+        return None if found is not None and found[0] == "minimum" else found
+
+    original = exclusion.Exclusions._obstacle
+    patch.setattr(exclusion.Exclusions, "_obstacle", obstacle)
+
+
+def excludes_for_good(patch: pytest.MonkeyPatch) -> None:
+    """The end of an exclusion is not looked at."""
+    patch.setattr(exclusion.Exclusions, "readmit", lambda *_, **__: False)
+
+
+def blames_any_number(patch: pytest.MonkeyPatch) -> None:
+    """What hits most hosts at once is blamed on each of them."""
+
+    patch.setattr(exclusion, "is_most", lambda *_: False)
+
+
 # Of the account.
 
 
@@ -468,6 +499,13 @@ def forgets_causes(patch: pytest.MonkeyPatch) -> None:
     note = Meter.note
     patch.setattr(Meter, "note", lambda meter, *, now, found=None: note(meter, now=now))  # noqa: ARG005
 
+
+BAD_HOST_MISTAKES: list[Mistake] = [
+    excludes_without_a_cap,
+    excludes_below_the_minimum,
+    excludes_for_good,
+    blames_any_number,
+]
 
 # Those that only machines that lose power together can show.
 BLACKOUT_MISTAKES: list[Mistake] = [

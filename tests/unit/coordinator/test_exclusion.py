@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drumbeat.coordinator.core.events import DrainAsked
-from drumbeat.coordinator.core.membership.exclusion import excluded_max
+from drumbeat.coordinator.core.membership.exclusion import SETTLED_S, excluded_max
 from drumbeat.coordinator.core.model import Accusation, Hang
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import HostEvent, HostNoted
@@ -26,7 +26,7 @@ def a_watched_story(size: int = 3, **fields: Any) -> Story:
 def fail(story: Story, name: str, **record: Any) -> None:
     story.record(name, **({"exit_code": 1, "happened_at": story.now} | record))
     story.fail(name)
-    story.advance(story.spec.last_call_s + 1)
+    story.advance(story.spec.last_call_s + SETTLED_S + 1)
 
 
 def accuse(story: Story, name: str, *accusations: Accusation) -> None:
@@ -96,6 +96,37 @@ def test_what_hits_most_hosts_at_once_is_the_fault_of_none() -> None:
             story.record(name, exit_code=1, happened_at=story.now)
         fail(story, "a")
     assert events(story, HostEvent.EXCLUDED) == []
+
+
+def test_hosts_that_fail_alike_one_after_the_other_are_excused_and_that_is_waited_for() -> None:
+    story = a_watched_story(5, exclude_after=1, last_call_s=0.0)
+    round_id = story.state().round_id
+    story.record("a", exit_code=70, happened_at=story.now)
+    story.fail("a")
+    assert (excluded(story), story.state().phase) == ([], Phase.GATHERING)
+    for seconds, name in ((0.1, "b"), (0.2, "c")):
+        story.advance(seconds)
+        story.record(name, round_id=round_id, exit_code=70, happened_at=story.now)
+    story.advance(SETTLED_S)
+    assert (excluded(story), story.state().phase) == ([], Phase.RUNNING)
+
+
+def test_hosts_that_fail_with_others_in_ways_of_their_own_are_not_excused() -> None:
+    story = a_watched_story(5, exclude_after=1)
+    others = {"b": "RuntimeError: Connection closed", "c": "RuntimeError: Connection closed"}
+    for name, message in {"a": "ValueError: bad memory", **others}.items():
+        story.record(name, exit_code=1, message=message, happened_at=story.now)
+        story.advance(0.1)
+    story.fail("a")
+    story.advance(story.spec.last_call_s + SETTLED_S + 1)
+    assert excluded(story) == ["a"]
+
+
+def test_a_round_that_excludes_nobody_is_not_held_up() -> None:
+    story = a_watched_story(last_call_s=0.0)
+    story.record("b", exit_code=70, happened_at=story.now)
+    story.fail("b")
+    assert story.state().phase is Phase.RUNNING
 
 
 def test_no_exclusion_goes_below_the_minimum_and_that_is_said_once() -> None:
