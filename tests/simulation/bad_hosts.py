@@ -110,7 +110,11 @@ class BadHosts(World, Listener):
                 assert others >= shadow.spec.agents_min, "an exclusion went below the minimum"
 
     def _fail_most(self) -> None:
-        failing = self._random.sample(self.hosts, k=len(self.hosts) // 2 + 1)
+        shadow = self.checker.shadow
+        if not self.is_training or shadow is None:
+            return  # those that fail were not most of the hosts with workers
+        seated = [h for h in self.hosts if h.agent is not None and h.agent.name in shadow.seats]
+        failing = self._random.sample(seated, k=len(seated) // 2 + 1)
         self.clock.note("world", "MOST FAIL", [host.name for host in failing])
         for host in failing:
             faults.fail_workers(host, exit_code=70)
