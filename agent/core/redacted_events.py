@@ -10,13 +10,14 @@ from drumbeat.agent.model.hang import Hang
 def redacted(event: ev.Event, redact: Redactor) -> ev.Event:
     """Return what workers did without secrets in what they say; other events as they are."""
     match event:
-        case ev.WorkerExited(error=error, hang=hang):
+        case ev.WorkerExited(error=error, hang=hang, preflight=named):
             return replace(
                 event,
                 error=error
                 and replace(
                     error, message=redact(error.message), traceback=redact(error.traceback)
                 ),
+                preflight=tuple(replace(each, reason=redact(each.reason)) for each in named),
                 hang=hang and _without_secrets(hang, redact),
                 explanation=redact(event.explanation),
                 stderr_tail=redact(event.stderr_tail, is_start_cut=True),

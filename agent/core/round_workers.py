@@ -9,9 +9,10 @@ from drumbeat.agent.core import events as ev
 from drumbeat.agent.core import failure_records as records
 from drumbeat.agent.core.inprocess.iterations import HostIterations
 from drumbeat.agent.core.model import NO_ROUND, Beat, Failure
+from drumbeat.agent.core.preflight import FINDINGS_MAX
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.model import Assignment, GroupState
+from drumbeat.model import Assignment, GroupState, PreflightFinding
 
 SIGTERM, SIGKILL = 15, 9
 
@@ -44,12 +45,13 @@ class RoundWorkers:
         self.has_failed = self.is_stopping = False
         self.workers_done = self.failures_written = 0
         self._failure: Failure | None = None
+        self._named: tuple[PreflightFinding, ...] = ()  # by workers of the preflight
         self._alive: set[int] = set()
         # There may be workers, or what they left behind.
         self._has_processes = False
         self._has_good_end = self._has_left = False
         # The group failed at its start, and no worker has ever run here.
-        self._has_ever_run = self._is_start_impossible = False
+        self._has_ever_run = self._is_start_impossible = self._is_preflight = False
 
     @property
     def workers_alive(self) -> int:
@@ -69,11 +71,15 @@ class RoundWorkers:
             inprocess=self.inprocess.report if assignment else None,
             failure=self._failure if is_failed else None,
             workers_done=self.workers_done if assignment else 0,
+            preflight=self._named if assignment else (),
         )
 
     def begin(self, assignment: Assignment) -> fx.Effect:
         """Start the workers of a round."""
         assert self.assignment is None, "a round starts while an older one is not over"
+        if self._is_preflight and not assignment.is_preflight:
+            self._has_ever_run = False  # the program of the run has not
+        self._is_preflight, self._named = assignment.is_preflight, ()
         self.assignment, self.latest_round_id = assignment, assignment.round_id
         self.has_failed = self._has_left = self._has_good_end = False
         self.workers_done, self._failure = 0, None
@@ -117,6 +123,7 @@ class RoundWorkers:
             return []
         # The end of one that did something to an iteration is neither good nor bad for the group.
         fault = self.inprocess.exited(event)
+        self._named = (*self._named, *event.preflight)[:FINDINGS_MAX]
         self._alive.discard(event.local_rank)
         if self.state is GroupState.STARTING:
             self._has_ever_run = True

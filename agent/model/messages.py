@@ -15,6 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from drumbeat.agent.model.hang import Hang
+from drumbeat.model import PreflightFinding
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 CPUS_MAX = 65_536
@@ -139,6 +140,7 @@ class WorkerExited(Struct, frozen=True, kw_only=True):
     error_file: str = ""  # where it recorded its error, if that file is kept
     matched_rules: tuple[int, ...] = ()  # restart rules whose pattern its error matches, from 1
     is_out_of_memory: bool = False  # the kernel ended it for want of memory
+    preflight: tuple[PreflightFinding, ...] = ()  # whom it named, if it was one of the preflight
 
     @property
     def is_faulty(self) -> bool:

@@ -20,6 +20,7 @@ from drumbeat.agent.failures.error_rules import ErrorRules
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.settings import kinds
 from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.settings.placement import SLURM, slurm_place
 from drumbeat.agent.telemetry import handlers
 from drumbeat.agent.workers.devices.accelerators import (
     AcceleratorUnknown,
@@ -52,6 +53,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
     config = check_restart_rules(config)
     check_health_commands(config, search_path)
     check_host_identity(config)
+    config = check_placement(config)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
     kind, target, _ = config.program
@@ -149,6 +151,22 @@ def check_restart_rules(config: AgentConfig) -> AgentConfig:
     except ValueError as error:
         raise UsageError(f"{option}: the library regex does not take a pattern: {error}") from None
     return dataclasses.replace(config, restart_rule=texts, restart_rules=None)
+
+
+def check_placement(config: AgentConfig) -> AgentConfig:
+    """Find out where this host is, and whether it can run the preflight. Raises ``UsageError``."""
+    environment, what = inherited_environment(), "rank-order slurm"
+    try:
+        if config.rank_order == (SLURM,):
+            config = dataclasses.replace(config, slurm_place=slurm_place(environment))
+        what = f"preflight '{config.preflight}'"
+        if config.preflight is not None:
+            command = (*shlex.split(config.preflight),) or ("",)
+            check_program(command[0], search_path=environment.get("PATH"))
+            config = dataclasses.replace(config, preflight_command=command)
+    except (ValueError, ScriptNotFound) as error:
+        raise UsageError(f"--{what}: {error}") from None
+    return config
 
 
 def check_preloading(config: AgentConfig) -> AgentConfig:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.failures.exit_status import signal_name
 from drumbeat.agent.model.hang import Hang, Standing
 from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.settings.placement import labels_of
 from drumbeat.agent.watchdog.worker_messages import INTERRUPTION
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.inprocess import (
@@ -26,7 +28,7 @@ from drumbeat.inprocess import (
 from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.wire import HEALTH, NOTICE_REPORT
+from drumbeat.wire import HEALTH, NOTICE_REPORT, PREFLIGHT
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -43,7 +45,7 @@ GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_
 _BEAT = MessageMapping(
     Beat,
     session_pb2.Beat,
-    parts={"state": GroupState, "notice": NOTICE_REPORT},
+    parts={"state": GroupState, "notice": NOTICE_REPORT, "preflight": PREFLIGHT},
     given=("round_id", "inprocess", "failure", "leaving", "exceeded", "health"),
 )
 # Of a hang and a failure, what is the same in their messages.
@@ -112,6 +114,11 @@ def hello_message(
     durations["coordinator_grace"] = config.grace_s
     if config.exclude_after:
         durations |= {name: getattr(config, name) for name in ("exclude_window", "exclude_for")}
+    # Without a preflight it has no limit, whatever this agent was told.
+    durations["preflight_timeout"] = config.preflight_timeout if config.preflight else None
+    given: dict[str, Any] = {
+        name: duration(value) for name, value in durations.items() if value is not None
+    }
     factor, steps = config.straggler_rule
     spec = common_pb2.RunSpec(
         agents_min=config.min_nodes,
@@ -125,7 +132,11 @@ def hello_message(
         restart_rules=config.restart_rule,
         free_restarts_max=config.free_restarts_max,
         exclude_after=config.exclude_after,
-        **{name: duration(value) for name, value in durations.items() if value is not None},
+        rank_order=",".join(config.rank_order),
+        block_label=config.block_label or "",
+        block_size=config.block_size,
+        preflight=config.preflight or "",
+        **given,
     )
     return session_pb2.Hello(
         run=session_pb2.RunPurpose(
@@ -133,7 +144,7 @@ def hello_message(
         ),
         version=VERSION,
         features=_features(config),
-        labels=dict(label.split("=", 1) for label in config.labels),
+        labels=labels_of(config.labels),
         term=identity.term,
         incarnation_key=identity.incarnation_key,
         host=identity.host,
@@ -144,6 +155,8 @@ def hello_message(
         program=config.program.name,
         arguments_digest=config.program.arguments_digest,
         host_id=_host_id(config, identity),
+        placement=config.placement,
+        block=config.block,
         beat=beat,
         gpus=map(GPU.write, identity.gpus),
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from drumbeat.access.settings import AccessSettings
 from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings import kinds
+from drumbeat.agent.settings.placement import SLURM, labels_of, placement_violations
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
 from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
@@ -108,9 +109,40 @@ class JobSettings(AccessSettings):
     labels: Sequence[str] = _run(
         (),
         kinds.LABELS,
-        "Labels shown by `status` and the page, e.g. rack=b7,zone=a. They do not affect "
-        "scheduling.",
+        "Labels shown by `status` and the page, e.g. rack=b7,zone=a. Only --rank-order and "
+        "--block-label give them a meaning.",
         shown_default="none",
+    )
+    rank_order: Sequence[str] = _run(
+        (),
+        kinds.RANK_ORDER,
+        "Give hosts with the same value of these labels neighbouring ranks, by the first label "
+        "first, e.g. zone,rack. slurm: by the switches that Slurm names, else by task. All "
+        "machines of the run need the same value.",
+        shown_default="none",
+    )
+    block_label: str | None = _run(
+        None,
+        kinds.LABEL_NAME,
+        "Seat hosts with the same value of this label together or not at all, --block-size of "
+        "them, e.g. the hosts of an NVLink domain. The others stand by.",
+        shown_default="none",
+    )
+    block_size: int = _run(
+        0,
+        kinds.BLOCK_SIZE,
+        "Machines of a block. Both numbers of --nnodes must be multiples of it.",
+    )
+    preflight: str | None = _run(
+        None,
+        kinds.COMMAND,
+        "Command that all machines run once before the first round, started like the workers. "
+        "Ranks that the last line of a worker names (drumbeat: exclude 3,5: reason) are left out "
+        "of the run with their machines. Without such a line a failure is one of a worker.",
+        shown_default="none",
+    )
+    preflight_timeout: float = _run(
+        600.0, seconds(0.1), "Time limit of the preflight; one that exceeds it has failed."
     )
     min_nodes: int = setting(1, kinds.NODES, "", "Minimum number of machines.", flags=("--nnodes",))
     max_nodes: int = setting(
@@ -168,7 +200,7 @@ class JobSettings(AccessSettings):
     exclude_for: float = _run(3600.0, seconds(0.1), "How long such a host is excluded.")
     host_identity: str = _run(
         "",
-        kinds.LABEL_KEY,
+        kinds.LABEL_NAME,
         "Label of --labels whose value identifies this machine, e.g. serial: a replacement under "
         "the same name is not excluded.",
         shown_default="the kernel's boot id",
@@ -535,7 +567,7 @@ class JobSettings(AccessSettings):
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        if violations := settings.read_settings(self)[1]:
+        if violations := settings.read_settings(self)[1] or placement_violations(self):
             return violations
         nodes = f"{self.min_nodes}:{self.max_nodes}"
         if self.is_standalone and nodes != "1:1":
@@ -583,12 +615,26 @@ class AgentConfig(JobSettings):
         "SIGUSR1 and SIGUSR2 go to the workers alone if they are not among them.",
     )
 
+    slurm_place: tuple[str, ...] = ()  # of this host, if ranks are ordered by it
+    preflight_command: tuple[str, ...] = ()  # the argument vector of a worker of the preflight
     is_run_id_made_up: bool = False  # no other agent comes for this run
     program: Program
     python: str = "python"  # interpreter of the workers
     notes: tuple[str, ...] = ()  # for the user: what of the command line is not needed here
     preload_path: tuple[str, ...] = ()  # what the program puts first on its path for modules
     outcome_file: str | None = None  # for a program that launched this agent: how that ended
+
+    @property
+    def placement(self) -> tuple[str, ...]:
+        """Where this host is, the outermost place first."""
+        labels = labels_of(self.labels)
+        is_slurm = self.rank_order == (SLURM,)
+        return self.slurm_place if is_slurm else tuple(labels[name] for name in self.rank_order)
+
+    @property
+    def block(self) -> str:
+        """The block that this host belongs to; empty if there are none."""
+        return labels_of(self.labels)[self.block_label] if self.block_label is not None else ""
 
     @property
     def command(self) -> tuple[str, ...]:

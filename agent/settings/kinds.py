@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from drumbeat.addresses import HostPort, parse_host_port
-from drumbeat.command.settings import PORT, Kind, number, one_of, seconds, text
+from drumbeat.agent.settings.placement import PLACES_MAX
+from drumbeat.command.settings import PORT, Kind, number, one_of, printable, seconds, text
 from drumbeat.format import one_line
 from drumbeat.restart_rules import ALLOWED, RULES_MAX, parse_rule
 
@@ -42,6 +43,7 @@ NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
 # It names a directory, where dots alone mean another one. Empty: made up.
 _RUN_ID_FORM = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{0,128}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9._/-]{1,63}", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
@@ -226,6 +228,14 @@ def _are_labels(labels: Sequence[str]) -> bool:
     return is_each_once and all(map(_LABEL.fullmatch, labels))
 
 
+def _split_order(given: str) -> list[str]:
+    return [] if given.strip() == "none" else [part.strip() for part in given.split(",")]
+
+
+def _is_order(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names) <= PLACES_MAX and all(map(_NAME.fullmatch, names))
+
+
 def _are_modules(names: Sequence[str]) -> bool:
     return all(part.isidentifier() for name in names for part in name.split("."))
 
@@ -363,7 +373,15 @@ LABELS = _texts(
     lambda given: [part.strip() for part in given.split(",") if part.strip()],
     _are_labels,
 )
-LABEL_KEY = text("the key of a label", lambda value: len(value) <= 63, metavar="LABEL")
+RANK_ORDER = _texts(
+    f"slurm, none, or up to {PLACES_MAX} names of labels separated by commas, each once",
+    "LABEL[,LABEL]...|slurm|none",
+    _split_order,
+    _is_order,
+)
+LABEL_NAME = text("the name of a label", _NAME.fullmatch, metavar="LABEL")
+BLOCK_SIZE = number(0, AGENTS_MAX)
+COMMAND = printable(256)._replace(metavar="CMD")
 MODULES = _texts(
     "names of Python modules separated by commas: torch,mypackage.models",
     "MODULE[,MODULE]...",

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from drumbeat.access.redactor import Redactor
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
+from drumbeat.agent.core.preflight import findings_in
 from drumbeat.agent.core.redacted_events import redacted
 from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.agent.failures.error_file import read_error_file, read_faults, with_stacks
@@ -105,6 +106,7 @@ class Workers:
         # All that touches `output`, and what workers leave behind, is done by this thread.
         self._files = FileThread()
         self._preparation: asyncio.Task[None] | None = None
+        self._preflight: int | None = None  # the round of it, while that is the latest
         self._news_order = asyncio.Lock()  # it is fair
         self._is_closing = False
         self._full_logged_in: int | None = None  # the latest round in which a full disk was logged
@@ -238,6 +240,7 @@ class Workers:
 
     async def _start_workers(self, assignment: Assignment) -> None:
         config, round_id = self._config, assignment.round_id
+        self._preflight = round_id if assignment.is_preflight else None
         envs = worker_environments(config, assignment, self._base_environment.get(VISIBLE_DEVICES))
         self._files.submit(self._explainer.begin_round)
         try:
@@ -267,7 +270,10 @@ class Workers:
         self._preparation = None
         self._supervisor.send(
             messages.StartWorkers(
-                round_id=round_id, argv=config.command, env=self._environment, workers=workers
+                round_id=round_id,
+                argv=config.preflight_command if assignment.is_preflight else config.command,
+                env=self._environment,
+                workers=workers,
             )
         )
 
@@ -317,6 +323,10 @@ class Workers:
         if (line := self.watchdog.fatal_line(*worker)) is not None:
             error = messages.WorkerError(message=describe_fatal(line))
             exited = replace(exited, fatal_at=line.at, error=error)
+        if exited.round_id == self._preflight:
+            with suppress(FilesStalled):
+                lines = await self._read_files(partial(self._output.last_lines, *worker))
+                exited = replace(exited, preflight=findings_in(lines))
         if exited.exit_code == 0 and not exited.is_faulty:
             self._files.submit(partial(self._output.ended, *worker))
             return exited

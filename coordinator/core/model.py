@@ -63,6 +63,12 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     exclude_after: int = 0
     exclude_window_s: float | None = None  # these rounds end within; None: EXCLUDE_WINDOW_S
     exclude_for_s: float | None = None  # None: EXCLUDE_FOR_S
+    rank_order: str = ""  # labels by which hosts get neighbouring ranks, or slurm
+    # With a size only so many agents with one value of this label are seated, or none of them.
+    block_label: str = ""
+    block_size: int = 0
+    preflight: str = ""  # what all hosts run once before the first round; empty: nothing
+    preflight_timeout_s: float = 0.0
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):
@@ -79,6 +85,8 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
     program: str = ""  # what its workers run, without a folder; empty: not told
     arguments_digest: str = ""  # of the program's arguments
     host_id: str = ""  # tells its machine from another of the same name; empty: not told
+    placement: tuple[str, ...] = ()  # where its host is, the outermost first
+    block: str = ""  # which it belongs to, if whole ones are seated
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -175,6 +183,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
             and self.leaving is before.leaving is None
             and self.notice is before.notice is None
             and self.accusations == before.accusations
+            and self.preflight == before.preflight
             and not self.expired
             and not before.expired
             and same_health(self.health, before.health)
@@ -232,6 +241,7 @@ class Round(Struct, frozen=True, kw_only=True):
     master_port: int
     reason: str
     group_world_size: int = 0
+    is_preflight: bool = False
 
     @property
     def has_store(self) -> bool:

@@ -45,9 +45,12 @@ OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
 # Standbys are listed behind all that have a rank, and those that wait outside last.
 _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 
-_ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
+_ROUND = MessageMapping(Round, query_pb2.Round, given=("seats", "is_preflight"))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
-_NOT_SHOWN = ("address", "has_store", "knows_several", "program", "arguments_digest", "host_id")
+_NOT_SHOWN = (
+    *("address", "has_store", "knows_several", "program", "arguments_digest"),
+    *("host_id", "placement", "block"),
+)
 _AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_NOT_SHOWN)
 _EVENT = MessageMapping(HistoryEntry, query_pb2.RunEvent, given=("at_s", "decision"))
 

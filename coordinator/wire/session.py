@@ -41,6 +41,7 @@ from drumbeat.model import (
     HealthState,
     HostMemory,
     NoticeKind,
+    PreflightFinding,
     Standby,
     Stop,
     WorkerMemory,
@@ -58,6 +59,8 @@ GPUS_MAX = 1024
 LABELS_MAX = 64
 # Agents do not accept longer keys and values.
 LABEL_BYTES_MAX = 63
+PLACES_MAX = 16  # one in another, of a host
+FINDINGS_MAX, RANKS_NAMED_MAX = 16, 1024  # of one host, and of each, in the preflight
 # Features of agents that the coordinator asks for; of others it keeps nothing.
 AGENT_FEATURES = frozenset({"stacks", "logs"})
 STEPS_MAX_S = 1e10  # of all steps of a process together; no board can say more
@@ -72,7 +75,18 @@ RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, GroupState)
 
-SPEC = MessageMapping(model.RunSpec, common_pb2.RunSpec, checks={"master_addr": failures.shown(0)})
+_TEXTS = ("master_addr", "rank_order", "block_label", "preflight")
+SPEC = MessageMapping(
+    model.RunSpec, common_pb2.RunSpec, checks=dict.fromkeys(_TEXTS, failures.shown(0))
+)
+
+
+def _placement(path: str, places: Any) -> tuple[str, ...]:
+    if len(places) > PLACES_MAX:
+        raise InvalidField(path, len(places), f"at most {PLACES_MAX}")
+    return tuple(failures.shown(0)(path, place) for place in places)
+
+
 _IDENTITY = MessageMapping(
     model.AgentIdentity,
     session_pb2.Hello,
@@ -80,8 +94,15 @@ _IDENTITY = MessageMapping(
         **dict.fromkeys(("host", "address", "role"), failures.shown(1)),
         **dict.fromkeys(("name", "program", "arguments_digest", "host_id"), failures.shown(0)),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
+        "placement": _placement,
+        "block": failures.shown(0),
     },
     given=("incarnation", "has_store", "knows_several"),
+)
+_FINDING = MessageMapping(
+    PreflightFinding,
+    session_pb2.PreflightFinding,
+    checks={"ranks": lambda _, raw: tuple(raw[:RANKS_NAMED_MAX]), "reason": failures.shown(0)},
 )
 _LEAVING = MessageMapping(Leaving, session_pb2.Leaving, checks={"reason": failures.shown(0)})
 _NOTICE = MessageMapping(
@@ -256,6 +277,9 @@ def read_beat(
         notice=_part(NOTICE_REPORT, message.notice, "beat.notice", on_problem)
         if message.HasField("notice")
         else None,
+        preflight=_FINDING.read_all(message.preflight[:FINDINGS_MAX], "beat.preflight", on_problem)
+        if message.preflight
+        else (),
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,

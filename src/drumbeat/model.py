@@ -115,6 +115,13 @@ class Health(Struct, frozen=True, kw_only=True):
     age_s: float = 0.0
 
 
+class PreflightFinding(Struct, frozen=True, kw_only=True):
+    """Ranks whose hosts shall take part in no later round, as workers of the preflight say."""
+
+    ranks: tuple[int, ...]
+    reason: str = ""
+
+
 class GroupBeat(Struct, frozen=True, kw_only=True):
     """The part of a beat that is the same on both sides: a host's worker group."""
 
@@ -126,6 +133,7 @@ class GroupBeat(Struct, frozen=True, kw_only=True):
     workers_done: int = 0  # exited with 0 before they were told to stop
     is_start_impossible: bool = False  # the group failed at its start, and was the first one
     notice: NoticeReport | None = None  # what its workers say of the one that is pending
+    preflight: tuple[PreflightFinding, ...] = ()  # whom its workers name, once they have ended
 
 
 class Pace(Struct, frozen=True, kw_only=True):
@@ -162,6 +170,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     restarts_used: int = 0
     restarts_max: int = 0
     has_store: bool = False  # torch's store listens at the master's port already
+    is_preflight: bool = False  # its workers run the preflight
 
 
 class Stop(Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from drumbeat.model import (
     HostMemory,
     NoticeReport,
     Pace,
+    PreflightFinding,
     Standby,
     Stop,
     WorkerMemory,
@@ -30,6 +31,7 @@ from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
+PREFLIGHT = MessageMapping(PreflightFinding, session_pb2.PreflightFinding)
 NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 HEALTH = MessageMapping(Health, session_pb2.Health, parts={"state": HealthState})
 WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)

@@ -55,6 +55,7 @@ class OutputError(Exception):
 class _WorkerFiles:
     error_file: Path
     fault_file: Path
+    stdout: Kept | None = None
     stderr: Kept | None = None
     sources: list[FollowedFile | OutputPipe] = field(default_factory=list)
 
@@ -157,6 +158,15 @@ class WorkerOutput:
         is_kept = self._is_kept and not path.is_relative_to(self.directory.path)
         return path, str(path) if is_kept and path.is_file() else "", tail
 
+    def last_lines(self, round_id: int, local_rank: int) -> list[str]:
+        """Return the last line of each stream of a worker that is gone, as far as it is kept."""
+        if (worker := self._workers.get((round_id, local_rank))) is None:
+            return []
+        for source in worker.sources:
+            source.drain()
+        ends = (kept.last_lines().strip() for kept in (worker.stdout, worker.stderr) if kept)
+        return [end.rpartition("\n")[2] for end in ends]
+
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
         self._end_round()
@@ -225,6 +235,8 @@ class WorkerOutput:
             paths[local_rank] = out_path, err_path
             kept[StreamKey(round_id, int(env[context.RANK]), STDOUT)] = kept_out
             kept[StreamKey(round_id, int(env[context.RANK]), STDERR)] = kept_err
+            if not isinstance(kept_out, NotKept):
+                self._workers[round_id, local_rank].stdout = kept_out
             if not isinstance(kept_err, NotKept):
                 self._workers[round_id, local_rank].stderr = kept_err
         self.kept.begin(round_id, kept)
@@ -250,7 +262,7 @@ class WorkerOutput:
         # And what goes straight to where standard error goes, too, would stand within its lines.
         is_alone = config.is_standalone and not self._is_one_place
         is_read = number == STDERR or not is_alone or line_at(device_of(number))
-        if not is_captured or not (is_read or rules):
+        if not is_captured or not (is_read or rules or config.preflight):
             if rules is not None:
                 why = f"it does not pass the agent: --{name}-capture is off; redirect it, or tee it"
                 self._tell_unmatched(name, why)

@@ -201,7 +201,13 @@ class TemplateKeeper:
         return [End(), *self._load(now)]
 
     def _on_start(self, start: messages.StartWorkers, _now: float) -> list[Effect]:
-        return [Carry(command=start, is_warm=self.warmth is Warmth.READY)]
+        return [Carry(command=start, is_warm=self._is_warm(start))]
+
+    def _is_warm(self, command: messages.StartWorkers | messages.SignalWorkers) -> bool:
+        """Whether the template starts them: only workers of the command that it was made for."""
+        if self._preload is None or not isinstance(command, messages.StartWorkers):
+            return False
+        return self.warmth is Warmth.READY and command.argv == self._preload.argv
 
     def _hold_start(self, start: messages.StartWorkers, _now: float) -> list[Effect]:
         if start not in self._held:
@@ -218,11 +224,7 @@ class TemplateKeeper:
         """Hand on what waited for the template."""
         held, self._held = self._held, []
         self._loading_until = None
-        is_warm = self.warmth is Warmth.READY
-        return [
-            Carry(command=command, is_warm=is_warm and isinstance(command, messages.StartWorkers))
-            for command in held
-        ]
+        return [Carry(command=command, is_warm=self._is_warm(command)) for command in held]
 
     def _on_stop(
         self, stop: messages.StopWorkers | messages.KillWorkers, _now: float

@@ -104,6 +104,7 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | N
 def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
     least, most, port = spec.agents_min, spec.agents_max, spec.master_port
+    size, check_s = spec.block_size or 1, spec.preflight_timeout_s
     join_s, join_max_s = spec.join_timeout_s, policy.join_timeout_max_s
     barrier, factor, steps = (
         spec.exit_barrier_timeout_s,
@@ -128,6 +129,9 @@ def spec_error(spec: RunSpec, policy: Policy) -> errors.InvalidRequest | None:
             window_s is None or spec.restarts_max <= WINDOWED_RESTARTS_MAX,
             f"at most {WINDOWED_RESTARTS_MAX} with a restart_window",
         ),
+        ("agents_min", least, least % size == 0, f"a multiple of block_size ({size})"),
+        ("agents_max", most, most % size == 0, f"a multiple of block_size ({size})"),
+        ("preflight_timeout", check_s, check_s > 0 or not spec.preflight, "above 0"),
     ]
     try:
         parse_rules(spec.restart_rules)

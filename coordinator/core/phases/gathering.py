@@ -12,8 +12,8 @@ from drumbeat.coordinator.core.phases.rendezvous import (
     Wait,
     close_round,
 )
+from drumbeat.coordinator.core.phases.seating import candidates, count_seatable
 from drumbeat.coordinator.core.restarts.decision import waiting
-from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
 
@@ -67,9 +67,7 @@ class Gathering(RunPhase):
         spec, members, facts = self.state.spec, self.members, self._rendezvous
         facts.agents_present, facts.agents_missed = members.present_count, len(members.missed)
         facts.agents_suspect, facts.latest_arrival = len(members.suspects), members.latest_arrival
-        facts.agents_checking = len(members.unfit) - members.unhealthy_count
-        facts.unfit = reasons.unfit(self.state.members, members.unfit)
-        connected = len(members.connected) - members.unhealthy_count
+        connected = count_seatable(facts, self.state, members)
         if connected + facts.agents_missed < spec.agents_min:
             facts.is_reforming = False
         if connected - facts.agents_checking < spec.agents_min:
@@ -85,14 +83,20 @@ class Gathering(RunPhase):
         # Looking for an order is linear: not at every event while a port is awaited.
         if awaited is not None and members.is_present(awaited) and not run.port_of(awaited):
             return self._leader_port.wait_for(awaited, "the round", now=judged_at)
-        present = [agent for i, agent in state.members.items() if members.is_present(i)]
-        order = next_order(present, state.group_ranks(), agents_max=spec.agents_max)
+        order = next_order(
+            candidates(state, members),
+            state.seats,
+            agents_max=spec.agents_max,
+            block_size=spec.block_size,
+        )
         leader = order[0]
         port = spec.master_port or run.port_of(leader.incarnation)
         if not port:
             return self._leader_port.wait_for(leader.incarnation, "the round", now=judged_at)
         if (until := run.unsettled_until(judged_at)) is not None:
             return Wait(reason="waiting whether more hosts fail", agents_wanted=0, until=until)
+        is_preflight = bool(spec.preflight) and not state.is_preflight_over
+        closing = f"preflight: {closing}" if is_preflight else closing
         return RoundStarted(
             round_id=state.next_round_id,
             participants=tuple(agent.incarnation for agent in order),
@@ -101,4 +105,5 @@ class Gathering(RunPhase):
             reason=state.reason if state.next_round_id else closing,
             closing=closing,
             at_s=now,
+            is_preflight=is_preflight,
         )

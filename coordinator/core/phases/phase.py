@@ -13,6 +13,7 @@ from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, make_verdict
 from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.rendezvous import Wait
+from drumbeat.coordinator.core.phases.seating import why_outside
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
 from drumbeat.coordinator.core.run.records import (
@@ -173,7 +174,8 @@ class RunContext:
             if state.is_seated(incarnation):
                 return self._assignment(current, incarnation)
             left = count(len(current.seats) - len(state.given_up), "agent")
-            more = f"; {wait.reason}" if wait is not None else ""
+            why = why_outside(state, incarnation)
+            more = f"; {wait.reason}" if wait is not None else f": {why}" if why else ""
             reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
             wait = Wait(reason=reason, agents_wanted=0, until=None)
         wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
@@ -202,6 +204,7 @@ class RunContext:
             restarts_used=self.state.restarts_used,
             restarts_max=self.state.spec.restarts_max,
             has_store=current.has_store,
+            is_preflight=current.is_preflight,
         )
 
     def exit_of(self, verdict: model.Verdict, incarnation: str) -> model.Exit:

@@ -27,10 +27,11 @@ class Rendezvous:
     agents_missed: int = 0  # lost theirs so recently that they may be back at once
     agents_suspect: int = 0  # hold one but are silent
     agents_checking: int = 0  # hold one, and run their health checks
-    unfit: str = ""  # which agents check their health or are unhealthy, and why
+    unfit: str = ""  # which agents check their health or are unhealthy, and why; blocks that wait
     latest_arrival: float = 0.0
     quorum_since: float | None = None  # None: too few are connected
     is_reforming: bool = False  # a round has just ended, and no new agent is expected
+    note: str = ""  # which blocks wait for agents
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -104,7 +105,9 @@ def _last_call(spec: RunSpec, gathering: Rendezvous, quorum_since: float, now: f
     if now >= deadline:
         return f"last call is over with {present} of {spec.agents_max} agents"
     room = spec.agents_max - present
-    reason = f"{count(present, 'agent')} {are(present)} enough, last call for {room} more"
+    unfit = f"; {gathering.unfit}" if gathering.unfit else ""
+    reason = f"{count(present, 'agent')} {are(present)} enough, last call for {room} more{unfit}"
+    reason = f"{reason}; {gathering.note}" if gathering.note else reason
     return Wait(reason=reason, agents_wanted=room, until=deadline)
 
 

@@ -15,7 +15,9 @@ from drumbeat.coordinator.core.model import Beat, FailureRecord, HangDiagnosis, 
 from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
+from drumbeat.coordinator.core.phases.preflight import Preflight
 from drumbeat.coordinator.core.phases.rendezvous import Wait, last_call_deadline
+from drumbeat.coordinator.core.phases.seating import seatable
 from drumbeat.coordinator.core.restarts.decision import after_failure, attempted
 from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import (
@@ -60,6 +62,7 @@ class Running(RunPhase):
         self._inprocess = InProcessRestarts(run, self._round, now=now)
         self._notices = Notices(run, self._round, now=now)
         self._hangs = Hangs(run, self._round)
+        self._preflight = Preflight(run, self._round, now=now)
 
     def connected(self, incarnation: str, *, now: float) -> None:
         if not self.state.is_seated(incarnation):
@@ -83,6 +86,7 @@ class Running(RunPhase):
             self._later = reasons.older_journal(self._round, name, held)
         if held != round_id or not state.is_seated(incarnation):
             return
+        self._preflight.heard(incarnation, beat)
         if beat.observations:
             self.run.learning.observe(beat.observations, now=now)
         if beat.inprocess is not None:
@@ -119,10 +123,10 @@ class Running(RunPhase):
         return is_excused
 
     def found(self, transition: Transition) -> Found | None:
-        if isinstance(transition, RoundEnded) and transition.cause is RoundEnd.AGENT_LOST:
-            return self._found_lost()
-        if not isinstance(transition, EndingStarted | RoundEnded) or transition.cause in _PLANNED:
-            return None
+        if not isinstance(transition, EndingStarted | RoundEnded) or self._round.is_preflight:
+            return None  # before training nothing is lost
+        if transition.cause in _PLANNED or transition.cause is RoundEnd.AGENT_LOST:
+            return None if transition.cause in _PLANNED else self._found_lost()
         progress = self.members.observer.meter.progress
         if (judged := self._hang()) is not None:
             host, since_s = self.state.observed.ledger.host, judged.since_s
@@ -187,7 +191,8 @@ class Running(RunPhase):
             self._review_until(self._notices.review_at)
         are_done = len(state.succeeded) + len(state.excused) == len(current.seats)
         # An iteration that was given up is not made good by those who had ended before it.
-        if state.succeeded and are_done and inprocess.give_up is None:
+        is_training = not current.is_preflight
+        if state.succeeded and are_done and inprocess.give_up is None and is_training:
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)
             return self.run.ended(VerdictCause.SUCCEEDED, reason, now=now)
@@ -199,12 +204,22 @@ class Running(RunPhase):
         is_behind = bool(self._later) and state.notice is None
         if self._lost or is_behind or self._is_to_end():
             return self._broken_off(now)
-        if self._failed or inprocess.give_up is not None:
-            return self._review_failure(now, judged_at)
+        if self._failed or inprocess.give_up is not None or not is_training:
+            return self._review_end(now, judged_at, is_done=are_done)
         if state.succeeded:
             self._review_barrier(judged_at)
             return None
         return self._review_scale_up(now, judged_at, has_saved=was_pending)
+
+    def _review_end(self, now: float, judged_at: float, *, is_done: bool) -> Transition | None:
+        """Judge a round that failed, or a preflight, once that is over."""
+        preflight = self._preflight
+        if not preflight.is_judged(self._failed, is_done=is_done, judged_at=judged_at):
+            self._review_until(preflight.review_at)
+            return None
+        if (over := preflight.verdict(is_done=is_done, now=now)) is not None:
+            return over
+        return self._review_failure(now, judged_at)
 
     def _is_to_end(self) -> bool:
         """Whether the round ends as an operator wants it: not before training could save.
@@ -284,7 +299,9 @@ class Running(RunPhase):
             return None
         where, why, causes = self._where(judged_at), self._inprocess.give_up, self._causes()
         if why is None:
-            what = reasons.round_failed(current, causes, self._failed, self._hang(), where)
+            what = self._preflight.hung or reasons.round_failed(
+                current, causes, self._failed, self._hang(), where
+            )
         elif len(state.given_up) == len(current.seats):
             reason = f"round {current.round_id} lost all hosts: {why}"
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
@@ -319,6 +336,10 @@ class Running(RunPhase):
         """
         state, spec, size = self.state, self.state.spec, len(self._round.seats)
         extras = sum(map(self.members.is_present, self._extras))
+        if extras and (state.left_out or spec.block_size):
+            able = self._extras - state.left_out.keys()
+            present = (state.members[i] for i in able if self.members.is_present(i))
+            extras, _ = seatable(present, spec.block_size)
         if not extras or size >= spec.agents_max:
             self._extra_since = None
             return None

@@ -41,9 +41,14 @@ def unfit(members: Mapping[str, AgentIdentity], found: Mapping[str, Health]) -> 
     return f"{members[incarnation].name} {problem}{others}"
 
 
+def named(current: Round) -> str:
+    """Name a round."""
+    return f"round {current.round_id}{' (preflight)' if current.is_preflight else ''}"
+
+
 def round_lost(current: Round, lost: Collection[str]) -> str:
     """Name the agents that a round lost."""
-    return f"round {current.round_id} lost {hosts(current, lost)}"
+    return f"{named(current)} lost {hosts(current, lost)}"
 
 
 def older_journal(current: Round, name: str, round_id: int) -> str:
@@ -68,9 +73,9 @@ def round_failed(
 ) -> str:
     """Name the root cause if it is known, else the hosts that reported a failure."""
     if hang is not None:
-        return f"round {current.round_id} hung: {hang.summary}"
+        return f"{named(current)} hung: {hang.summary}"
     what = _cause(causes, where) if causes else f"a worker on {hosts(current, failed)}"
-    return f"round {current.round_id} failed: {what}"
+    return f"{named(current)} failed: {what}"
 
 
 def start_impossible(
@@ -79,7 +84,7 @@ def start_impossible(
     """Name what can't be started and where if its record is there, else the hosts."""
     what = describe([cause for cause in causes if cause.has_never_run])
     what = what or f"a worker on {hosts(current, unable)}"
-    return f"round {current.round_id}{_COULD_NOT_START}{what}"
+    return f"{named(current)}{_COULD_NOT_START}{what}"
 
 
 def budget_spent(what: str, state: RunState) -> str:

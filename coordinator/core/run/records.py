@@ -33,6 +33,7 @@ class RoundEnd(StrEnum):
     AGENT_LOST = "AGENT_LOST"
     AGENT_JOINED = "AGENT_JOINED"
     RESTART_ASKED = "RESTART_ASKED"
+    PREFLIGHT_OVER = "PREFLIGHT_OVER"  # it went well, or named the hosts that are left out
 
 
 class RunCreated(Struct, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ class RoundStarted(Struct, frozen=True, kw_only=True):
     reason: str  # why there had to be a round
     closing: str = ""  # why it closed now
     at_s: float = 0.0
+    is_preflight: bool = False  # its workers run the preflight
 
 
 class GroupSucceeded(Struct, frozen=True, kw_only=True):
@@ -95,6 +97,7 @@ class RoundEnded(Struct, frozen=True, kw_only=True):
     reason: str
     at_s: float = 0.0
     where: Standings = NOWHERE
+    left_out: dict[str, str] = {}  # incarnations that take part in no later round, and why
     attempt: Attempt | None = None  # None: of an earlier version
 
     @property
@@ -283,6 +286,10 @@ def weight(record: Record) -> int:
     match record:
         case FailureRecorded():
             return 1 + record.record.size_bytes // USUAL_BYTES
-        case FailuresCounted(heard=names) | RoundStarted(participants=names):
+        case (
+            FailuresCounted(heard=names)
+            | RoundStarted(participants=names)
+            | RoundEnded(left_out=names)
+        ):
             return 1 + len(names) * _NAME_BYTES // USUAL_BYTES
     return 1

@@ -100,6 +100,9 @@ class RunState:
     given_up: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
     iterations: its.IterationState | None = None  # of the round
+    is_preflight_over: bool = False
+    preflight_restarts: int = 0  # of the restarts, those of the preflight
+    left_out: dict[str, str] = field(default_factory=dict)  # by the preflight, and why
     iterations_restarted: int = 0  # in process, in all rounds
     restart_count: int = 0
     restarts_returned: int = 0  # of these, not charged after all
@@ -253,7 +256,10 @@ class RunState:
         """Return what the decisions so far tell of the time from here on."""
         match self.phase:
             case Phase.GATHERING:
-                return Stretch.FORMING if self.round is None else Stretch.GATHERING
+                is_first = self.round is None or self.round.is_preflight
+                return Stretch.FORMING if is_first else Stretch.GATHERING
+            case Phase.RUNNING if self.round is not None and self.round.is_preflight:
+                return Stretch.FORMING  # nothing is trained yet
             case Phase.RUNNING:
                 iterations = self.iterations
                 is_held_up = (
@@ -278,7 +284,7 @@ class RunState:
         hosts = current.group_world_size if current and is_seated else len(self.members)
         cause: Cause | None = None
         match record:
-            case rec.RoundEnded():
+            case rec.RoundEnded() if record.cause is not rec.RoundEnd.PREFLIGHT_OVER:
                 cause = Cause(record.cause)
             case rec.EndingStarted():
                 is_stopped = record.cause is VerdictCause.STOPPED
@@ -351,7 +357,7 @@ class RunState:
             self._note(record.at_s, "hang over", record.reason)
 
     def _start_round(self, record: rec.RoundStarted) -> None:
-        if self.round is None:
+        if self.round is None or self.round.is_preflight:
             self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
         self.observed.enter_round(record.at_s, self.round_id)
@@ -361,11 +367,12 @@ class RunState:
             round_id=record.round_id,
             seats=seats,
             world_size=world_size,
-            restart_count=self.restart_count,
+            restart_count=self.restart_count - self.preflight_restarts,
             master_addr=record.master_addr,
             master_port=record.master_port,
             reason=record.reason,
             group_world_size=len(seats),
+            is_preflight=record.is_preflight,
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
         self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
@@ -391,6 +398,9 @@ class RunState:
                 self.restarts.take(attempt, is_failure=is_failure)
             self.uncounted = record.cause
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
+            if record.cause is rec.RoundEnd.PREFLIGHT_OVER:
+                self.is_preflight_over, self.left_out = True, dict(record.left_out)
+                self.preflight_restarts = self.restart_count
             self._note(record.at_s, "round ended", record.reason)
         else:
             self._enter(Phase.ENDING, record.reason)

@@ -193,6 +193,11 @@ class RunSpec(google.protobuf.message.Message):
     EXCLUDE_AFTER_FIELD_NUMBER: builtins.int
     EXCLUDE_WINDOW_FIELD_NUMBER: builtins.int
     EXCLUDE_FOR_FIELD_NUMBER: builtins.int
+    RANK_ORDER_FIELD_NUMBER: builtins.int
+    BLOCK_LABEL_FIELD_NUMBER: builtins.int
+    BLOCK_SIZE_FIELD_NUMBER: builtins.int
+    PREFLIGHT_FIELD_NUMBER: builtins.int
+    PREFLIGHT_TIMEOUT_FIELD_NUMBER: builtins.int
     agents_min: builtins.int
     """Fewest agents that may form a round; at least 1."""
     agents_max: builtins.int
@@ -217,6 +222,20 @@ class RunSpec(google.protobuf.message.Message):
     """How many restarts `restart_rules` may leave uncharged."""
     exclude_after: builtins.int
     """A host that is blamed for this many rounds in a row is excluded from the run for a while; 0: none."""
+    rank_order: builtins.str
+    """By which hosts get neighbouring ranks: names of labels, the outer ones first, between commas,
+    or `slurm`; empty: by nothing. Only compared: agents send their place as `Hello.placement`.
+    """
+    block_label: builtins.str
+    """Label that tells which block an agent belongs to; empty: there are none."""
+    block_size: builtins.int
+    """So many agents of one block are seated, or none; then `agents_min` and `agents_max` are
+    multiples of it. 0 without a `block_label`.
+    """
+    preflight: builtins.str
+    """Command that the workers of a round before the first one run, which may name hosts to leave
+    out; empty: there is no such round.
+    """
     @property
     def join_timeout(self) -> google.protobuf.duration_pb2.Duration:
         """How long the run waits for `agents_min` agents before it fails."""
@@ -261,6 +280,10 @@ class RunSpec(google.protobuf.message.Message):
     def exclude_for(self) -> google.protobuf.duration_pb2.Duration:
         """How long such a host is excluded; unset: an hour."""
 
+    @property
+    def preflight_timeout(self) -> google.protobuf.duration_pb2.Duration:
+        """How long that round may take; above 0 with a `preflight`."""
+
     def __init__(
         self,
         *,
@@ -284,9 +307,14 @@ class RunSpec(google.protobuf.message.Message):
         exclude_after: builtins.int = ...,
         exclude_window: google.protobuf.duration_pb2.Duration | None = ...,
         exclude_for: google.protobuf.duration_pb2.Duration | None = ...,
+        rank_order: builtins.str = ...,
+        block_label: builtins.str = ...,
+        block_size: builtins.int = ...,
+        preflight: builtins.str = ...,
+        preflight_timeout: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "preflight_timeout", b"preflight_timeout", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "block_label", b"block_label", "block_size", b"block_size", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "preflight", b"preflight", "preflight_timeout", b"preflight_timeout", "rank_order", b"rank_order", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
 

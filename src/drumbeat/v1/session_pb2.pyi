@@ -247,6 +247,8 @@ class Hello(google.protobuf.message.Message):
     PROGRAM_FIELD_NUMBER: builtins.int
     ARGUMENTS_DIGEST_FIELD_NUMBER: builtins.int
     HOST_ID_FIELD_NUMBER: builtins.int
+    PLACEMENT_FIELD_NUMBER: builtins.int
+    BLOCK_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of the agent, e.g. "0.4.1"."""
     term: builtins.int
@@ -278,6 +280,8 @@ class Hello(google.protobuf.message.Message):
     """Tells this machine from another of the same name: the boot id of its kernel, or the value of a
     label that its operator named; empty: not told.
     """
+    block: builtins.str
+    """The block that the agent belongs to, if the run seats whole blocks."""
     @property
     def run(self) -> Global___RunPurpose:
         """To take part in this run."""
@@ -300,6 +304,12 @@ class Hello(google.protobuf.message.Message):
         1,024. Nothing is decided by them.
         """
 
+    @property
+    def placement(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Where the host is, the outermost place first: agents with equal beginnings get neighbouring
+        ranks. At most 16, each of at most 256 characters; none: it is not told.
+        """
+
     def __init__(
         self,
         *,
@@ -319,9 +329,11 @@ class Hello(google.protobuf.message.Message):
         program: builtins.str = ...,
         arguments_digest: builtins.str = ...,
         host_id: builtins.str = ...,
+        placement: collections.abc.Iterable[builtins.str] | None = ...,
+        block: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "host_id", b"host_id", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "program", b"program", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "block", b"block", "features", b"features", "gpus", b"gpus", "host", b"host", "host_id", b"host_id", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "placement", b"placement", "program", b"program", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
@@ -413,6 +425,7 @@ class Beat(google.protobuf.message.Message):
     COLLECTIVES_MOVED_FIELD_NUMBER: builtins.int
     HEALTH_FIELD_NUMBER: builtins.int
     ACCUSATIONS_FIELD_NUMBER: builtins.int
+    PREFLIGHT_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -496,6 +509,10 @@ class Beat(google.protobuf.message.Message):
     def accusations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Accusation]:
         """Hosts that workers of the fence's round have accused so far. At most 64."""
 
+    @property
+    def preflight(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PreflightFinding]:
+        """Whom workers of the fence's round named, if that is the preflight. At most 16."""
+
     def __init__(
         self,
         *,
@@ -517,9 +534,10 @@ class Beat(google.protobuf.message.Message):
         collectives_moved: google.protobuf.duration_pb2.Duration | None = ...,
         health: Global___Health | None = ...,
         accusations: collections.abc.Iterable[Global___Accusation] | None = ...,
+        preflight: collections.abc.Iterable[Global___PreflightFinding] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 
@@ -581,6 +599,30 @@ class Accusation(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
 
 Global___Accusation: typing_extensions.TypeAlias = Accusation
+
+@typing.final
+class PreflightFinding(google.protobuf.message.Message):
+    """Hosts that the preflight wants to be left out of the run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """Why, in words; at most 256 characters."""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of the preflight's round. At most 1,024; others are not looked at."""
+
+    def __init__(
+        self,
+        *,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ranks", b"ranks", "reason", b"reason"]) -> None: ...
+
+Global___PreflightFinding: typing_extensions.TypeAlias = PreflightFinding
 
 @typing.final
 class ExpiredLimit(google.protobuf.message.Message):
@@ -1186,6 +1228,7 @@ class Assignment(google.protobuf.message.Message):
     RESTARTS_USED_FIELD_NUMBER: builtins.int
     RESTARTS_MAX_FIELD_NUMBER: builtins.int
     HAS_STORE_FIELD_NUMBER: builtins.int
+    IS_PREFLIGHT_FIELD_NUMBER: builtins.int
     round_id: builtins.int
     """The round."""
     restart_count: builtins.int
@@ -1216,6 +1259,8 @@ class Assignment(google.protobuf.message.Message):
     """How many the run may use."""
     has_store: builtins.bool
     """The agent of rank 0 serves torch's store there, until the round is over: rank 0 makes none."""
+    is_preflight: builtins.bool
+    """The workers run the preflight of this agent's settings in place of its program."""
     def __init__(
         self,
         *,
@@ -1233,8 +1278,9 @@ class Assignment(google.protobuf.message.Message):
         restarts_used: builtins.int = ...,
         restarts_max: builtins.int = ...,
         has_store: builtins.bool = ...,
+        is_preflight: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "group_world_size", b"group_world_size", "has_store", b"has_store", "master_addr", b"master_addr", "master_port", b"master_port", "rank_first", b"rank_first", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "group_world_size", b"group_world_size", "has_store", b"has_store", "is_preflight", b"is_preflight", "master_addr", b"master_addr", "master_port", b"master_port", "rank_first", b"rank_first", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
 
 Global___Assignment: typing_extensions.TypeAlias = Assignment
 

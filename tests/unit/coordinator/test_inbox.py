@@ -15,7 +15,14 @@ from drumbeat.coordinator.core.run.notice import Leaving
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
-from drumbeat.model import GroupState, HangKind, Health, HealthState, NoticeReport
+from drumbeat.model import (
+    GroupState,
+    HangKind,
+    Health,
+    HealthState,
+    NoticeReport,
+    PreflightFinding,
+)
 from tests.support.world import a_record
 
 RUNNING = Beat(state=GroupState.RUNNING, round_id=0, workers_alive=2)
@@ -90,6 +97,7 @@ def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new()
         "failure": a_record(),
         "workers_done": 1,
         "leaving": Leaving(reason="got SIGTERM", time_left_s=1.0),
+        "preflight": (PreflightFinding(ranks=(1,), reason="slow"),),
         "notice": NoticeReport(notice_id=1),
         "pids": (7,),
         "accusations": (Accusation(local_rank=0),),

@@ -87,6 +87,22 @@ CASES = {
     ),
     "name": Case("left", "left", bad=("a b",), wrong=("a b", "x" * 254)),
     "labels": Case("rack=b7, zone=a", ("rack=b7", "zone=a"), bad=("x", "a=1,a=2"), wrong=("a=1",)),
+    "rank_order": Case(
+        "rack,zone",
+        ("rack", "zone"),
+        {"none": ((), ()), "slurm": (["slurm"], ("slurm",))},
+        ("rack,rack", "a b", ""),
+        ("rack", ("a b",), None),
+        {"labels": "zone=a,rack=b7"},
+    ),
+    "block_label": Case(
+        "rack", "rack", {}, ("a b", ""), ("a b", 3), {"labels": "rack=b7", "block_size": "1"}
+    ),
+    "block_size": Case(
+        "1", 1, {}, ("-1", "x"), (-1, "1", True), {"labels": "rack=b7", "block_label": "rack"}
+    ),
+    "preflight": Case("true -x", "true -x", bad=("a\tb",), wrong=("", "a\n", "x" * 257)),
+    "preflight_timeout": seconds("2m", 120.0, 0.0),
     "min_nodes": Case("1:1", 1, bad=("2:1", "0"), wrong=(0, "1", 1.0)),
     "max_nodes": Case("1", 1, bad=("1:", "1000001"), wrong=(0, 1_000_001)),
     "max_restarts": Case("3", 3, bad=("-1", "x", "1.5"), wrong=(-1, True, 1_000_001)),
@@ -243,6 +259,10 @@ def argument(name: str, text: str) -> tuple[str, ...]:
     return (declared.option,) if declared.kind is FLAG else (f"{declared.option}={text}",)
 
 
+def fields_beside(case: Case) -> dict[str, Any]:
+    return {name: SETTINGS[name].kind.parse(text) for name, text in case.beside.items()}
+
+
 def arguments_beside(case: Case) -> list[str]:
     return [part for name, text in case.beside.items() for part in argument(name, text)]
 
@@ -297,7 +317,7 @@ def test_a_setting_is_read_from_its_option_in_each_spelling_and_from_its_variabl
 def test_a_program_gives_the_same_value(name: str) -> None:
     case = CASES[name]
     for given, value in ((case.value, case.value), *case.more.values()):
-        config = told(launch(case.beside | {name: given}))
+        config = told(launch(fields_beside(case) | {name: given}))
         assert getattr(config, name) == value
         assert config.validate() == []
 
@@ -321,7 +341,7 @@ def test_a_text_that_is_refused_is_named_with_what_is_allowed(name: str, text: s
 @pytest.mark.parametrize(("name", "value"), each("wrong"))
 def test_a_value_that_breaks_a_rule_is_named_with_what_is_allowed(name: str, value: Any) -> None:
     broken = Violation(name, value, SETTINGS[name].kind.allowed)
-    fields: dict[str, Any] = {"run_id": "r", **CASES[name].beside, name: value}
+    fields: dict[str, Any] = {"run_id": "r", **fields_beside(CASES[name]), name: value}
     (found,) = AgentConfig(program=Program("program", "x"), **fields).validate()
     is_secret = SETTINGS[name].kind.is_secret
     assert is_secret or str(found) == str(broken)

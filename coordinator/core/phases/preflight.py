@@ -1,0 +1,84 @@
+"""Pure. The round before the first one: a check on all hosts, which may name hosts to leave out."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+
+from drumbeat.coordinator.core.model import Beat, Round, VerdictCause
+from drumbeat.coordinator.core.phases.phase import RunContext, Transition
+from drumbeat.coordinator.core.phases.seating import seatable
+from drumbeat.coordinator.core.run.reasons import listed, named
+from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
+from drumbeat.durations import format_duration
+from drumbeat.format import are, count
+from drumbeat.model import GroupState
+
+# Once a worker has failed, others that end because of it may still name hosts.
+WORD_S = 3.0
+_OVER = (GroupState.SUCCEEDED, GroupState.FAILED)
+
+
+class Preflight:
+    """What the preflight says, and until when it may take; with a new coordinator from then on.
+
+    Of a round that is none nobody says anything.
+    """
+
+    def __init__(self, run: RunContext, current: Round, *, now: float) -> None:
+        self._run, self._round = run, current
+        self._until = now + run.state.spec.preflight_timeout_s
+        self._failed_since: float | None = None
+        self._named: dict[str, str] = {}  # incarnations, with the rank and why
+        self._unfinished = set(current.seats)
+        self._odd = ""  # a line that names none, in words
+        self.hung = ""  # what took too long, in words
+        self.review_at = self._until
+
+    def heard(self, incarnation: str, beat: Beat) -> None:
+        """Take in what a participant says of it."""
+        if beat.state in _OVER and not beat.workers_alive:
+            self._unfinished.discard(incarnation)
+        seats = list(self._round.seats.values()) if beat.preflight else []
+        for finding in beat.preflight:
+            self._odd = self._odd if finding.ranks else f"; not understood: {finding.reason}"
+            for rank in (each for each in finding.ranks if each < self._round.world_size):
+                seat = seats[bisect_right(seats, rank, key=lambda each: each.rank_first) - 1]
+                why = f"rank {rank}: {finding.reason}"
+                self._named.setdefault(seat.agent.incarnation, why)
+
+    def is_judged(self, failed: Collection[str], *, is_done: bool, judged_at: float) -> bool:
+        """Return whether it is over: all have ended well, or it failed or took too long."""
+        if is_done or (failed and self._named) or not self._round.is_preflight:
+            return True
+        if judged_at >= self._until:
+            over = format_duration(self._run.state.spec.preflight_timeout_s)
+            slow = [self._round.seats[i].agent.name for i in sorted(self._unfinished)]
+            who = listed(slow, len(slow)) or "some workers"
+            self.hung = f"{named(self._round)} hung: {who} not done after {over}"
+            return True
+        if not failed:
+            self.review_at = self._until
+            return False
+        self._failed_since = judged_at if self._failed_since is None else self._failed_since
+        self.review_at = min(self._failed_since + WORD_S, self._until)
+        return not self._unfinished or judged_at >= self.review_at
+
+    def verdict(self, *, is_done: bool, now: float) -> Transition | None:
+        """Return what follows of one that is over; ``None`` if it is to be repeated.
+
+        Never are so many left out that too few would stay.
+        """
+        if not self._round.is_preflight or not (is_done or self._named):
+            return None
+        state, seats, out = self._run.state, self._round.seats, dict(self._named)
+        reason = f"preflight passed on {count(len(seats), 'agent')}{self._odd}"
+        if out:
+            who = listed((f"{seats[i].agent.name} ({why})" for i, why in out.items()), len(out))
+            reason = f"preflight left out {len(out)} of {count(len(seats), 'agent')}: {who}"
+            others = (agent for i, agent in state.members.items() if i not in out)
+            left = seatable(others, state.spec.block_size)[0]
+            if left < state.spec.agents_min:
+                reason = f"{reason}; {left} {are(left)} left of at least {state.spec.agents_min}"
+                return self._run.ended(VerdictCause.AGENTS_MISSING, reason, now=now)
+        return RoundEnded(cause=RoundEnd.PREFLIGHT_OVER, reason=reason, at_s=now, left_out=out)
