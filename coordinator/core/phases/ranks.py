@@ -96,8 +96,8 @@ def _chosen(
     ranked = sorted((a for a in present if a.incarnation in had), key=lambda a: had[a.incarnation])
     new = [agent for agent in present if agent.incarnation not in had]
     room = agents_max - len(ranked)
-    if len(new) <= room:
-        return [*ranked, *new]
+    if room <= 0 or len(new) <= room:
+        return [*ranked, *new][:agents_max]
     here = {agent.incarnation for agent in ranked}
     lost = [places[i] for i in had if i not in here]
     taken: dict[str, AgentIdentity] = {}

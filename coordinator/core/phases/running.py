@@ -11,7 +11,13 @@ from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
-from drumbeat.coordinator.core.model import Beat, FailureRecord, HangDiagnosis, VerdictCause
+from drumbeat.coordinator.core.model import (
+    AgentIdentity,
+    Beat,
+    FailureRecord,
+    HangDiagnosis,
+    VerdictCause,
+)
 from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
@@ -337,9 +343,7 @@ class Running(RunPhase):
         state, spec, size = self.state, self.state.spec, len(self._round.seats)
         extras = sum(map(self.members.is_present, self._extras))
         if extras and (state.left_out or spec.block_size):
-            able = self._extras - state.left_out.keys()
-            present = (state.members[i] for i in able if self.members.is_present(i))
-            extras, _ = seatable(present, spec.block_size)
+            extras, _ = seatable(self._able_extras(), spec.block_size)
         if not extras or size >= spec.agents_max:
             self._extra_since = None
             return None
@@ -357,3 +361,9 @@ class Running(RunPhase):
             self._review_until(self._notices.review_at or state.notice.until_s)
             return None
         return RoundEnded(cause=RoundEnd.AGENT_JOINED, reason=reason, at_s=now)
+
+    def _able_extras(self) -> list[AgentIdentity]:
+        """Return who could be seated beside those of the round. Linear in its hosts."""
+        able = filter(self.members.is_present, self._extras - self.state.left_out.keys())
+        full = {seat.agent.block for seat in self._round.seats.values() if seat.agent.block}
+        return [each for i in able if (each := self.state.members[i]).block not in full]
