@@ -34,6 +34,8 @@ RULES = (
     "oom:fail",
     "host=rack=b7:exclude",
 )
+# How many of those with an even number of hosts seat whole blocks.
+BLOCKS = 0.3
 # How many have more than six hosts.
 LARGE = 0.05
 
@@ -97,10 +99,13 @@ class Plan:
         return Plan(
             seed=seed,
             kind=kind,
-            configs=_restarting(
-                Random(f"{seed}/restarts"),
-                _fleet(Random(f"{seed}/many"), _configs(random, kind), kind),
-                is_calm=is_calm,
+            configs=_placed(
+                Random(f"{seed}/places"),
+                _restarting(
+                    Random(f"{seed}/restarts"),
+                    _fleet(Random(f"{seed}/many"), _configs(random, kind), kind),
+                    is_calm=is_calm,
+                ),
             ),
             policy=replace(_policy(random), checkpoint_grace_s=_grace(Random(f"{seed}/grace"))),
             delay_max_s=random.choice([0.02, 0.05]) if is_calm else random.choice([0.05, 0.3, 1.0]),
@@ -224,6 +229,30 @@ def _restarting(
         "exclude_for": random.choice([2.0, 20.0]),
     }
     return tuple(dataclasses.replace(config, **how) for config in configs)
+
+
+def _placed(random: Random, configs: tuple[AgentConfig, ...]) -> tuple[AgentConfig, ...]:
+    """Return the same hosts in racks of some zones, perhaps in blocks of two.
+
+    From a source of its own, so that the other worlds are what they were before.
+    """
+    how: dict[str, Any] = {"rank_order": random.choice([(), ("rack",), ("zone", "rack")])}
+    if random.random() < BLOCKS and len(configs) % 2 == 0:
+        least, most = configs[0].min_nodes, configs[0].max_nodes
+        how |= {"block_label": "block", "block_size": 2}
+        how |= {"min_nodes": least + least % 2, "max_nodes": most + most % 2}
+    return tuple(
+        dataclasses.replace(
+            config,
+            labels=(
+                f"zone={random.randint(0, 1)}",
+                f"rack={random.randint(0, 2)}",
+                f"block={number // 2}",
+            ),
+            **how,
+        )
+        for number, config in enumerate(configs)
+    )
 
 
 def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:

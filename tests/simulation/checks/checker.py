@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from copy import copy
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from drumbeat.agent.core import effects as agent_fx
@@ -16,8 +17,8 @@ from drumbeat.coordinator.core.inprocess.records import (
     IterationCompleted,
     IterationInterrupted,
 )
+from drumbeat.coordinator.core.model import AgentIdentity, Release, Round, Verdict
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
-from drumbeat.coordinator.core.model import Release, Round, Verdict
 from drumbeat.coordinator.core.run.records import (
     CallKind,
     CallNoted,
@@ -42,6 +43,8 @@ from tests.simulation.machines.training import is_slow
 from tests.support.run_promises import Promises
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from drumbeat.agent.core.events import Event
     from drumbeat.inprocess import IterationBegin
     from drumbeat.v1 import failure_pb2
@@ -53,6 +56,10 @@ if TYPE_CHECKING:
 REASONS = ("round ", "join timeout", "stopped by op")
 # How late a coordinator may be that nothing holds up.
 LATE_S = 2.0
+
+
+def _expect_pieces(places: Sequence[object]) -> None:
+    assert len([place for place, _ in groupby(places)]) == len(set(places)), f"torn: {places}"
 
 
 class Listener:
@@ -209,7 +216,21 @@ class Checker:
             of_role = roles[seat.agent.role]
             assert sorted(of_role) == list(range(seat.role_world_size)), "role ranks"
         assert current.restart_count == shadow.restart_count
+        self._expect_places(shadow, [seat.agent for seat in seats])
         self.rounds[current.round_id] = current
+
+    def _expect_places(self, shadow: RunState, agents: list[AgentIdentity]) -> None:
+        """Each place is in one piece, and each block is whole; blocks come before places."""
+        size = shadow.spec.block_size
+        if size:
+            blocks = [agent.block for agent in agents]
+            assert set(Counter(blocks).values()) == {size}, f"not whole: {blocks}"
+            _expect_pieces(blocks)
+            self.counts["rounds of blocks"] += 1
+            return
+        for depth in range(1, len(agents[0].placement) + 1):
+            _expect_pieces([agent.placement[:depth] for agent in agents])
+            self.counts["rounds by place"] += len({agent.placement for agent in agents}) > 1
 
     def _on_ended(self, shadow: RunState, verdict: Verdict) -> None:
         current = shadow.round
