@@ -30,7 +30,7 @@ def slurm_place(environment: Mapping[str, str]) -> tuple[str, ...]:
     )
     if len(kinds) != len(parts):
         kinds = [*("switch" for _ in parts[1:]), "node"]
-    place = [part for part, kind in zip(parts, kinds, strict=True) if kind != "node"]
+    place = [part for part, kind in zip(parts, kinds, strict=True) if part and kind != "node"]
     if not place and not (task := environment.get(_TASK, "")):
         raise ValueError(f"neither {_ADDRESS} nor {_TASK} is set: this agent is no task of Slurm")
     return tuple(place or [task])[:PLACES_MAX]

@@ -26,6 +26,7 @@ from drumbeat.coordinator.core.membership import leases as membership
 from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.model import Beat, VerdictCause
+from drumbeat.coordinator.core.phases import ranks
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.running import Running
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.cluster.model import Member
     from drumbeat.coordinator.core.effects import Effect
     from drumbeat.coordinator.core.inprocess.records import InprocessReport, IterationState
-    from drumbeat.coordinator.core.model import FailureRecord, KeptDrain, Seat
+    from drumbeat.coordinator.core.model import AgentIdentity, FailureRecord, KeptDrain, Seat
     from drumbeat.coordinator.core.phases.phase import Transition
     from drumbeat.coordinator.core.run.notice import PendingNotice
     from drumbeat.coordinator.core.run.records import Record
@@ -84,6 +85,20 @@ def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
 
     original = Running.review
     patch.setattr(Running, "review", review)
+
+
+def ignores_places(patch: pytest.MonkeyPatch) -> None:
+    """Ranks are given as if all hosts were in one place."""
+
+    def nowhere(agents: Sequence[AgentIdentity]) -> dict[str, tuple[str, ...]]:
+        return {agent.incarnation: () for agent in agents}
+
+    patch.setattr(ranks, "_places", nowhere)
+
+
+def seats_parts_of_blocks(patch: pytest.MonkeyPatch) -> None:
+    """Agents of a block that is not whole are seated beside whole ones."""
+    patch.setattr(ranks, "whole_blocks", lambda present, _seats, _size: list(present))
 
 
 def waits_for_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -528,6 +543,8 @@ ITERATION_MISTAKES: list[Mistake] = [
 MISTAKES: list[Mistake] = [
     reuses_ports,
     releases_the_barrier_early,
+    ignores_places,
+    seats_parts_of_blocks,
     waits_for_the_dead,
     never_gives_up_the_silent,
     counts_records_twice,
