@@ -101,6 +101,7 @@ WORKERS = _run("gauge", "workers", "World size of the round that runs, 0 if none
 ROUNDS = _run("counter", "rounds", "Rounds that have begun.")
 RESTARTS = _run("counter", "restarts", "Restarts, those in process too.", "cause", RESTART_CAUSES)
 BUDGET = _run("gauge", "restart_budget_remaining", "Failures that the run may still survive.")
+LEFT_OUT = _run("gauge", "agents_left_out", "Agents that the preflight of the run left out.")
 FREE = _run("counter", "free_restarts", "Restarts that `agent join --restart-rule` left uncharged.")
 EXCLUDED = _run("gauge", "excluded_hosts", "Hosts that are excluded for failed rounds.")
 EXCLUSIONS = _run("counter", "host_exclusions", "Exclusions of hosts for failed rounds.")

@@ -53,6 +53,7 @@ def values(
     is_running = current is not None and state.phase is Phase.RUNNING
     yield declared.WORKERS, (), float(current.world_size if current and is_running else 0)
     yield declared.ROUNDS, (), 0.0 if current is None else current.round_id + 1.0
+    yield declared.LEFT_OUT, (), float(len(state.left_out))
     yield declared.FREE, (), float(state.restarts.free)
     yield declared.EXCLUSIONS, (), float(state.exclusions_count)
     yield declared.FAILED, (), float(ledger.failures)

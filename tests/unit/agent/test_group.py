@@ -6,11 +6,12 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import SupervisorDied, WorkersStarted, WorkerStartFailed
 from drumbeat.agent.core.round_workers import _TRANSITIONS, RoundWorkers
-from drumbeat.model import GroupState
+from drumbeat.model import GroupState, PreflightFinding
 from tests.support.agents import CONFIG, NOW, an_assignment
 from tests.support.inprocess.values import exits
 
@@ -168,3 +169,21 @@ def test_a_success_outlives_the_supervisor() -> None:
     group.conclude()
     assert died(group) == []
     assert group.state is S.SUCCEEDED
+
+
+def test_a_preflight_that_ran_says_nothing_of_whether_the_program_can_start() -> None:
+    group = RoundWorkers(CONFIG)
+    group.begin(replace(an_assignment(3), is_preflight=True))
+    group.started(WorkersStarted(round_id=3))
+    named = (PreflightFinding(ranks=(1,), reason="slow"),)
+    ended(group, 0, preflight=named)
+    ended(group, 1)
+    group.conclude()
+    beat = group.beat(0)
+    assert (beat.state, beat.preflight) == (S.SUCCEEDED, named)
+    group.leave()
+    group.stopped(3)
+    group.begin(an_assignment(4))
+    assert group.beat(0).preflight == ()
+    unstarted(group, 0, 4)
+    assert group.beat(0).is_start_impossible

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from drumbeat.agent.model.messages import (
     KillWorkers,
@@ -266,3 +267,11 @@ def test_what_workers_share_is_told_once() -> None:
     assert [kind for kind, _ in kept.said(loaded)] == [TemplateNews.SHARED, TemplateNews.READY]
     assert kept.said(tk.Noted(text="slow")) == [(TemplateNews.SHARED, "slow")]
     assert kept.said(tk.Noted(text="slow")) == []
+
+
+def test_a_template_starts_only_workers_of_the_program_that_it_was_made_for() -> None:
+    preflight = replace(start(), argv=("check",))
+    kept = Kept(PRELOAD, preflight)
+    assert Carry(command=preflight, is_warm=False) in kept(LOADED)
+    assert kept(preflight) == [Carry(command=preflight, is_warm=False)]
+    assert kept(start(1)) == [Carry(command=start(1), is_warm=True)]
