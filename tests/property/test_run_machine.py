@@ -30,7 +30,7 @@ from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.records import RunEnded
 from drumbeat.coordinator.core.run.state import Phase as RunPhase
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
-from drumbeat.model import GroupState, NoticeReport
+from drumbeat.model import GroupState, NoticeReport, PreflightFinding
 from tests.support.journal import fold
 from tests.support.operator import ask
 from tests.support.orders import orders
@@ -52,6 +52,8 @@ RESTARTS = st.fixed_dictionaries(
         "free_restarts_max": st.integers(0, 2),
         "exclude_after": st.integers(0, 2),
         "exclude_for_s": st.sampled_from([None, 30.0]),
+        "preflight": st.sampled_from(["", "", "check"]),
+        "preflight_timeout_s": st.just(30.0),
     }
 )
 
@@ -243,6 +245,14 @@ class RunMachine(RuleBasedStateMachine):
                 timed, took = known.steps_timed + 3, known.steps_s + 3 * time
                 worker = WorkerProgress(local_rank=0, steps_timed=timed, steps_s=took)
                 self.story.beat(agent.name, workers=(worker,))
+
+    @rule(name=NAMES, ranks=st.lists(st.integers(0, 9), max_size=2))
+    def name_ranks(self, name: str, ranks: list[int]) -> None:
+        """Name hosts as workers of the preflight do; in another round nobody listens."""
+        if agent := self.running(name):
+            named = PreflightFinding(ranks=tuple(ranks), reason="slow")
+            self.story.beat(agent.name, more={"preflight": (named,)})
+            agent.more = {}
 
     @rule()
     def reset_limits(self) -> None:

@@ -66,6 +66,7 @@ class Promises:
         self.verdict: Verdict | None = None
         self.limits: tuple[LearnedLimit, ...] = ()
         self.restart_count = 0
+        self.is_preflight_over, self.left_out = False, set[str]()
         self.agents: dict[str, str] = {}
         self.whose: dict[str, str] = {}
         self.excused: set[str] = set()
@@ -144,7 +145,7 @@ class Promises:
                 assert record.incarnation not in self.excused, "excused, and counted"
                 self.succeeded[round_id].add(record.incarnation)
             case RoundEnded():
-                self.restart_count += record.cause == "WORKER_FAILED"
+                self.check_round_end(record)
             case FailureRecorded() | FailuresCounted():
                 self.check_failures(record)
             case LimitsLearned(limits=limits):
@@ -159,6 +160,13 @@ class Promises:
                     assert done | self.excused == self.participants
             case _:
                 pass
+
+    def check_round_end(self, record: RoundEnded) -> None:
+        self.restart_count += record.cause == "WORKER_FAILED"
+        if record.cause == "PREFLIGHT_OVER":
+            assert not self.is_preflight_over, "a second preflight"
+            self.is_preflight_over, self.left_out = True, set(record.left_out)
+            self.restart_count = 0  # training sees none of the preflight
 
     def check_start(self, record: RoundStarted) -> None:
         round_id = record.round_id
@@ -175,6 +183,8 @@ class Promises:
         self.excused, self.given_up = set(), set()
         self.iteration, self.latest, self.begins = -1, None, {}
         assert len(self.participants) == len(record.participants)
+        assert not self.left_out & self.participants, "one that was left out takes part"
+        assert not (record.is_preflight and self.is_preflight_over), "a preflight amid training"
 
     def check_straggler(self, record: Any) -> None:
         """Check that who is slow is told once, and is over once."""
