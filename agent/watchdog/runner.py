@@ -170,7 +170,9 @@ class Watchdog:
                 env[key.local_rank][context.OBSERVER] = str(self._observers.path)
         return env
 
-    def started(self, round_id: int, pids: Mapping[int, int]) -> None:
+    def started(
+        self, round_id: int, pids: Mapping[int, int], *, is_preflight: bool = False
+    ) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
         # Not those that are known, or were stopped meanwhile.
         new = [worker for worker in self._workers_of(round_id) if not worker.begun.is_set()]
@@ -179,7 +181,9 @@ class Watchdog:
             worker.pid, worker.is_watched = pids[worker.key.local_rank], True
             worker.begun.set()
         # Together: boards are read at once, and with them file timers of any worker.
-        self._feed(*(msg.WorkerStarted(worker=worker.key) for worker in started))
+        self._feed(
+            *(msg.WorkerStarted(worker=each.key, is_preflight=is_preflight) for each in started)
+        )
         for worker in started:
             worker.known = self._core.workers[worker.key]
             self._listen(worker)

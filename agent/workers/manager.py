@@ -311,7 +311,8 @@ class Workers:
                     news = await self._examine(news)
                 case messages.WorkersStarted():
                     self._files.submit(partial(self._explainer.note_workers, news.pids.values()))
-                    self.watchdog.started(news.round_id, news.pids)
+                    is_preflight = news.round_id == self._preflight
+                    self.watchdog.started(news.round_id, news.pids, is_preflight=is_preflight)
                 case messages.WorkersStopped():
                     self.watchdog.ended(news.round_id)
             self._submit(news)

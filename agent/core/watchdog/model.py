@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from drumbeat.agent.model.hang import Evidence, Hang, Purpose
 from drumbeat.model import HangKind
@@ -48,6 +49,19 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
     timers_max: int = 1024  # that one worker may have open by calls; more are refused
     tells_step_sums: bool = False  # of workers, beside where they stand
     observes_workers: bool = False  # a thread in each tells its stacks and collectives
+    is_preflight: bool = False  # how long a worker takes to its first heartbeat tells nothing
+
+    def of_preflight(self) -> WatchdogPolicy:
+        """Return the policy for workers of the preflight, which has a limit of its own."""
+        return replace(
+            self,
+            is_preflight=True,
+            startup_timeout_s=None,
+            runtime_timeout_s=None,
+            progress_timeout_s=None,
+            exit_timeout_s=None,
+            collective_timeout_s=None,
+        )
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -135,6 +149,8 @@ class Exceeded(Struct, frozen=True, kw_only=True):
 
 class WorkerStarted(_OfWorker, frozen=True, kw_only=True):
     """A worker runs. Repeating it changes nothing."""
+
+    is_preflight: bool = False
 
 
 class WorkerGone(_OfWorker, frozen=True, kw_only=True):

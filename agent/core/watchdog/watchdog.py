@@ -53,8 +53,8 @@ class WatchdogCore:
         """Take one event in at ``now`` (monotonic seconds)."""
         self._notice_stall(now)
         match event:
-            case msg.WorkerStarted(worker=key):
-                self._on_started(key, now)
+            case msg.WorkerStarted():
+                self._on_started(event, now)
             case msg.WorkerGone(worker=key):
                 self._on_gone(key, now)
             case msg.LimitsLearned():
@@ -101,10 +101,11 @@ class WatchdogCore:
                 due = [armed.due for armed in worker.limits()]
                 assert not due or worker.look_at <= min(due), "a limit that is not looked at"
 
-    def _on_started(self, key: WorkerKey, now: float) -> None:
-        if key not in self.workers:
-            usual_s = self._starts_s.get(key.local_rank)
-            worker = Worker(key, self._policy, now=now, usual_start_s=usual_s)
+    def _on_started(self, event: msg.WorkerStarted, now: float) -> None:
+        if (key := event.worker) not in self.workers:
+            usual_s = None if event.is_preflight else self._starts_s.get(key.local_rank)
+            policy = self._policy.of_preflight() if event.is_preflight else self._policy
+            worker = Worker(key, policy, now=now, usual_start_s=usual_s)
             self.workers[key] = worker
             worker.learn(self._learned)
             self._settle(worker, now, first=now)

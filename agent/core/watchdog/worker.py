@@ -375,7 +375,8 @@ class Worker:
         return is_progress and self._policy.progress_timeout_s == msg.REPORT
 
     def _note_start(self, heartbeat_at: float | None) -> None:
-        if self.start_s is None and heartbeat_at is not None:
+        is_new = self.start_s is None and not self._policy.is_preflight
+        if is_new and heartbeat_at is not None:
             self.start_s = max(0.0, heartbeat_at - self._started_at)
 
     def _progress_since(self) -> float | None:

@@ -12,7 +12,7 @@ from drumbeat.coordinator.core.phases.rendezvous import (
     Wait,
     close_round,
 )
-from drumbeat.coordinator.core.phases.seating import candidates, count_seatable
+from drumbeat.coordinator.core.phases.seating import Seating, candidates
 from drumbeat.coordinator.core.restarts.decision import waiting
 from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
@@ -25,6 +25,7 @@ class Gathering(RunPhase):
 
     def __init__(self, run: RunContext, *, now: float) -> None:
         super().__init__(run, now=now)
+        run.seating = Seating(run.state, run.members)  # of whom the latest round has left out
         since = max(now, run.state.restarts.until_s)
         self._rendezvous = Rendezvous(since=since, is_reforming=run.state.round is not None)
         self._leader_port = LeaderPort(run.state)
@@ -64,10 +65,9 @@ class Gathering(RunPhase):
                 return started
 
     def _close(self, now: float) -> str | Wait | GiveUp:
-        spec, members, facts = self.state.spec, self.members, self._rendezvous
-        facts.agents_present, facts.agents_missed = members.present_count, len(members.missed)
-        facts.agents_suspect, facts.latest_arrival = len(members.suspects), members.latest_arrival
-        connected = count_seatable(facts, self.state, members)
+        spec, facts = self.state.spec, self._rendezvous
+        facts.latest_arrival = self.members.latest_arrival
+        connected = self.run.seating.count(facts)
         if connected + facts.agents_missed < spec.agents_min:
             facts.is_reforming = False
         if connected - facts.agents_checking < spec.agents_min:

@@ -13,7 +13,7 @@ from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, make_verdict
 from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.rendezvous import Wait
-from drumbeat.coordinator.core.phases.seating import why_outside
+from drumbeat.coordinator.core.phases.seating import Seating
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
 from drumbeat.coordinator.core.run.records import (
@@ -37,6 +37,7 @@ class RunContext:
 
     def __init__(self, state: RunState, members: Membership, policy: Policy) -> None:
         self.state, self.members, self.policy = state, members, policy
+        self.seating = Seating(state, members)
         self.learning = Learning(policy.learning, state.limits or ())
         self.silent = SilentAtFailure()
         # Workers of participants of the round that exited with 0 before they were told to stop.
@@ -174,14 +175,17 @@ class RunContext:
             if state.is_seated(incarnation):
                 return self._assignment(current, incarnation)
             left = count(len(current.seats) - len(state.given_up), "agent")
-            why = why_outside(state, incarnation)
+            why = self.seating.why_outside(incarnation)
             more = f"; {wait.reason}" if wait is not None else f": {why}" if why else ""
             reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
             wait = Wait(reason=reason, agents_wanted=0, until=None)
         wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
         health = self.members.unfit.get(incarnation)
+        reason = f"unhealthy: {health.reason}" if health and health.reason else wait.reason
+        if state.phase is Phase.GATHERING and incarnation in state.left_out:
+            reason = self.seating.why_outside(incarnation)
         return Standby(
-            reason=f"unhealthy: {health.reason}" if health and health.reason else wait.reason,
+            reason=reason,
             agents_present=present,
             agents_wanted=wait.agents_wanted,
             time_left_s=None if wait.until is None else max(0.0, wait.until - now),

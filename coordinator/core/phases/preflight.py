@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from drumbeat.coordinator.core.model import Beat, Round, VerdictCause
 from drumbeat.coordinator.core.phases.phase import RunContext, Transition
-from drumbeat.coordinator.core.phases.seating import seatable
+from drumbeat.coordinator.core.phases.seating import count_seatable
+from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.reasons import listed, named
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
 from drumbeat.durations import format_duration
@@ -47,9 +48,13 @@ class Preflight:
                 why = f"rank {rank}: {finding.reason}"
                 self._named.setdefault(seat.agent.incarnation, why)
 
+    def lost(self, incarnation: str) -> None:
+        """Take in that a participant says nothing any more."""
+        self._unfinished.discard(incarnation)
+
     def is_judged(self, failed: Collection[str], *, is_done: bool, judged_at: float) -> bool:
         """Return whether it is over: all have ended well, or it failed or took too long."""
-        if is_done or (failed and self._named) or not self._round.is_preflight:
+        if not self._round.is_preflight or (is_done and not self._unfinished):
             return True
         if judged_at >= self._until:
             over = format_duration(self._run.state.spec.preflight_timeout_s)
@@ -57,12 +62,11 @@ class Preflight:
             who = listed(slow, len(slow)) or "some workers"
             self.hung = f"{named(self._round)} hung: {who} not done after {over}"
             return True
-        if not failed:
-            self.review_at = self._until
-            return False
-        self._failed_since = judged_at if self._failed_since is None else self._failed_since
-        self.review_at = min(self._failed_since + WORD_S, self._until)
-        return not self._unfinished or judged_at >= self.review_at
+        if failed and self._failed_since is None:
+            self._failed_since = judged_at
+        if self._failed_since is not None:
+            self.review_at = min(self._failed_since + WORD_S, self._until)
+        return bool(failed) and (not self._unfinished or judged_at >= self.review_at)
 
     def verdict(self, *, is_done: bool, now: float) -> Transition | None:
         """Return what follows of one that is over; ``None`` if it is to be repeated.
@@ -77,8 +81,14 @@ class Preflight:
             who = listed((f"{seats[i].agent.name} ({why})" for i, why in out.items()), len(out))
             reason = f"preflight left out {len(out)} of {count(len(seats), 'agent')}: {who}"
             others = (agent for i, agent in state.members.items() if i not in out)
-            left = seatable(others, state.spec.block_size)[0]
+            left = count_seatable(others, state.spec.block_size)
             if left < state.spec.agents_min:
                 reason = f"{reason}; {left} {are(left)} left of at least {state.spec.agents_min}"
                 return self._run.ended(VerdictCause.AGENTS_MISSING, reason, now=now)
-        return RoundEnded(cause=RoundEnd.PREFLIGHT_OVER, reason=reason, at_s=now, left_out=out)
+        return RoundEnded(
+            cause=RoundEnd.PREFLIGHT_OVER,
+            reason=reason,
+            at_s=now,
+            left_out=out,
+            attempt=Attempt(has_progressed=True),
+        )

@@ -23,7 +23,7 @@ from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.preflight import Preflight
 from drumbeat.coordinator.core.phases.rendezvous import Wait, last_call_deadline
-from drumbeat.coordinator.core.phases.seating import seatable
+from drumbeat.coordinator.core.phases.seating import count_seatable
 from drumbeat.coordinator.core.restarts.decision import after_failure, attempted
 from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import (
@@ -69,6 +69,8 @@ class Running(RunPhase):
         self._notices = Notices(run, self._round, now=now)
         self._hangs = Hangs(run, self._round)
         self._preflight = Preflight(run, self._round, now=now)
+        agents = (seat.agent for seat in self._round.seats.values())
+        self._blocks = {agent.block for agent in agents} if run.state.spec.block_size else set()
 
     def connected(self, incarnation: str, *, now: float) -> None:
         if not self.state.is_seated(incarnation):
@@ -93,7 +95,7 @@ class Running(RunPhase):
         if held != round_id or not state.is_seated(incarnation):
             return
         self._preflight.heard(incarnation, beat)
-        if beat.observations:
+        if beat.observations and not self._round.is_preflight:
             self.run.learning.observe(beat.observations, now=now)
         if beat.inprocess is not None:
             self._inprocess.reported(incarnation, beat.inprocess, now=now)
@@ -122,6 +124,7 @@ class Running(RunPhase):
         self._waiting.pop(incarnation, None)
         self.released.pop(incarnation, None)
         self._notices.lost(incarnation)
+        self._preflight.lost(incarnation)
         is_excused = self._inprocess.lost(incarnation, reason)
         if self.state.is_awaited(incarnation) and not is_excused:
             self._lost.add(incarnation)
@@ -343,7 +346,7 @@ class Running(RunPhase):
         state, spec, size = self.state, self.state.spec, len(self._round.seats)
         extras = sum(map(self.members.is_present, self._extras))
         if extras and (state.left_out or spec.block_size):
-            extras, _ = seatable(self._able_extras(), spec.block_size)
+            extras = count_seatable(self._able_extras(), spec.block_size)
         if not extras or size >= spec.agents_max:
             self._extra_since = None
             return None
@@ -363,7 +366,6 @@ class Running(RunPhase):
         return RoundEnded(cause=RoundEnd.AGENT_JOINED, reason=reason, at_s=now)
 
     def _able_extras(self) -> list[AgentIdentity]:
-        """Return who could be seated beside those of the round. Linear in its hosts."""
+        """Return who could be seated beside those of the round. Linear in those outside."""
         able = filter(self.members.is_present, self._extras - self.state.left_out.keys())
-        full = {seat.agent.block for seat in self._round.seats.values() if seat.agent.block}
-        return [each for i in able if (each := self.state.members[i]).block not in full]
+        return [each for i in able if (each := self.state.members[i]).block not in self._blocks]

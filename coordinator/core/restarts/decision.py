@@ -35,6 +35,8 @@ def attempted(run: RunContext, causes: Sequence[FailureRecord] = ()) -> Attempt:
     """Return how far the round that runs has come. Linear in agents."""
     state, round_id = run.state, run.state.round_id
     presences, known = run.members.presences.values(), state.restarts.farthest
+    if _is_preflight(run):  # its steps, if it names any, are none of training
+        return Attempt(farthest=known, cause=_signature(causes[0]) if causes else "")
     steps = [presence.whereabouts.highest_step(round_id) for presence in presences]
     step = max((each for each in steps if each is not None), default=None)
     beats = [presence.beat for presence in presences if presence.beat.round_id == round_id]
@@ -144,10 +146,19 @@ def _is_free(
     return True, notes
 
 
+def _is_preflight(run: RunContext) -> bool:
+    return run.state.round is not None and run.state.round.is_preflight
+
+
 def _matching_rule(
     run: RunContext, causes: Sequence[FailureRecord], hang: HangDiagnosis | None
 ) -> tuple[RestartRule | None, str]:
-    """Return the first rule that matches a root cause, and the agent of that cause."""
+    """Return the first rule that matches a root cause, and the agent of that cause.
+
+    Rules are written for training: none judges the preflight.
+    """
+    if _is_preflight(run):
+        return None, ""
     known = [(_root_cause(run, each), each.incarnation) for each in causes]
     if not known and hang is not None:  # no rank in particular causes it
         known = [(RootCause(is_hang=True), "")]

@@ -28,15 +28,24 @@ def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> st
     return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{whose}"
 
 
-def unfit(members: Mapping[str, AgentIdentity], found: Mapping[str, Health]) -> str:
-    """Say of the first of some agents why it gets no place in a round; empty if there is none."""
-    if not found:
+def unfit(
+    members: Mapping[str, AgentIdentity],
+    found: Mapping[str, Health],
+    left_out: Collection[str] = (),
+) -> str:
+    """Say of the first of some agents why it gets no place in a round; empty if there is none.
+
+    Who is left out does not count, being outside anyway.
+    """
+    number = len(found) - sum(each in found for each in left_out)
+    if not number:
         return ""
-    incarnation, health = next(iter(found.items()))
+    incarnation = next(each for each in found if each not in left_out)
+    health = found[incarnation]
     problem = "checks its health"
     if health.state is HealthState.UNHEALTHY:
         problem = f"is unhealthy: {health.reason}"
-    more = len(found) - 1
+    more = number - 1
     others = f" ({more} more {are(more)} unhealthy or being checked)" if more else ""
     return f"{members[incarnation].name} {problem}{others}"
 

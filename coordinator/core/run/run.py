@@ -134,6 +134,7 @@ class Run(RunContext):
         """Assert what must hold between events. Linear in agents; for tests."""
         self.state.check_invariants()
         self.members.check_invariants()
+        self.seating.check_invariants()
         assert type(self._phase) is PHASES[self.state.phase], "the phase is not the state's"
         assert self._draining.keys() <= self.state.members.keys(), "who has left is to leave"
         self._phase.check_invariants()

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumbeat.coordinator.core.model import VerdictCause
+import pytest
+
+from drumbeat.coordinator.core.events import DrainAsked, RestartAsked, StopAsked
+from drumbeat.coordinator.core.model import Hang, VerdictCause
+from drumbeat.coordinator.core.phases.preflight import WORD_S
+from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.records import RoundStarted
-from drumbeat.model import GroupState, PreflightFinding
+from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.model import GroupState, HangKind, Health, HealthState, PreflightFinding
+from tests.support.operator import ask
 from tests.support.world import Story, a_spec
 
 
@@ -61,8 +68,21 @@ def test_one_that_fails_and_names_a_host_is_not_repeated() -> None:
     story.agents["a"].more = names(5)
     story.fail("a")
     story.agents["a"].more = {}
+    story.advance(WORD_S)
     assert story.ranks() == ["a", "b"]
     assert story.state().restart_count == 0
+
+
+def test_all_that_workers_name_counts_who_fail_one_soon_after_another() -> None:
+    story = a_story(agents_min=1, restarts_max=0)
+    for name, ranks in (("a", [2, 4]), ("b", [5])):
+        story.agents[name].more = names(*ranks, reason=f"says {name}")
+        story.fail(name)
+        story.agents[name].more = {}
+        story.advance(1.0)
+    story.succeed("c")
+    assert story.ranks() == ["a"]
+    assert story.state().left_out == {"b.1": "rank 2: says a", "c.1": "rank 4: says a"}
 
 
 def test_one_that_fails_and_names_none_is_repeated_and_charged() -> None:
@@ -124,6 +144,131 @@ def test_a_coordinator_that_comes_back_repeats_no_preflight_and_keeps_who_is_out
     started = story.records(RoundStarted)
     assert [each.is_preflight for each in started] == [True, False]
     assert story.state().left_out == {"b.1": "rank 3: slow"}
+
+
+def test_a_coordinator_that_comes_back_waits_for_what_those_say_who_are_done() -> None:
+    story = a_story()
+    story.agents["b"].more = names(4)
+    story.succeed("a")
+    story.succeed("b")
+    story.restart()
+    story.advance(0.5)
+    story.back("c")
+    story.succeed("c")
+    assert story.assignment("c").is_preflight
+    story.back("a")
+    assert story.state().round_id == 0
+    story.back("b")
+    assert story.state().left_out == {"c.1": "rank 4: slow"}
+
+
+def test_one_who_was_done_and_is_lost_is_not_waited_for() -> None:
+    story = a_story()
+    story.succeed("b")
+    story.leave("b")
+    pass_all(story, "ac")
+    story.advance(10.0)
+    assert story.ranks() == ["a", "c"]
+    assert not story.assignment("a").is_preflight
+
+
+def test_failures_of_the_preflight_are_delayed_and_training_begins_afresh() -> None:
+    story = a_story(restarts_max=9, restart_delay_max_s=60.0, no_progress_limit=1)
+    waited = []
+    for _ in range(3):
+        for name in "abc":
+            # What it says of steps is nothing that training could fall behind.
+            story.beat(name, workers=(WorkerProgress(local_rank=0, step=100),))
+            story.fail(name)
+        waited.append(round(story.state().restarts.until_s - story.now))
+        story.advance(10.0)
+    assert [max(0, each) for each in waited] == [0, 1, 2]
+    pass_all(story)
+    assert story.state().round_id == 4
+    assert story.assignment("a").restart_count == 0
+    story.beat("a", workers=(WorkerProgress(local_rank=0, step=1),))
+    story.fail("a")  # it came to its first new step
+    assert story.state().round_id == 5
+    assert story.assignment("a").restart_count == 1
+    assert story.state().restarts.farthest == 1
+
+
+@pytest.mark.parametrize("rule", ["exit=1:fail", "exit=1:restart-free", "hang:fail"])
+def test_restart_rules_judge_no_preflight(rule: str) -> None:
+    story = a_story(restarts_max=1, free_restarts_max=1, restart_rules=(rule,))
+    hang = Hang(kind=HangKind.TIMER, limit_s=1, elapsed_s=1) if "hang" in rule else None
+    story.record("a", exit_code=1, happened_at=story.now, hang=hang)
+    for name in "abc":
+        story.fail(name)
+    assert story.assignment("a").is_preflight
+    assert story.state().restart_count == 1
+    assert story.state().restarts.free == 0
+
+
+def test_limits_are_not_learned_from_it() -> None:
+    story = a_story()
+    seen = (Observation(section="", longest_s=1.0, samples=1000),)
+    story.beat("a", observations=seen)
+    pass_all(story)
+    story.advance(5.0)
+    assert not story.state().limits
+    story.beat("a", observations=seen)
+    story.advance(5.0)
+    assert story.state().limits
+
+
+def test_a_stop_ends_the_run_and_a_restart_repeats_the_preflight_uncharged() -> None:
+    story = a_story()
+    for name in "abc":
+        story.beat(name, GroupState.RUNNING, workers_alive=2)
+    ask(story, RestartAsked)
+    story.advance(1.0)
+    assert story.state().round_id == 1
+    assert story.assignment("a").is_preflight
+    assert story.state().restart_count == 0
+    ask(story, StopAsked)
+    story.advance(10.0)
+    assert story.verdict("a").cause is VerdictCause.STOPPED
+
+
+def test_a_drained_host_leaves_it_and_the_others_repeat_it() -> None:
+    story = a_story()
+    ask(story, DrainAsked, name="b", reason="new disk")
+    story.advance(10.0)
+    assert story.ranks() == ["a", "c"]
+    assert story.assignment("a").is_preflight
+    assert story.state().restart_count == 0
+
+
+def test_naming_everybody_ends_the_run() -> None:
+    story = a_story(agents_min=1)
+    story.beat("a", more=names(*range(6)))
+    pass_all(story)
+    assert story.verdict("a").reason.endswith("0 are left of at least 1")
+
+
+def test_one_that_was_left_out_is_told_while_others_are_awaited() -> None:
+    story = a_story()
+    story.beat("b", more=names(3))
+    pass_all(story)
+    story.leave("c")
+    story.advance(10.0)
+    assert story.standby("b").reason == "left out by the preflight: rank 3: slow"
+    assert story.standby("a").reason == "1 of 2 agents, waiting for 1"
+
+
+def test_the_health_of_one_that_was_left_out_holds_up_nobody() -> None:
+    story = a_story(restarts_max=9)
+    story.beat("b", more=names(3))
+    pass_all(story)
+    for state in (HealthState.CHECKING, HealthState.UNHEALTHY):
+        story.beat("b", more={"health": Health(state=state, reason="hot")})
+        story.fail("a")
+        story.advance(5.0)
+        assert story.ranks() == ["a", "c"]
+    story.leave("c")
+    story.advance(10.0)
+    assert story.run().reason(story.now) == "1 of 2 agents, waiting for 1"
 
 
 def test_a_lost_agent_repeats_it_without_a_charge() -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
 import pytest
 
 from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.model import Health, HealthState
 from tests.support.world import Story, a_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 BLOCKS = {"block_label": "rack", "block_size": 2}
 
@@ -71,3 +80,107 @@ def test_numbers_that_no_whole_blocks_make_are_refused(least: int, most: int, fi
     assert error is not None
     assert field in str(error)
     assert "a multiple of block_size (2)" in str(error)
+
+
+def health(state: HealthState, reason: str = "") -> dict[str, Health]:
+    return {"health": Health(state=state, reason=reason)}
+
+
+CHECKING, UNHEALTHY = health(HealthState.CHECKING), health(HealthState.UNHEALTHY, "hot")
+HEALTHY = health(HealthState.HEALTHY)
+
+
+def test_a_block_waits_for_a_host_that_is_checked() -> None:
+    story = a_story(2, 4, last_call_s=5.0, restarts_max=9)
+    for name, block in (("a", "r1"), ("b", "r1"), ("c", "r2"), ("d", "r2")):
+        story.join(name, block=block)
+    story.beat("d", more=CHECKING)
+    story.fail("a")
+    reason = "2 agents are enough, but d checks its health, block r2 waits for 1"
+    assert story.run().reason(story.now) == reason
+    story.beat("d", more=HEALTHY)
+    assert story.ranks() == ["a", "b", "c", "d"]
+
+
+def test_an_unhealthy_host_makes_its_block_incomplete() -> None:
+    story = a_story(2, 4, last_call_s=5.0, restarts_max=9)
+    for name, block in (("a", "r1"), ("b", "r1"), ("c", "r2"), ("d", "r2")):
+        story.join(name, block=block)
+    story.beat("d", more=UNHEALTHY)
+    story.fail("a")
+    story.advance(1.0)
+    assert story.ranks() == ["a", "b"]
+    assert story.standby("c").reason.endswith("block r2 waits for 1 of 2 agents")
+    assert story.standby("d").reason == "unhealthy: hot"
+    story.beat("d", more=HEALTHY)
+    story.advance(5.0)
+    assert story.ranks() == ["a", "b", "c", "d"]
+
+
+def test_a_spare_of_the_block_takes_the_place_of_an_unhealthy_host() -> None:
+    story = a_story(2, 2, restarts_max=9)
+    for name in "abc":
+        story.join(name, block="r1")
+    story.beat("a", more=UNHEALTHY)
+    story.fail("b")
+    story.advance(1.0)
+    assert sorted(story.ranks()) == ["b", "c"]
+
+
+def test_a_block_comes_back_whole_while_another_is_incomplete() -> None:
+    story = a_story(2, 6)
+    for number, name in enumerate("abcdef"):
+        story.join(name, block=f"r{number // 2}")
+    story.advance(1.0)
+    story.leave("a")
+    story.leave("c")
+    story.advance(1.0)
+    assert story.ranks() == ["e", "f"]
+    story.join("x", block="r0")
+    story.advance(1.0)
+    assert sorted(story.ranks()) == ["b", "e", "f", "x"]
+    assert story.standby("d").reason.endswith("block r1 waits for 1 of 2 agents")
+
+
+def test_a_maximum_below_all_blocks_leaves_whole_blocks_standing_by() -> None:
+    story = a_story(2, 4)
+    for number in range(8):
+        story.join(f"h{number}", block=f"r{number % 4}")
+    story.advance(1.0)
+    seats = [seat.agent.block for seat in story.state().seats.values()]
+    assert len(seats) == 4
+    assert len(set(seats)) == 2
+
+
+def test_agents_of_one_name_in_two_blocks_are_told_apart() -> None:
+    story = a_story(4, 4)
+    for block, key in (("r1", "a"), ("r2", "b"), ("r1", "c"), ("r2", "d")):
+        story.join(key, block=block, name=f"host-{block}")
+    names = [seat.agent.name for seat in story.state().seats.values()]
+    assert len(names) == len(set(names)) == 4
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Return how many functions of Python are called."""
+    number = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal number
+        number += event == "call"
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return number
+
+
+def test_an_arrival_costs_the_same_at_any_size() -> None:
+    story = Story(spec=a_spec(1000, 2000, **BLOCKS))
+    calls = []
+    for number in range(400):
+        join = partial(story.join, f"h{number}", block=f"r{number % 200}")
+        calls.append(calls_of(join))
+    assert calls[0] > 50
+    assert calls[399] < 2 * calls[0]
