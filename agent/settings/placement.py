@@ -38,11 +38,12 @@ def slurm_place(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def placement_violations(config: Any) -> list[Violation]:
     """Return which rules of ranks, blocks and the preflight the settings of an agent break."""
-    labels, block, size = labels_of(config.labels), config.block_label, config.block_size
+    labels = [name for name, value in labels_of(config.labels).items() if value]
+    block, size = config.block_label, config.block_size
     nodes, is_read = f"{config.min_nodes}:{config.max_nodes}", config.stdout_capture
     order = () if config.rank_order == (SLURM,) else config.rank_order
     is_whole = not size or config.min_nodes % size == config.max_nodes % size == 0
-    have = f"labels that this agent has: {', '.join(labels) or 'none, see --labels'}"
+    have = f"labels that have a value here: {', '.join(labels) or 'none, see --labels'}"
     rules = [
         *(("rank_order", name, name in labels, have) for name in order),
         ("block_label", block, block is None or block in labels, have),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from drumbeat.v1.session_pb2 import GroupState
 from tests.support.cluster import ROOT, exit_all
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ print("checked as", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=Tr
 if os.environ["RANK"] == "0":
     print(sys.argv[1], flush=True)
 """
+# One worker names a host at once, the others wait for a file.
+WAITING_CHECK = """
+import os, pathlib, sys, time
+if os.environ["RANK"] == "1":
+    print("drumbeat: exclude 2: slow", flush=True)
+else:
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+"""
 EXAMPLE = ROOT / "examples" / "preflight_bandwidth.py"
 
 
@@ -51,6 +61,7 @@ def trained(agents: list[Agent]) -> list[str]:
     return sorted(line for agent in agents for line in re.findall(r"trained as .*", agent.stdout))
 
 
+@pytest.mark.slow
 def test_hosts_of_a_rack_get_neighbouring_ranks_whatever_their_order(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "4", "--rank-order", "rack")
     racks = ("b", "a", "b", "a")
@@ -65,6 +76,7 @@ def test_hosts_of_a_rack_get_neighbouring_ranks_whatever_their_order(cluster: Cl
     assert [agent.wait() for agent in agents] == [0] * 4
 
 
+@pytest.mark.slow
 def test_only_whole_blocks_train(cluster: Cluster) -> None:
     job = cluster.job("--nnodes", "2:4", "--block-label", "rack", "--block-size", "2")
     alone = job.join("--labels", "rack=a")
@@ -77,6 +89,7 @@ def test_only_whole_blocks_train(cluster: Cluster) -> None:
     assert [agent.wait() for agent in (alone, *others)] == [0] * 3
 
 
+@pytest.mark.slow
 def test_a_host_that_the_preflight_names_does_not_train(cluster: Cluster, tmp_path: Path) -> None:
     how = ("--nnodes", "2:3", "--last-call", "60", *check(tmp_path, "drumbeat: exclude 1: slow"))
     coordinator = cluster.coordinator()
@@ -99,6 +112,7 @@ def test_a_host_that_the_preflight_names_does_not_train(cluster: Cluster, tmp_pa
     assert any("rank 1: slow" in reason for reason in told), told
 
 
+@pytest.mark.slow
 def test_a_preflight_that_leaves_too_few_ends_the_run(cluster: Cluster, tmp_path: Path) -> None:
     how = ("--nnodes", "2", *check(tmp_path, "drumbeat: exclude 0,1: both slow"))
     coordinator = cluster.coordinator()
@@ -113,10 +127,36 @@ def test_a_label_that_is_not_there_is_named_with_those_that_are(cluster: Cluster
     agent = cluster.agent(*address, "--labels", "rack=a,zone=b", "train.py")
     assert agent.wait() == 2
     assert "switch" in agent.stderr
-    assert "labels that this agent has: rack, zone" in agent.stderr
+    assert "labels that have a value here: rack, zone" in agent.stderr
     assert "Traceback" not in agent.stderr
 
 
+@pytest.mark.slow
+def test_a_coordinator_killed_amid_the_preflight_forgets_nobody_that_was_named(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    path, go = tmp_path / "check.py", tmp_path / "go"
+    path.write_text(WAITING_CHECK)
+    command = f"{sys.executable} {path} {go}"
+    how = ("--nnodes", "2:3", "--last-call", "60", "--preflight", command, train(tmp_path))
+    coordinator = cluster.own_coordinator()
+    agents = [cluster.agent(*how, coordinator=coordinator) for _ in range(3)]
+    coordinator.wait_for_run(
+        cluster.run_id,
+        lambda run: GroupState.Value("GROUP_STATE_SUCCEEDED") in [a.state for a in run.agents],
+    )
+    coordinator.kill()
+    for agent in agents:
+        agent.wait_for_line("coordinator lost")
+    coordinator.restart()
+    go.touch()
+    assert [agent.wait() for agent in agents] == [0] * 3, agents[0].log()
+    assert trained(agents) == [f"trained as {rank} of 2 restart 0" for rank in range(2)]
+    told = [event.reason for event in coordinator.run(cluster.run_id).history]
+    assert any("rank 2: slow" in reason for reason in told), told
+
+
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_example_leaves_out_a_slow_host(cluster: Cluster, tmp_path: Path) -> None:
     command = f"{sys.executable} {EXAMPLE} --megabytes 1 --repeats 2 --min-mb-per-s 2 --slow-rank 1"

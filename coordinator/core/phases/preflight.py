@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.phases.phase import RunContext, Transition
 from drumbeat.coordinator.core.phases.seating import count_seatable
 from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.reasons import listed, named
-from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
+from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
 from drumbeat.durations import format_duration
 from drumbeat.format import are, count
 from drumbeat.model import GroupState
@@ -42,8 +42,12 @@ class Preflight:
             self._unfinished.discard(incarnation)
         seats = list(self._round.seats.values()) if beat.preflight else []
         for finding in beat.preflight:
-            self._odd = self._odd if finding.ranks else f"; not understood: {finding.reason}"
-            for rank in (each for each in finding.ranks if each < self._round.world_size):
+            if not finding.ranks:
+                self._odd = f"; not understood: {finding.reason}"
+            for rank in finding.ranks:
+                if rank >= self._round.world_size:
+                    self._odd = f"; there is no rank {rank} ({finding.reason})"
+                    continue
                 seat = seats[bisect_right(seats, rank, key=lambda each: each.rank_first) - 1]
                 why = f"rank {rank}: {finding.reason}"
                 self._named.setdefault(seat.agent.incarnation, why)
@@ -76,15 +80,17 @@ class Preflight:
         if not self._round.is_preflight or not (is_done or self._named):
             return None
         state, seats, out = self._run.state, self._round.seats, dict(self._named)
-        reason = f"preflight passed on {count(len(seats), 'agent')}{self._odd}"
+        agents = count(len(seats), "agent")
+        reason = f"preflight passed on {agents}{self._odd}"
         if out:
             who = listed((f"{seats[i].agent.name} ({why})" for i, why in out.items()), len(out))
-            reason = f"preflight left out {len(out)} of {count(len(seats), 'agent')}: {who}"
+            reason = f"preflight left out {len(out)} of {agents}: {who}{self._odd}"
             others = (agent for i, agent in state.members.items() if i not in out)
             left = count_seatable(others, state.spec.block_size)
             if left < state.spec.agents_min:
                 reason = f"{reason}; {left} {are(left)} left of at least {state.spec.agents_min}"
-                return self._run.ended(VerdictCause.AGENTS_MISSING, reason, now=now)
+                cause = VerdictCause.AGENTS_MISSING
+                return EndingStarted(reason=reason, at_s=now, cause=cause)
         return RoundEnded(
             cause=RoundEnd.PREFLIGHT_OVER,
             reason=reason,

@@ -132,6 +132,14 @@ def test_ranks_that_do_not_exist_and_lines_that_are_wrong_leave_nobody_out() -> 
     assert line in story.state().reason
 
 
+def test_a_rank_that_does_not_exist_is_told_beside_those_that_do() -> None:
+    story = a_story()
+    story.beat("b", more=names(3, 99))
+    pass_all(story)
+    assert story.ranks() == ["a", "c"]
+    assert story.state().reason.endswith("b (rank 3: slow); there is no rank 99 (slow)")
+
+
 def test_a_coordinator_that_comes_back_repeats_no_preflight_and_keeps_who_is_out() -> None:
     story = a_story()
     story.beat("b", more=names(3))
@@ -238,6 +246,18 @@ def test_a_drained_host_leaves_it_and_the_others_repeat_it() -> None:
     assert story.ranks() == ["a", "c"]
     assert story.assignment("a").is_preflight
     assert story.state().restart_count == 0
+
+
+def test_the_run_ends_only_once_workers_that_still_run_are_stopped() -> None:
+    story = a_story()
+    story.agents["a"].more = names(0, 2)
+    for name in "abc":
+        story.beat(name, GroupState.RUNNING, workers_alive=2)
+    story.fail("a")
+    story.advance(WORD_S)
+    decisions = [each.decision for each in story.state().history]
+    assert decisions[-2:] == ["run failing", "run failed"]
+    assert story.verdict("c").cause is VerdictCause.AGENTS_MISSING
 
 
 def test_naming_everybody_ends_the_run() -> None:
