@@ -53,15 +53,9 @@ class WatchdogPolicy(Struct, frozen=True, kw_only=True):
 
     def of_preflight(self) -> WatchdogPolicy:
         """Return the policy for workers of the preflight, which has a limit of its own."""
-        return replace(
-            self,
-            is_preflight=True,
-            startup_timeout_s=None,
-            runtime_timeout_s=None,
-            progress_timeout_s=None,
-            exit_timeout_s=None,
-            collective_timeout_s=None,
-        )
+        limits = ("startup", "runtime", "progress", "exit", "collective")
+        none = dict.fromkeys(f"{name}_timeout_s" for name in limits)
+        return replace(self, is_preflight=True, **none)
 
 
 class Slot(Struct, frozen=True, kw_only=True):

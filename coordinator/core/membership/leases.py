@@ -98,8 +98,7 @@ class Membership:
         self.missed: set[str] = set()
         self.unfit: dict[str, Health] = {}  # connected members, in the order in which they became
         self.unhealthy_count = 0  # of them, those of which a check has failed
-        # Whose place in the sets above has changed, if somebody keeps count of it.
-        self.changed: dict[str, None] | None = None
+        self.changed: dict[str, None] = {}  # whose place in the sets above is another one
         self.latest_arrival = 0.0  # when the latest member was admitted
         self._deadlines: Deadlines[str] = Deadlines()
         self._stalled_s = 0.0
@@ -168,7 +167,7 @@ class Membership:
         replaced, presence.session_id = presence.session_id, session_id
         presence.pushed = None
         self.connected.add(incarnation)
-        self._note_change(incarnation)
+        self.changed[incarnation] = None
         self.missed.discard(incarnation)
         if presence.is_prompt:
             self._rejoined(now)
@@ -242,7 +241,7 @@ class Membership:
         self._judge(incarnation, None)
         for group in (self.connected, self.suspects, self.missed):
             group.discard(incarnation)
-        self._note_change(incarnation)
+        self.changed[incarnation] = None
         self._deadlines.clear(incarnation)
 
     def stood_still(self, seconds: float) -> None:
@@ -300,14 +299,14 @@ class Membership:
         presence.stalled_before, presence.read_before = self._stalled_s, self._reading_s
         if incarnation in self.suspects:
             self.suspects.remove(incarnation)
-            self._note_change(incarnation)
+            self.changed[incarnation] = None
         self._deadlines.set(incarnation, now + self._suspect_s)
 
     def _judge(self, incarnation: str, health: Health | None) -> None:
         """Note whether a member may be seated, as its host says."""
         before = self.unfit.get(incarnation)
         if before != health:
-            self._note_change(incarnation)
+            self.changed[incarnation] = None
         self.unhealthy_count -= before is not None and before.state is HealthState.UNHEALTHY
         if health is None or health.state is HealthState.HEALTHY:
             self.unfit.pop(incarnation, None)
@@ -315,17 +314,13 @@ class Membership:
         self.unfit[incarnation] = health
         self.unhealthy_count += health.state is HealthState.UNHEALTHY
 
-    def _note_change(self, incarnation: str) -> None:
-        if self.changed is not None:
-            self.changed[incarnation] = None
-
     def _miss(self, incarnation: str, presence: Presence, until: float) -> None:
         presence.missed_until = until
         presence.stalled_before, presence.read_before = self._stalled_s, self._reading_s
         self.connected.discard(incarnation)
         self.suspects.discard(incarnation)
         self._judge(incarnation, None)
-        self._note_change(incarnation)
+        self.changed[incarnation] = None
         self.missed.add(incarnation)
         self._deadlines.set(incarnation, self._grace_end(presence))
 
@@ -351,7 +346,7 @@ class Membership:
             until = presence.silent_since + self._suspect_s
             if now >= until + deaf_s:
                 self.suspects.add(incarnation)
-                self._note_change(incarnation)
+                self.changed[incarnation] = None
             if incarnation in self.suspects:
                 until = presence.silent_since + self.pace.lease_s
         if now >= until + deaf_s:

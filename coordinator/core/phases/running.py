@@ -11,13 +11,7 @@ from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
-from drumbeat.coordinator.core.model import (
-    AgentIdentity,
-    Beat,
-    FailureRecord,
-    HangDiagnosis,
-    VerdictCause,
-)
+from drumbeat.coordinator.core.model import Beat, FailureRecord, HangDiagnosis, VerdictCause
 from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
@@ -346,7 +340,9 @@ class Running(RunPhase):
         state, spec, size = self.state, self.state.spec, len(self._round.seats)
         extras = sum(map(self.members.is_present, self._extras))
         if extras and (state.left_out or spec.block_size):
-            extras = count_seatable(self._able_extras(), spec.block_size)
+            able = filter(self.members.is_present, self._extras - state.left_out.keys())
+            agents = (agent for i in able if (agent := state.members[i]).block not in self._blocks)
+            extras = count_seatable(agents, spec.block_size)
         if not extras or size >= spec.agents_max:
             self._extra_since = None
             return None
@@ -364,8 +360,3 @@ class Running(RunPhase):
             self._review_until(self._notices.review_at or state.notice.until_s)
             return None
         return RoundEnded(cause=RoundEnd.AGENT_JOINED, reason=reason, at_s=now)
-
-    def _able_extras(self) -> list[AgentIdentity]:
-        """Return who could be seated beside those of the round. Linear in those outside."""
-        able = filter(self.members.is_present, self._extras - self.state.left_out.keys())
-        return [each for i in able if (each := self.state.members[i]).block not in self._blocks]

@@ -34,93 +34,79 @@ class Seating:
     """Counts who can be seated as members come and go: no event is linear in them.
 
     It takes over what `Membership` notes as changed, and lasts as long as the set left out.
+    Without blocks each member is one of its own.
     """
 
     def __init__(self, state: RunState, members: Membership) -> None:
-        self._state, self._members, self._size = state, members, state.spec.block_size
+        self._state, self._members, self._size = state, members, state.spec.block_size or 1
         self._known: dict[str, tuple[str, int]] = {}  # block and level of each member
-        self._sizes: dict[int, Counter[str]] = {level: Counter() for level in range(4)}
-        self._whole = [0] * 4  # blocks with enough members of a level
+        self._sizes: list[Counter[str]] = [Counter() for _ in range(_PRESENT + 1)]
+        self._whole = [0] * (_PRESENT + 1)  # blocks with enough members of a level
         self._partial: dict[str, None] = {}  # blocks that others wait for, as they came
-        members.changed = dict.fromkeys(state.members) if self._size else None
+        members.changed = dict.fromkeys(state.members)
 
     def count(self, facts: Rendezvous) -> int:
         """Count for a gathering; return who could be seated if all spoke and were healthy."""
-        members, left = self._members, self._state.left_out
+        members, left, size = self._members, self._state.left_out, self._size
+        self._follow()
         facts.agents_missed = len(members.missed) - sum(i in members.missed for i in left)
         facts.agents_suspect = len(members.suspects) - sum(i in members.suspects for i in left)
-        facts.unfit = reasons.unfit(self._state.members, members.unfit, left)
-        out = [i for i in left if i in members.connected]
-        if not self._size:
-            bad = [i for i in out if i in members.unfit]
-            unhealthy = members.unhealthy_count - sum(map(self._is_unhealthy, bad))
-            facts.agents_present = members.present_count - sum(map(members.is_present, out))
-            facts.agents_checking = len(members.unfit) - len(bad) - unhealthy
-            return len(members.connected) - len(out) - unhealthy
-        self._follow()
-        able, fit, facts.agents_present = (whole * self._size for whole in self._whole[1:])
+        able, fit, facts.agents_present = (whole * size for whole in self._whole[_CHECKED:])
         facts.agents_checking = able - fit
-        told = (
-            f"block {each} waits for {self._size - self._sizes[_PRESENT][each]}"
-            for each in self._partial
-        )
+        there = self._sizes[_PRESENT]
+        told = (f"block {each} waits for {size - there[each]}" for each in self._partial)
         blocks = reasons.listed(told, len(self._partial), most=BLOCKS_SHOWN_MAX)
-        facts.unfit = ", ".join(filter(None, (facts.unfit, blocks)))
+        unfit = reasons.unfit(self._state.members, members.unfit, left)
+        facts.unfit = ", ".join(filter(None, (unfit, blocks)))
         return able
 
     def why_outside(self, incarnation: str) -> str:
         """Return why a member can't be seated, whoever else comes; empty if it can."""
+        self._follow()
         if why := self._state.left_out.get(incarnation):
             return f"left out by the preflight: {why}"
-        if not self._size:
+        if not self._state.spec.block_size:
             return ""
-        self._follow()
         block = self._state.members[incarnation].block
         lacking = self._size - self._sizes[_PRESENT][block]
-        if lacking > 0:
-            return f"block {block} waits for {lacking} of {self._size} agents"
-        return f"block {block} has its agents"
+        waits = f"waits for {lacking} of {self._size} agents"
+        return f"block {block} {waits if lacking > 0 else 'has its agents'}"
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in members; for tests."""
-        if self._size:
-            self._follow()
-            there = candidates(self._state, self._members)
-            assert self._sizes[_PRESENT] == Counter(agent.block for agent in there)
-            assert self._whole[_PRESENT] * self._size == count_seatable(there, self._size)
+        there = candidates(self._state, self._members)
+        self._follow()
+        seatable = count_seatable(there, self._state.spec.block_size)
+        assert self._whole[_PRESENT] * self._size == seatable, "who can be seated is not counted"
 
     def _follow(self) -> None:
         """Take in whose presence has changed."""
-        changed, self._members.changed = self._members.changed or {}, {}
+        changed, self._members.changed = self._members.changed, {}
         for incarnation in changed:
             block, before = self._known.pop(incarnation, ("", 0))
             for level in range(1, before + 1):
                 self._add(level, block, -1)
             if now := self._level(incarnation):
-                block = self._state.members[incarnation].block
+                is_block = self._state.spec.block_size
+                block = self._state.members[incarnation].block if is_block else incarnation
                 self._known[incarnation] = block, now
             for level in range(1, now + 1):
                 self._add(level, block, 1)
 
     def _add(self, level: int, block: str, number: int) -> None:
-        sizes = self._sizes[level]
-        was_whole = sizes[block] >= self._size
-        sizes[block] += number
-        self._whole[level] += (sizes[block] >= self._size) - was_whole
-        if level == _PRESENT and 0 < sizes[block] < self._size:
+        before = self._sizes[level].pop(block, 0)
+        if size := before + number:
+            self._sizes[level][block] = size
+        self._whole[level] += (size >= self._size) - (before >= self._size)
+        if level == _PRESENT and 0 < size < self._size:
             self._partial.setdefault(block)
         elif level == _PRESENT:
             self._partial.pop(block, None)
-        if not sizes[block]:
-            del sizes[block]
 
     def _level(self, incarnation: str) -> int:
         members = self._members
         if incarnation not in members.connected or incarnation in self._state.left_out:
             return 0
-        if incarnation in members.unfit:
-            return 0 if self._is_unhealthy(incarnation) else _CHECKED
+        if (health := members.unfit.get(incarnation)) is not None:
+            return 0 if health.state is HealthState.UNHEALTHY else _CHECKED
         return _FIT if incarnation in members.suspects else _PRESENT
-
-    def _is_unhealthy(self, incarnation: str) -> bool:
-        return self._members.unfit[incarnation].state is HealthState.UNHEALTHY
