@@ -36,6 +36,8 @@ RULES = (
 )
 # How many of those with an even number of hosts seat whole blocks.
 BLOCKS = 0.3
+# How many have a preflight. Its workers are like those of training, and name nobody.
+PREFLIGHTS = 0.15
 # How many have more than six hosts.
 LARGE = 0.05
 
@@ -117,6 +119,11 @@ class Plan:
             asks=Random(f"{seed}/asks").choice([0.0, 0.7, 1.0, 1.0]),
             conduct=_conduct(Random(f"{seed}/calls"), is_calm=is_calm),
         )
+
+    def without_preflight(self) -> Plan:
+        """Return the same whose first round is one of training, as the truth about time has it."""
+        configs = tuple(dataclasses.replace(config, preflight=None) for config in self.configs)
+        return dataclasses.replace(self, configs=configs)
 
     def with_several(self) -> Plan:
         """Return the same with several coordinators."""
@@ -241,7 +248,7 @@ def _placed(random: Random, configs: tuple[AgentConfig, ...]) -> tuple[AgentConf
         least, most = configs[0].min_nodes, configs[0].max_nodes
         how |= {"block_label": "block", "block_size": 2}
         how |= {"min_nodes": least + least % 2, "max_nodes": most + most % 2}
-    return tuple(
+    placed = tuple(
         dataclasses.replace(
             config,
             labels=(
@@ -253,6 +260,10 @@ def _placed(random: Random, configs: tuple[AgentConfig, ...]) -> tuple[AgentConf
         )
         for number, config in enumerate(configs)
     )
+    if random.random() < PREFLIGHTS:
+        check: dict[str, Any] = {"preflight": "check", "preflight_timeout": 60.0}
+        return tuple(dataclasses.replace(config, **check) for config in placed)
+    return placed
 
 
 def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:

@@ -31,7 +31,6 @@ class Rendezvous:
     latest_arrival: float = 0.0
     quorum_since: float | None = None  # None: too few are connected
     is_reforming: bool = False  # a round has just ended, and no new agent is expected
-    note: str = ""  # which blocks wait for agents
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -107,7 +106,6 @@ def _last_call(spec: RunSpec, gathering: Rendezvous, quorum_since: float, now: f
     room = spec.agents_max - present
     unfit = f"; {gathering.unfit}" if gathering.unfit else ""
     reason = f"{count(present, 'agent')} {are(present)} enough, last call for {room} more{unfit}"
-    reason = f"{reason}; {gathering.note}" if gathering.note else reason
     return Wait(reason=reason, agents_wanted=room, until=deadline)
 
 

@@ -215,7 +215,8 @@ class Checker:
         for seat in seats:
             of_role = roles[seat.agent.role]
             assert sorted(of_role) == list(range(seat.role_world_size)), "role ranks"
-        assert current.restart_count == shadow.restart_count
+        assert current.restart_count == shadow.restart_count - shadow.preflight_restarts
+        self.counts["rounds of a preflight"] += current.is_preflight
         self._expect_places(shadow, [seat.agent for seat in seats])
         self.rounds[current.round_id] = current
 
