@@ -98,7 +98,7 @@ class Plan:
         random = Random(f"{seed}/plan")
         kind = random.choices(list(Kind), weights=(7, 1, 2))[0]
         is_calm = kind is Kind.COORDINATOR
-        return Plan(
+        plan = Plan(
             seed=seed,
             kind=kind,
             configs=_placed(
@@ -119,6 +119,8 @@ class Plan:
             asks=Random(f"{seed}/asks").choice([0.0, 0.7, 1.0, 1.0]),
             conduct=_conduct(Random(f"{seed}/calls"), is_calm=is_calm),
         )
+        # Workers of a preflight are no functions that are called again.
+        return plan.without_preflight() if plan.conduct is not None else plan
 
     def without_preflight(self) -> Plan:
         """Return the same whose first round is one of training, as the truth about time has it."""
