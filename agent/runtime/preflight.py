@@ -52,7 +52,6 @@ def check_host(config: AgentConfig) -> AgentConfig:
     check_patterns(config)
     config = check_restart_rules(config)
     check_health_commands(config, search_path)
-    check_host_identity(config)
     config = check_placement(config)
     if isinstance(config.logs_specs, str):
         logs.check_name(config.logs_specs)
@@ -118,13 +117,6 @@ def check_patterns(config: AgentConfig) -> None:
             problem = f"{option}: the library regex does not take '{pattern.regex}': {error}"
             hint = "write it without the library's own extensions, such as {e} for similar texts"
             raise UsageError(problem, hint) from None
-
-
-def check_host_identity(config: AgentConfig) -> None:
-    """Make sure that the label which identifies this machine is given. Raises ``UsageError``."""
-    keys = {label.partition("=")[0] for label in config.labels}
-    if config.host_identity and config.host_identity not in keys:
-        raise UsageError(f"--host-identity: {config.host_identity} is no key of --labels")
 
 
 def check_restart_rules(config: AgentConfig) -> AgentConfig:

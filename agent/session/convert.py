@@ -154,20 +154,12 @@ def hello_message(
         local_world_size=config.nproc_per_node,
         program=config.program.name,
         arguments_digest=config.program.arguments_digest,
-        host_id=_host_id(config, identity),
+        host_id=config.identity or identity.boot_id,
         placement=config.placement,
         block=config.block,
         beat=beat,
         gpus=map(GPU.write, identity.gpus),
     )
-
-
-def _host_id(config: AgentConfig, identity: Identity) -> str:
-    """Return what tells this machine from another of the same name."""
-    if not config.host_identity:
-        return identity.boot_id
-    labels = dict(label.split("=", 1) for label in config.labels)
-    return labels.get(config.host_identity, "")
 
 
 def _features(config: AgentConfig) -> Iterable[str]:

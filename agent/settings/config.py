@@ -198,8 +198,8 @@ class JobSettings(AccessSettings):
         3600.0, seconds(0.1), "Time within which these rounds have to fail."
     )
     exclude_for: float = _run(3600.0, seconds(0.1), "How long such a host is excluded.")
-    host_identity: str = _run(
-        "",
+    host_identity: str | None = _run(
+        None,
         kinds.LABEL_NAME,
         "Label of --labels whose value identifies this machine, e.g. serial: a replacement under "
         "the same name is not excluded.",
@@ -635,6 +635,11 @@ class AgentConfig(JobSettings):
     def block(self) -> str:
         """The block that this host belongs to; empty if there are none."""
         return labels_of(self.labels)[self.block_label] if self.block_label is not None else ""
+
+    @property
+    def identity(self) -> str:
+        """What tells this machine from another of its name; empty: the boot id is to."""
+        return labels_of(self.labels)[self.host_identity] if self.host_identity else ""
 
     @property
     def command(self) -> tuple[str, ...]:

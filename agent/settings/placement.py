@@ -39,13 +39,14 @@ def slurm_place(environment: Mapping[str, str]) -> tuple[str, ...]:
 def placement_violations(config: Any) -> list[Violation]:
     """Return which rules of ranks, blocks and the preflight the settings of an agent break."""
     labels = [name for name, value in labels_of(config.labels).items() if value]
-    block, size = config.block_label, config.block_size
+    block, size, identity = config.block_label, config.block_size, config.host_identity
     nodes, is_read = f"{config.min_nodes}:{config.max_nodes}", config.stdout_capture
     order = () if config.rank_order == (SLURM,) else config.rank_order
     is_whole = not size or config.min_nodes % size == config.max_nodes % size == 0
     have = f"labels that have a value here: {', '.join(labels) or 'none, see --labels'}"
     rules = [
         *(("rank_order", name, name in labels, have) for name in order),
+        ("host_identity", identity, identity is None or identity in labels, have),
         ("block_label", block, block is None or block in labels, have),
         ("block_size", size, bool(size) == (block is not None), "above 0 with --block-label"),
         ("min_nodes", nodes, is_whole, f"multiples of --block-size ({size})"),

@@ -36,7 +36,7 @@ def attempted(run: RunContext, causes: Sequence[FailureRecord] = ()) -> Attempt:
     state, round_id = run.state, run.state.round_id
     presences, known = run.members.presences.values(), state.restarts.farthest
     if _is_preflight(run):  # its steps, if it names any, are none of training
-        return Attempt(farthest=known, cause=_signature(causes[0]) if causes else "")
+        return Attempt(farthest=known, cause=signature(causes[0]) if causes else "")
     steps = [presence.whereabouts.highest_step(round_id) for presence in presences]
     step = max((each for each in steps if each is not None), default=None)
     beats = [presence.beat for presence in presences if presence.beat.round_id == round_id]

@@ -396,7 +396,8 @@ class RunState:
             self.restarts.go_on()
             if attempt is not None:
                 self.restarts.take(attempt, is_failure=is_failure)
-            self.uncounted = record.cause
+            is_preflight = self.round is not None and self.round.is_preflight
+            self.uncounted = None if is_preflight else record.cause  # that tells of no training
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
             if record.cause is rec.RoundEnd.PREFLIGHT_OVER:
                 self.is_preflight_over, self.left_out = True, dict(record.left_out)

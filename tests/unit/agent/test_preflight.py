@@ -303,12 +303,3 @@ def test_a_script_to_preload_with_has_to_be_there(tmp_path: Path) -> None:
     program = Program("script", str(tmp_path / "x.py"))
     with pytest.raises(UsageError, match=r"--preload-script: cannot run .* there is no such file"):
         preloading(program, preload_script=str(tmp_path / "missing.py"))
-
-
-def test_a_label_that_identifies_the_machine_has_to_be_given() -> None:
-    program = Program("program", "x")
-    config = AgentConfig(program=program, labels=("rack=b7",), host_identity="serial")
-    with pytest.raises(UsageError, match="--host-identity: serial is no key of --labels"):
-        preflight.check_host_identity(config)
-    named = AgentConfig(program=program, labels=("rack=b7",), host_identity="rack")
-    preflight.check_host_identity(named)

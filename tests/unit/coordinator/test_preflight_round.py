@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.events import DrainAsked, RestartAsked, StopAsked
 from drumbeat.coordinator.core.model import Hang, VerdictCause
 from drumbeat.coordinator.core.phases.preflight import WORD_S
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.core.run.records import RoundStarted
+from drumbeat.coordinator.core.run.records import HostEvent, HostNoted, RoundStarted
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.model import GroupState, HangKind, Health, HealthState, PreflightFinding
 from tests.support.operator import ask
@@ -61,6 +61,21 @@ def test_hosts_that_it_names_take_part_in_no_later_round() -> None:
     story.join("d", local_world_size=2)
     story.advance(60.0)
     assert story.ranks() == ["a", "c", "d"]
+
+
+def test_one_that_fails_blames_no_host_for_a_round_of_training() -> None:
+    story = a_story(restarts_max=3, exclude_after=1)
+    story.fail("b")
+    story.advance(60.0)
+    assert story.assignment("a").is_preflight
+    assert story.records(HostNoted) == []
+    pass_all(story)
+    round_id = story.state().round_id
+    story.record("b", round_id=round_id, happened_at=story.now)
+    story.fail("b")
+    story.advance(60.0)
+    (told,) = story.records(HostNoted)
+    assert told.kind is HostEvent.EXCLUDED
 
 
 def test_one_that_fails_and_names_a_host_is_not_repeated() -> None:

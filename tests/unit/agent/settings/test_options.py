@@ -120,7 +120,7 @@ CASES = {
     "exclude_after": Case("3", 3, bad=("-1", "101"), wrong=(-1, True)),
     "exclude_window": seconds("2h", 7200.0, 0.0),
     "exclude_for": seconds("2h", 7200.0, 0.0),
-    "host_identity": Case("rack", "rack", bad=("x" * 64,), wrong=("x" * 64, 1)),
+    "host_identity": Case("rack", "rack", {}, ("a b", ""), ("a b", 3), {"labels": "rack=b7"}),
     "free_restarts_max": Case("0", 0, bad=("-1",), wrong=(-1, True)),
     "nproc_per_node": Case("4096", 4096, bad=("0", "4097", "2x"), wrong=(0, 4097, "2", "auto")),
     "role": Case("parameter server", "parameter server", bad=("",), wrong=("", "a\n", "x" * 129)),
@@ -271,9 +271,6 @@ def arguments_beside(case: Case) -> list[str]:
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host on which everything that is named is there."""
     monkeypatch.setattr("drumbeat.agent.runtime.preflight.check_metrics", lambda _config: None)
-    monkeypatch.setattr(
-        "drumbeat.agent.runtime.preflight.check_host_identity", lambda _config: None
-    )
     monkeypatch.setattr(
         "drumbeat.agent.runtime.preflight.check_restart_rules", lambda config: config
     )

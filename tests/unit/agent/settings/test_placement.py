@@ -73,6 +73,7 @@ def test_outside_of_slurm_the_error_says_what_is_not_set(monkeypatch: pytest.Mon
         ({"block_label": "pod", "block_size": 1}, "labels that have a value here: zone, rack"),
         ({"rank_order": ("pod",), "labels": (*LABELS, "pod=")}, "here: zone, rack"),
         ({"block_label": "pod", "block_size": 1, "labels": ("pod=",)}, "none, see --labels"),
+        ({"host_identity": "serial"}, "labels that have a value here: zone, rack"),
         ({"block_label": "rack"}, "above 0 with --block-label"),
         ({"block_size": 2, "min_nodes": 2, "max_nodes": 2}, "above 0 with --block-label"),
         (
