@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DrainAsked, RestartAsked, StopAsked
-from drumbeat.coordinator.core.inprocess.records import InprocessSpec
+from drumbeat.coordinator.core.inprocess.records import InprocessSpec, IterationPhase
 from drumbeat.coordinator.core.model import Verdict, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
@@ -281,6 +281,14 @@ class RunMachine(RuleBasedStateMachine):
         for name in list(self.story.agents):
             self.answer(name, step, True)
 
+    def ask_without_charge(self, kind: type[Any], **fields: Any) -> None:
+        """Steer; what an operator asks for costs no restart. A failure before may, just then."""
+        state, now = self.story.state(), self.story.now
+        before, iterations = state.restarts_used_at(now), state.iterations
+        is_failing = iterations is not None and iterations.phase is IterationPhase.INTERRUPTED
+        ask(self.story, kind, **fields)
+        assert self.story.state().restarts_used_at(now) - before <= is_failing
+
     @rule(
         is_stop=st.booleans(),
         call=st.sampled_from(["", "1", "2"]),
@@ -289,9 +297,7 @@ class RunMachine(RuleBasedStateMachine):
     def steer(self, is_stop: bool, call: str, grace: float | None) -> None:
         if RUN in self.story.registry.runs:
             kind = StopAsked if is_stop else RestartAsked
-            before = self.story.state().restarts_used
-            ask(self.story, kind, call_id=call, grace_s=grace)
-            assert self.story.state().restarts_used == before
+            self.ask_without_charge(kind, call_id=call, grace_s=grace)
 
     @rule(
         name=NAMES,
@@ -301,10 +307,8 @@ class RunMachine(RuleBasedStateMachine):
     )
     def drain(self, name: str, is_lifted: bool, call: str, grace: float | None) -> None:
         if RUN in self.story.registry.runs:
-            before = self.story.state().restarts_used
             fields = {"name": name, "is_lifted": is_lifted, "call_id": call, "grace_s": grace}
-            ask(self.story, DrainAsked, **fields)
-            assert self.story.state().restarts_used == before
+            self.ask_without_charge(DrainAsked, **fields)
 
     @rule(name=NAMES, age=st.floats(0, 5), is_stopped=st.booleans())
     def record(self, name: str, age: float, is_stopped: bool) -> None:
