@@ -50,6 +50,7 @@ class StartWorkers(Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]  # the first item is looked up in the PATH of ``env``
     env: Mapping[str, str]  # the complete common environment
     workers: tuple[WorkerStart, ...]
+    ignored: tuple[int, ...] = ()  # signals that workers ignore unless they handle them
 
     def __post_init__(self) -> None:
         if not self.argv:
@@ -186,6 +187,7 @@ class Preload(Struct, frozen=True, kw_only=True):
     own: tuple[str, ...] = ()  # variables that each worker has for itself
     is_refreshed: bool = False  # anew after each round, not only when a file has changed
     timeout_s: float = 300.0
+    ignored: tuple[int, ...] = ()  # as of the starts to come
 
 
 class TemplateNews(StrEnum):

@@ -407,7 +407,8 @@ class JobSettings(AccessSettings):
         None,
         kinds.SIGNAL,
         "Signal that announces that this machine will go away. Training gets a notice and may "
-        "save, then this agent leaves and the others go on.",
+        "save, then this agent leaves and the others go on. Workers ignore SIGUSR1 and the like "
+        "unless they handle them.",
         shown_default="none",
     )
     preemption_grace: float = _workers(

@@ -38,6 +38,7 @@ from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.host.memory.growth import LastMemory
 from drumbeat.agent.model import messages
+from drumbeat.agent.settings import kinds
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stacks import describe_process
@@ -274,6 +275,7 @@ class Workers:
                 argv=config.preflight_command if assignment.is_preflight else config.command,
                 env=self._environment,
                 workers=workers,
+                ignored=ignored_by_workers(config),
             )
         )
 
@@ -412,7 +414,17 @@ def preload_of(config: AgentConfig, env: Mapping[str, str]) -> messages.Preload 
         own=OWN_VARIABLES,
         is_refreshed=config.preload_refresh,
         timeout_s=config.preload_timeout,
+        ignored=ignored_by_workers(config),
     )
+
+
+def ignored_by_workers(config: AgentConfig) -> tuple[int, ...]:
+    """Return the signal that announces the end of the host, unless workers are stopped by it.
+
+    Batch systems send it to all processes of a job: workers that die of it could not save.
+    """
+    name = config.preemption_signal
+    return () if name is None or name in kinds.SIGNALS_HANDLED else (signal.Signals[name],)
 
 
 def tell_of_unkilled(unkilled: messages.WorkersUnkilled) -> None:

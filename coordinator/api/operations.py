@@ -206,6 +206,21 @@ EVIDENCE = Verb(
     "run_id",
     options={"file": options.ARCHIVE, "force": options.FORCE},
 )
+VERDICT = Verb(
+    "verdict",
+    _LOOKING,
+    """Print in one word how a run ended, for scripts.
+
+    succeeded, worker_failed, stopped and so on, as `cause` of `status -o json`. A run that has not
+    ended has no verdict: exit code 2. A token with the role join is enough if it is for this run.
+    """,
+    (
+        "coordinator verdict mt5",
+        "coordinator verdict mt5 --coordinator head:29400 --token-file join.token",
+    ),
+    "run_id",
+    text="{cause}",
+)
 PAGE = Verb(
     "page",
     _LOOKING,
@@ -238,7 +253,9 @@ OPERATIONS = (
     _query("ListEvents", Scope.RUN, (f"{_RUN}/events",), EVENTS),
     _query("WatchEvents", Scope.RUN, (f"{_RUN}/live",)),
     # An agent shows the whole report.
-    _query("GetReport", Scope.RUN, (f"{_RUN}/report",))._replace(roles={Role.VIEW, Role.JOIN}),
+    _query("GetReport", Scope.RUN, (f"{_RUN}/report",), VERDICT)._replace(
+        roles={Role.VIEW, Role.JOIN}
+    ),
     _query("GetStepTimes", Scope.RUN, (f"{_RUN}/step-times",)),
     _query("GetStacks", Scope.RUN, (f"{_RUN}/stacks",), STACKS),
     _query("DiagnoseHang", Scope.RUN, (f"{_RUN}/hang",), WHY),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from drumbeat.agent.model.messages import (
     KillWorkers,
@@ -26,6 +27,7 @@ from drumbeat.agent.model.messages import (
 from tests.support.supervision import (
     Mailbox,
     running,
+    start,
 )
 
 
@@ -294,6 +296,15 @@ async def test_a_large_environment_arrives_and_bytes_that_are_no_text_too(tmp_pa
         assert exited.exit_code == 0
     assert target.read_bytes() == b"\xff\xfe"
     assert target.with_suffix(".env").read_bytes().count("é".encode() * 1000 + b"\n") == 100
+
+
+async def test_workers_ignore_the_signals_that_they_are_to_ignore(mailbox: Mailbox) -> None:
+    async with running() as harness:
+        command = start("sh", "-c", f"kill -USR1 $$; echo alive > {mailbox.path}; kill -USR2 $$")
+        harness.client.send(replace(command, ignored=(signal.SIGUSR1,)))
+        assert await mailbox.read(1) == ["alive"]
+        [exited] = await harness.expect(WorkerExited)
+        assert exited.exit_code == -signal.SIGUSR2
 
 
 async def test_workers_have_default_dispositions_their_own_session_and_no_descriptors(

@@ -32,8 +32,8 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits nothing but the standard streams and its
-    ``fds``, and has the default disposition of every signal. ``handlers`` are the dispositions
-    from before this process ignored them.
+    ``fds``, and has the default disposition of every signal but those that the command says it
+    ignores. ``handlers`` are the dispositions from before this process ignored them.
     """
 
     def __init__(self, handlers: Mapping[int, Any]) -> None:
@@ -62,7 +62,7 @@ class Spawner:
                     stderr=outputs.get(2),
                     pass_fds=worker.fds,
                     start_new_session=True,
-                    preexec_fn=partial(self._prepare_child, worker.cpus),  # noqa: PLW1509
+                    preexec_fn=partial(self._prepare_child, worker.cpus, command.ignored),  # noqa: PLW1509
                 )
             except OSError as error:
                 raise OSError(error.errno, _describe_start_failure(argv[0], env, error)) from error
@@ -72,14 +72,14 @@ class Spawner:
         process.returncode = 0
         return process.pid
 
-    def _prepare_child(self, cpus: Collection[int]) -> None:
+    def _prepare_child(self, cpus: Collection[int], ignored: Collection[int]) -> None:
         if cpus:
             # It fails if all of them were taken from us since they were chosen. Where a worker
             # runs decides how fast it is; that is no reason for it not to run.
             with suppress(OSError):
                 os.sched_setaffinity(0, cpus)
         for number in self._ignored:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         die_with(self._pid)
 

@@ -188,4 +188,6 @@ def _start_of(launch: Launch, connection: int, memory: int) -> StartWorkers:
         ORDER_VARIABLE: json.dumps(order),
     }
     worker = WorkerStart(local_rank=0, env={})
-    return StartWorkers(round_id=0, argv=preload.argv, env=env, workers=(worker,))
+    return StartWorkers(
+        round_id=0, argv=preload.argv, env=env, workers=(worker,), ignored=preload.ignored
+    )

@@ -23,6 +23,7 @@ from drumbeat.coordinator.wire import stack_groups as stacks
 from drumbeat.format import count, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.v1.failure_pb2 import VerdictCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -190,6 +191,20 @@ def _goodput(asked: Request) -> None:
     _write(asked, document, "goodput_screen")
 
 
+def _verdict(asked: Request) -> None:
+    verdict = ask(calls_of(asked), lambda client: client.call("GetReport", **asked.values)).verdict
+    document = {
+        **asked.values,
+        "cause": VerdictCause.Name(verdict.cause).removeprefix("VERDICT_CAUSE_").lower(),
+        "is_success": verdict.is_success,
+        "reason": verdict.reason,
+    }
+    if asked.output == "json":
+        write_json(document)
+    else:
+        write(asked.verb.text.format_map(document) + "\n")
+
+
 LOOKING: dict[str, Callable[[Request], None]] = {
     "status": _status,
     "watch": _watch,
@@ -199,4 +214,5 @@ LOOKING: dict[str, Callable[[Request], None]] = {
     "logs": show_logs,
     "goodput": _goodput,
     "evidence": write_evidence,
+    "verdict": _verdict,
 }

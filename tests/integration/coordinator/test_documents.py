@@ -101,6 +101,8 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         await end(agent)
         assert (await document("stop", "run"))["is_new"] is False
         assert (await document("watch", "run"))["phase"] == "ended"
+        ended = await document("verdict", "run")
+        assert (ended["run_id"], ended["cause"], ended["is_success"]) == ("run", "stopped", False)
         assert (await document("forget", "run"))["run_id"] == "run"
         assert (await document("members"))["term"] == 1
     for verb, (response, expected) in ELSEWHERE.items():
