@@ -1,13 +1,14 @@
 #!/bin/sh
-# Install what the tests use and pip does not bring: Debian's Chromium and Prometheus.
+# Install what the tests use and pip does not bring: Debian's Chromium, Prometheus and Slurm.
 #
 # Does so as root on a Debian with apt, and only what is missing. Elsewhere it says what is
 # missing and why, and succeeds: the tests that need it skip with the reason. No service is started.
 set -u
 
 missing=
-for program in chromium prometheus; do
-    command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
+# Programs, and after a colon the package where it has another name.
+for program in chromium prometheus slurmctld slurmd sbatch:slurm-client munged:munge; do
+    command -v "${program%:*}" >/dev/null 2>&1 || missing="$missing ${program#*:}"
 done
 [ -n "$missing" ] || exit 0
 
@@ -19,7 +20,7 @@ skip() {
 [ -e /etc/debian_version ] && command -v apt-get >/dev/null 2>&1 || skip "no Debian with apt"
 [ "$(id -u)" -eq 0 ] || skip "not root; mend with: sudo make test-programs"
 
-# The package of Prometheus starts it as a service unless the machine's policy forbids that.
+# The packages of Prometheus and Slurm start them as services unless the machine's policy forbids that.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" || skip "cannot write $policy"

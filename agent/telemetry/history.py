@@ -114,8 +114,9 @@ class History:
             self._on_desired(before.desired, current.desired)
         for effect in effects:
             self._on_effect(effect)
-        if isinstance(event, ev.SignalReceived) and effects and not event.is_for_workers:
-            self._on_signal(event.signum, before)
+        match event:
+            case ev.SignalReceived(is_for_workers=False, is_preemption=False) if effects:
+                self._on_signal(event.signum, before)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not current.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
