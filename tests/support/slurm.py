@@ -55,6 +55,7 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmdTimeout=10
 KillWait=5
+EioTimeout=3
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 SchedulerParameters=bf_interval=1
 """

@@ -52,6 +52,7 @@ class Batch:
                 "PATH": f"{self.directory}:{os.environ['PATH']}",
                 "HOME": str(self.directory),
                 "SLURM_JOB_ID": "17",
+                "SLURMD_NODENAME": "n1",
                 "SLURM_JOB_NUM_NODES": "5",
                 "SLURM_JOB_NODELIST": "n[1-5]",
                 "DRUMBEAT_COORDINATOR": "head",
