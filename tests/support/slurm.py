@@ -180,11 +180,13 @@ class Slurm:
                     found |= {process, *([parent] if parent is not None and is_step else [])}
         return list(found)
 
-    def freeze(self, name: str) -> None:
+    def freeze(self, name: str) -> list[psutil.Process]:
         """Silence a node without closing a connection, as a machine that loses its power."""
-        for process in self.processes_of(name):
+        frozen = self.processes_of(name)
+        for process in frozen:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGSTOP)
+        return frozen
 
 
 class Job:
