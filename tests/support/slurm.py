@@ -95,7 +95,15 @@ class Slurm:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        self._kill_steps()
         self.cluster.close()
+
+    def _kill_steps(self) -> None:
+        """End what slurmd starts with an empty environment; it stays in our directory."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cwd() == str(self.directory):
+                    process.kill()
 
     def _start(self) -> None:
         # What is named here is open to all on the way to it, as munge wants it.
@@ -131,13 +139,14 @@ class Slurm:
         self._nodes[name] = self._command(f"slurmd {name}", "slurmd", "-D", "-N", name)
 
     def _command(self, name: str, *argv: str) -> Process:
-        return self.cluster.command(name, *argv, env=self._env)
+        moved = ("sh", "-c", 'cd "$0" && exec "$@"', str(self.directory), *argv)
+        return self.cluster.command(name, *moved, env=self._env)
 
     def wait_for_nodes(self, state: str) -> None:
         """Return once all nodes have this state."""
         wait_until_sync(
             lambda: {self.node_state(name) for name in NODES} == {state},
-            DEADLINE_S,
+            2 * DEADLINE_S,  # what a job has left may take Slurm a while
             describe=lambda: self.run("sinfo", "-N", is_checked=False) + self.cluster.logs(),
         )
 
