@@ -244,4 +244,8 @@ class Job:
     def cancel(self) -> None:
         """End it, and return once nothing of it is left on the nodes."""
         self.slurm.run("scancel", self.job_id, is_checked=False)
-        self.slurm.wait_for_nodes("idle")
+        wait_until_sync(lambda: not self._is_listed(), 2 * DEADLINE_S, describe=self.describe)
+
+    def _is_listed(self) -> str:
+        """Return what ``squeue`` says of it: nothing once its nodes are free."""
+        return self.slurm.run("squeue", "--noheader", "--jobs", self.job_id, is_checked=False)
