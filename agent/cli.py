@@ -20,10 +20,11 @@ from drumbeat.agent.compat.torchrun_options import (
 )
 from drumbeat.agent.errors import AgentError, InvalidConfiguration, UsageError
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.settings.doctor import DoctorSettings
 from drumbeat.agent.settings.kinds import NNODES
 from drumbeat.agent.settings.run_ids import make_up_run_id
 from drumbeat.command import loading, options
-from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, one_of, settings_of
+from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, read_settings, settings_of
 from worker_sdk import context
 
 _EPILOG = """\b
@@ -116,14 +117,10 @@ class StatusRequest(Struct, frozen=True):
     is_json: bool
 
 
-_OUTPUT = Setting(
-    "text",
-    one_of(("text", "json")),
-    "Options",
-    "text, to be read; json, for programs, as docs/operating.md describes it.",
-    flags=("-o", "--output"),
-    has_variable=False,
+_OF_DOCTOR = sorted(
+    settings_of(DoctorSettings).items(), key=lambda each: each[1].section != "Options"
 )
+DOCTOR_SETTINGS = with_variables(**dict(_OF_DOCTOR))
 _STATUS_EPILOG = """\b
 Examples:
   agent status
@@ -141,7 +138,7 @@ Exit codes:
     "status",
     cls=options.SectionedCommand,
     epilog=_STATUS_EPILOG,
-    params=options.options_of({"output": _OUTPUT}),
+    params=options.options_of({"output": DOCTOR_SETTINGS["output"]}),
 )
 def status(*, output: str) -> StatusRequest:
     """Show this user's agents on this host, and their workers.
@@ -151,6 +148,41 @@ def status(*, output: str) -> StatusRequest:
     one. Directories of agents that died are listed below the others; the next agent removes them.
     """
     return StatusRequest(output == "json")
+
+
+_DOCTOR_EPILOG = """\b
+Examples:
+  agent doctor --coordinator head:29400 --run-id mt5
+  agent doctor --with gpu1,gpu2:29500
+  agent doctor --listen 29500
+
+\b
+Exit codes:
+  0  nothing failed; there may be warnings
+  1  something failed
+  2  usage
+"""
+
+
+@agent.command(
+    "doctor",
+    cls=options.SectionedCommand,
+    epilog=_DOCTOR_EPILOG,
+    params=options.options_of(DOCTOR_SETTINGS),
+)
+@click.pass_context
+def doctor(ctx: click.Context, /, **params: Any) -> DoctorSettings:
+    """Check this host before a job: coordinator, network, limits, space, GPUs, torch.
+
+    Joins no run and changes nothing. Each problem comes with what to do about it; docs/doctor.md
+    lists the checks.
+    """
+    arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
+    config = DoctorSettings(**params)
+    violations = read_settings(config)[1] or config.access_violations()
+    if violations:
+        raise InvalidConfiguration(by_option(violations, DoctorSettings))
+    return config
 
 
 def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str | None:
@@ -191,7 +223,13 @@ def main(
 ) -> int:
     """Read the command line, set up the log and ``run`` to the end; return its exit code."""
 
-    def do(config: AgentConfig | StatusRequest) -> int:
+    def do(config: AgentConfig | StatusRequest | DoctorSettings) -> int:
+        if isinstance(config, DoctorSettings):
+            loading.load_grpc_quietly()
+            from drumbeat.agent.doctor.checks import diagnose  # noqa: PLC0415
+            from drumbeat.agent.doctor.model import Host  # noqa: PLC0415
+
+            return diagnose(Host(settings=config, environment=dict(os.environ)))
         if isinstance(config, StatusRequest):
             from drumbeat.agent.runtime.status_file import show  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drumbeat.agent.cli import COMMAND_LINE_ONLY, SETTINGS
+from drumbeat.agent.cli import COMMAND_LINE_ONLY, DOCTOR_SETTINGS, SETTINGS
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
 from drumbeat.coordinator.api.operations import VERBS
@@ -43,6 +43,8 @@ def page() -> str:
         HEAD,
         f"## `agent join`\n\n{about_python}\n",
         table({**SETTINGS, **COMMAND_LINE_ONLY}, in_python),
+        "## `agent doctor`\n",
+        table(DOCTOR_SETTINGS),
         "## `coordinator serve`\n",
         table({**SERVE_SETTINGS, "quiet": QUIET}),
         *operators(),

@@ -84,6 +84,12 @@ def kill_leftovers(directories: Sequence[Path]) -> None:
         log.warning("processes of a dead agent killed", reason=f"{why}: pid {shown}")
 
 
+def find_leftovers(directories: Sequence[Path]) -> set[int]:
+    """Return the processes that dead owners of private directories left. Blocks."""
+    found = (cgroup.cgroup_of(directory) for directory in directories)
+    return leftovers(_processes(directories, [group for group in found if group is not None]))
+
+
 def _hold_leftovers(
     directories: Sequence[Path], groups: Sequence[Path], held: ExitStack
 ) -> dict[int, int]:

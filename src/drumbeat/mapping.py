@@ -24,6 +24,8 @@ from drumbeat.violation import InvalidField
 ERROR_KEY = "drumbeat-error-bin"
 # Metadata of a call whose client comes because it has lost the coordinator of this term.
 LOST_TERM_KEY = "drumbeat-lost-term"
+# Initial metadata of a call that was let in: the coordinator's release, and its clock (Unix time).
+VERSION_KEY, CLOCK_KEY = "drumbeat-version", "drumbeat-clock"
 
 V = TypeVar("V")
 E = TypeVar("E", bound=StrEnum)

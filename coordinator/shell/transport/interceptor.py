@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
+from drumbeat import VERSION
 from drumbeat.access.token import Role
 from drumbeat.coordinator.access.authentication import Authenticator, token_id_of
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
@@ -25,7 +27,7 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.methods import Behaviour, Context, behaviour_of
 from drumbeat.coordinator.wire.session import error_detail
-from drumbeat.mapping import ERROR_KEY
+from drumbeat.mapping import CLOCK_KEY, ERROR_KEY, VERSION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +133,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 set_caller(known)
                 # By itself: a call that is ended while its first answer takes it along would
                 # send it twice, which gRPC refuses, and then the caller hears of no end.
-                await context.send_initial_metadata(())
+                clock = ((VERSION_KEY, VERSION), (CLOCK_KEY, f"{time.time():.3f}"))
+                await context.send_initial_metadata(() if known is _ANYONE else clock)
                 with self._counted(known):
                     return await behaviour(request, context)
             except CoordinatorError as error:

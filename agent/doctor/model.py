@@ -1,0 +1,67 @@
+"""Shell. What a check finds, and the host that it looks at."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from drumbeat.addresses import parse_addresses
+from drumbeat.agent.settings.doctor import DoctorSettings
+
+
+class Level(StrEnum):
+    """How bad a finding is: as it should be; likely a mistake; training will break."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(NamedTuple):
+    """One line of the answer; ``advice`` says what to do."""
+
+    level: Level
+    text: str
+    advice: str = ""
+
+
+Findings = Iterator[Finding]
+ok, warn, fail = (partial(Finding, level) for level in Level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """Where checks read: each part can be another one in a test."""
+
+    settings: DoctorSettings
+    environment: Mapping[str, str]
+    root: Path = Path("/")
+    name: str = field(default_factory=socket.gethostname)
+    resolve: Callable[..., Any] = socket.getaddrinfo
+    interfaces: Callable[[], Mapping[str, Any]] = psutil.net_if_addrs
+    statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
+    getrlimit: Callable[[int], tuple[int, int]] = resource.getrlimit
+
+    @property
+    def coordinators(self) -> tuple[str, ...]:
+        """The addresses of the coordinators."""
+        return parse_addresses(self.settings.coordinator) if self.settings.coordinator else ()
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The addresses of the other hosts."""
+        return parse_addresses(self.settings.peers) if self.settings.peers else ()
+
+    def addresses_of(self, name: str) -> list[str]:
+        """Return the addresses of a name, each once. Raises ``OSError``; may block for long."""
+        rows = self.resolve(name, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(row[4][0]) for row in rows))

@@ -1,0 +1,169 @@
+"""Shell. Whether hosts reach each other: names, ports, interfaces, proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Generator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import click
+
+from drumbeat.addresses import HostPort, parse_host_port
+from drumbeat.agent.doctor.model import Finding, Findings, Host, fail, ok, warn
+from drumbeat.agent.workers.ports import address_towards
+from drumbeat.format import listed
+
+CONNECT_S = 2.0  # for one address; a packet that is lost is sent again after 1 s
+ADDRESSES_MAX = 3  # of one name that are tried
+ANSWER = b"drumbeat agent doctor\n"
+LISTEN_S = 60.0
+GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+# Of containers, which no other host can reach. NCCL passes over docker's, too.
+_VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "lxc", "podman")
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order in which gRPC reads them
+_FILTERED = "open the port in firewalls of both hosts and between them, and check the address"
+
+
+def connected(
+    host: Host, where: HostPort, refused: Finding
+) -> Generator[Finding, None, socket.socket | None]:
+    """Yield why a port cannot be reached, or return a connection; ``refused``: nothing listens.
+
+    Blocks as long as the name service does, and for ``CONNECT_S`` per address.
+    """
+    try:
+        addresses = host.addresses_of(where.host)
+    except (OSError, UnicodeError) as error:
+        yield fail(f"{where.host} does not resolve: {error}", "correct the name, or add it to DNS")
+        return None
+    names = "" if addresses == [where.host] else f"{where.host} resolves to {listed(addresses)}; "
+    for address in addresses[:ADDRESSES_MAX]:
+        at = HostPort(address, where.port)
+        try:
+            connection = socket.create_connection(at, CONNECT_S)
+        except ConnectionRefusedError:
+            yield refused._replace(text=f"{at} refuses the connection: {refused.text}")
+        except TimeoutError:
+            yield fail(f"{at} does not answer within {CONNECT_S:g} s: filtered, or down", _FILTERED)
+        except OSError as error:
+            yield fail(f"{at} cannot be reached: {error.strerror or error}", _FILTERED)
+        else:
+            yield ok(f"{names}port {where.port} is open")
+            return connection
+    return None
+
+
+def check_peer(host: Host, peer: str) -> Findings:
+    """Each host of `--with`: its name, and whether the port is open, refused or filtered."""
+    where = parse_host_port(peer)
+    listen = f"run `agent doctor --listen {where.port}` there, then this command again"
+    refused = warn("packets pass, but nothing listens there", listen)
+    if (connection := (yield from connected(host, where, refused))) is None:
+        return
+    answer = b""
+    with connection, suppress(OSError):  # each part has its time, and there are a few at most
+        while len(answer) < len(ANSWER) and (part := connection.recv(len(ANSWER) - len(answer))):
+            answer += part
+    if answer != ANSWER:
+        yield warn("another program listens there, or a proxy answers in its place", listen)
+
+
+def listen(port: int) -> int:
+    """Answer ``check_peer`` of other hosts for a minute; return the exit code."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(ANSWER)
+        writer.close()  # after what is written
+
+    async def serve() -> None:
+        async with await asyncio.start_server(answer, None, port):
+            click.echo(f"listening at port {port} for {LISTEN_S:g} s")
+            await asyncio.sleep(LISTEN_S)
+
+    try:
+        asyncio.run(serve())
+    except OSError as error:
+        click.echo(f"fail  port {port}: {error.strerror}; choose another one", err=True)
+        return 1
+    return 0
+
+
+def check_interfaces(host: Host) -> Findings:
+    """Network interfaces: which is used, and what `GLOO_` and `NCCL_SOCKET_IFNAME` name."""
+    own = {
+        name: [row.address for row in rows if row.family in (socket.AF_INET, socket.AF_INET6)]
+        for name, rows in host.interfaces().items()
+    }
+    names = [name for name, addresses in own.items() if addresses]
+    outer = [name for name in names if not name.startswith(_VIRTUAL)]
+    gloo, nccl = host.environment.get(GLOO, ""), host.environment.get(NCCL, "")
+    for variable, value, is_there in (
+        (GLOO, gloo, all(word in names for word in gloo.split(","))),
+        (NCCL, nccl, _matches(nccl, names)),
+    ):
+        if value and not is_there:
+            text = f"{variable}={value} names an interface that is missing or has no address"
+            yield fail(text, f"set it to one of {listed(names)}, or unset it")
+    towards = _towards(host, own)
+    if len(outer) > 1 and not (gloo and nccl):
+        use = towards or outer[0]
+        text = f"gloo and NCCL may choose different interfaces of {listed(outer)}"
+        yield warn(text, f"on all hosts, e.g. export {GLOO}={use} {NCCL}={use}")
+    elif not outer:
+        yield warn("no interface but loopback", "connect this host to the network of the others")
+    yield ok(f"{listed(names)}{f'; {towards} leads to the coordinator' if towards else ''}")
+
+
+def _matches(setting: str, names: list[str]) -> bool:
+    """Whether NCCL takes an interface: by its beginning; ^ takes the others, = whole names."""
+    is_other, rest = setting.startswith("^"), setting.removeprefix("^")
+    is_whole, words = rest.startswith("="), tuple(rest.removeprefix("=").split(","))
+    hits = {name for name in names if (name in words if is_whole else name.startswith(words))}
+    return bool(set(names) - hits - {"lo"} if is_other else hits)
+
+
+def _towards(host: Host, own: dict[str, list[str]]) -> str:
+    # Without an address, name or route; the check of the coordinator says so.
+    with suppress(OSError, UnicodeError, StopIteration):
+        address = address_towards(*parse_host_port(next(iter(host.coordinators))))
+        return next(name for name, addresses in own.items() if address in addresses)
+    return ""
+
+
+def check_own_name(host: Host) -> Findings:
+    """The name of this host: whether it resolves, and to an address that others can reach."""
+    others = (*host.coordinators, *host.peers)
+    is_alone = all(where.startswith(("127.", "localhost:", "[::1]")) for where in others)
+    problem = warn if is_alone or host.environment.get(GLOO) else fail
+    advice = f"gloo listens at its address: correct it in /etc/hosts or DNS, or set {GLOO}"
+    try:
+        addresses = host.addresses_of(host.name)
+    except (OSError, UnicodeError) as error:
+        yield problem(f"{host.name} does not resolve: {error}", advice)
+        return
+    text = f"{host.name} resolves to {listed(addresses)}"
+    is_reached = any(not ipaddress.ip_address(each.split("%")[0]).is_loopback for each in addresses)
+    if is_reached or is_alone:
+        yield ok(text)
+    else:
+        yield problem(f"{text}, which other hosts cannot reach", advice)
+
+
+def check_proxies(host: Host) -> Findings:
+    """Proxies in the environment that catch connections to the coordinator."""
+    lower = {name.lower(): value for name, value in host.environment.items() if value}
+    name = next((name for name in _PROXIES if name in lower), "")
+    if not host.settings.use_proxy:
+        yield ok(f"{name} is set, and ignored without --use-proxy" if name else "none")
+    elif not name:
+        yield warn("--use-proxy, but no proxy is set", "set grpc_proxy, or leave --use-proxy out")
+    else:
+        direct = lower.get("no_grpc_proxy", lower.get("no_proxy", "")).replace(" ", "").split(",")
+        proxy = urlsplit(lower[name]).hostname or "that cannot be read"
+        for where in (parse_host_port(coordinator).host for coordinator in host.coordinators):
+            if not where.endswith(tuple(filter(None, direct))):
+                text = f"connections to {where} go through the proxy {proxy} of {name}"
+                yield warn(text, f"unless you want this: no_proxy={where}, or no --use-proxy")

@@ -1,0 +1,45 @@
+"""Pure. What `agent doctor` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drumbeat.access.settings import AccessSettings
+from drumbeat.addresses import PORT_DEFAULT
+from drumbeat.agent.settings.config import JobSettings
+from drumbeat.command import settings
+from drumbeat.command.settings import Setting, declare
+
+_OF_JOIN = settings.settings_of(JobSettings)
+_WITH = (
+    f"Other hosts of the job: connect to port {PORT_DEFAULT} there unless one is given. "
+    "`agent doctor --listen` answers there."
+)
+_LISTEN = "Check nothing: answer `agent doctor --with` of other hosts at this port for a minute."
+
+
+def _as_join(name: str) -> Any:
+    return declare(_OF_JOIN[name]._replace(section="Options"))
+
+
+def _own(default: Any, kind: settings.Kind, about: str, *flags: str) -> Any:
+    return declare(Setting(default, kind, "Options", about, flags, has_variable=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorSettings(AccessSettings):
+    """``agent doctor``; options of `agent join` mean the same and have the same variables."""
+
+    coordinator: str | None = _as_join("coordinator")
+    use_proxy: bool = _as_join("use_proxy")
+    run_id: str = _as_join("run_id")
+    log_dir: str | None = _as_join("log_dir")
+    peers: str | None = _own(None, settings.ADDRESSES, _WITH, "--with")
+    listen: int | None = _own(None, settings.number(1, 65535, metavar="PORT"), _LISTEN, "--listen")
+    output: str = _own(
+        "text",
+        settings.one_of(("text", "json")),
+        "text, to be read; json, for programs.",
+        *("-o", "--output"),
+    )
