@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -17,11 +16,12 @@ from drumbeat.access.redactor import Redactor
 from drumbeat.agent.doctor import coordinator, network, programs, resources
 from drumbeat.agent.doctor.model import Finding, Findings, Host, Level, fail, ok
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
+from drumbeat.command.options import EXIT_INTERRUPTED
 from drumbeat.format import count, describe, one_line
 
-_FILES = "a file system does not answer: look at `mount` and `dmesg`, and unmount or repair it"
-_NAMES = "the name service does not answer: check /etc/resolv.conf, and `getent hosts NAME`"
-_DRIVER = "the driver does not answer: reload it, or restart this host"
+_FILES = "likely a file system: look at `mount` and `dmesg`, and unmount or repair it"
+_NAMES = "likely the name service: check /etc/resolv.conf, and `getent hosts NAME`"
+_DRIVER = "likely the driver: reload it, or restart this host"
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -56,30 +56,25 @@ CHECKS = (
 )
 
 
-async def examine(
-    host: Host, checks: Sequence[Check] = CHECKS
-) -> list[tuple[str, str, list[Finding]]]:
-    """Return the name, the target and the findings of each check, without secrets."""
-    rows = [
-        (check, target)
-        for check in checks
-        for target in (check.targets(host) if check.targets else ("",))
-    ]
-    found = await asyncio.gather(*(_run(host, *row) for row in rows))
+async def examine(host: Host, checks: Sequence[Check] = CHECKS) -> list[tuple[str, str, Finding]]:
+    """Return what was found, without secrets, beside the check and its target."""
     redact = Redactor(host.environment, os.path.exists)
-    return [
-        (
-            check.name,
-            target,
-            [Finding(level, *(redact(one_line(word)) for word in words)) for level, *words in each],
-        )
-        for (check, target), each in zip(rows, found, strict=True)
+
+    async def run(check: Check, *targets: str) -> list[tuple[str, str, Finding]]:
+        found = await _run(check, partial(check.run, host, *targets))
+        hidden = (Finding(level, *map(redact, map(one_line, texts))) for level, *texts in found)
+        return [(check.name, "".join(targets), finding) for finding in hidden]
+
+    rows = [
+        run(check, *target)
+        for check in checks
+        for target in ([()] if check.targets is None else zip(check.targets(host)))
     ]
+    return [row for each in await asyncio.gather(*rows) for row in each]
 
 
-async def _run(host: Host, check: Check, target: str) -> list[Finding]:
+async def _run(check: Check, work: Callable[[], Findings]) -> list[Finding]:
     findings, thread = list[Finding](), FileThread(check.name)
-    work = partial(check.run, host, *((target,) if check.targets else ()))
     try:
         await thread.run(lambda: findings.extend(work()), timeout_s=check.limit_s)
     except FilesStalled:  # its thread may still add to the list
@@ -92,22 +87,24 @@ async def _run(host: Host, check: Check, target: str) -> list[Finding]:
 
 def diagnose(host: Host) -> int:
     """Check this host, write what was found, and return the exit code."""
-    if host.settings.listen is not None:
-        return network.listen(host.settings.listen)
-    began, answers = time.monotonic(), asyncio.run(examine(host))
-    rows = [(name, target, found) for name, target, each in answers for found in each]
+    try:
+        if host.settings.listen is not None:
+            return network.listen(host.settings.listen)
+        rows = asyncio.run(examine(host))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     levels = [found.level for *_, found in rows]
     if host.settings.output == "json":
         findings = [{"check": name, "target": to} | found._asdict() for name, to, found in rows]
-        took_s = round(time.monotonic() - began, 3)
-        document = {"host": host.name, "version": VERSION, "took_s": took_s, "findings": findings}
-        click.echo(json.dumps(document))
-        return int(Level.FAIL in levels)
-    for name, target, found in rows:
-        level = click.style(f"{found.level:4}", _COLOURS[found.level])
-        click.echo(f"{level}  {f'{name} {target}'.strip()}: {found.text}")
-        if found.advice:
-            click.echo(f"      -> {found.advice}")
-    failures, warnings = levels.count(Level.FAIL), levels.count(Level.WARN)
-    click.echo(f"{count(failures, 'failure')}, {count(warnings, 'warning')}")
+        click.echo(json.dumps({"host": host.name, "version": VERSION, "findings": findings}))
+    else:
+        failures, warnings = levels.count(Level.FAIL), levels.count(Level.WARN)
+        summary = f"{count(failures, 'failure')}, {count(warnings, 'warning')}"
+        click.echo("\n".join([*(_line(*row) for row in rows), summary]))
     return int(Level.FAIL in levels)
+
+
+def _line(check: str, target: str, found: Finding) -> str:
+    level = click.style(f"{found.level:4}", _COLOURS[found.level])
+    advice = f"\n      -> {found.advice}" if found.advice else ""
+    return f"{level}  {f'{check} {target}'.strip()}: {found.text}{advice}"

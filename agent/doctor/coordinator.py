@@ -11,7 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from drumbeat import VERSION
-from drumbeat.access.client import credentials
+from drumbeat.access.client import Credentials, credentials
 from drumbeat.access.diagnosis import explain
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import Role
@@ -45,52 +45,41 @@ def check_coordinator(host: Host, address: str) -> Findings:
         return
     proxied = ("grpc.enable_http_proxy", int(host.settings.use_proxy))
     options = [proxied, ("grpc.use_local_subchannel_pool", 1), *used.options]
-    secret = used.channel
     with (
-        grpc.secure_channel(address, secret, options)
-        if secret is not None
-        else grpc.insecure_channel(address, options)
+        grpc.insecure_channel(address, options)
+        if (secret := used.channel) is None
+        else grpc.secure_channel(address, secret, options)
     ) as channel:
-        began = time.time()
-        error = _refusal(host, channel, used.metadata)
-        ended, trailing = time.time(), dict(error.trailing_metadata() or ())
-        detail = common_pb2.ErrorDetail.FromString(trailing.get(ERROR_KEY, b""))
-        is_standby = detail.refusal == common_pb2.REFUSAL_NOT_LEADER
-        if not is_standby and error.code() in (
-            grpc.StatusCode.UNAVAILABLE,
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-        ):
-            found = explain(address, used) or AccessProblem(f"no answer: {error.details()}")
-            yield fail(found.text, found.hint or _LOOK)
-            return
-        if not (is_standby or _is_let_in(host, error.code())):
-            yield fail(f"refuses this host: {error.details()}", HOW_TO_GET_IN)
-            return
-        if used.token is not None and used.token.role is Role.VIEW:
-            yield fail(f"the {used.token} cannot join a run", HOW_TO_GET_IN)
-        if used.tls is None:
-            yield warn("connections are not encrypted", "leave --insecure out, and give a token")
-        yield ok(f"lets this host in ({used.token or 'without a token'})")
-        if is_standby:
-            yield _standby(host, detail.leader, str(error.details()))
-        yield from _compare(dict(error.initial_metadata() or ()), began, ended)
-        yield from _measure(channel, is_leader=not is_standby)
+        yield from _ask(host, address, used, channel)
 
 
-def _refusal(host: Host, channel: grpc.Channel, metadata: Any) -> Any:
-    """Ask for what is not there; return the error that says whether this host is let in."""
-    run_id, generation = host.settings.run_id or _NO_RUN, _NO_GENERATION
-    asked = query_pb2.GetReportRequest(run_id=run_id, generation=generation)
-    try:
-        query_pb2_grpc.QueryServiceStub(channel).GetReport(asked, timeout=CALL_S, metadata=metadata)
-    except grpc.RpcError as error:
-        return error
-    raise AssertionError("no run has this generation")
-
-
-def _is_let_in(host: Host, status: grpc.StatusCode) -> bool:
-    is_of_a_run = status is grpc.StatusCode.PERMISSION_DENIED and not host.settings.run_id
-    return is_of_a_run or status is grpc.StatusCode.NOT_FOUND
+def _ask(host: Host, address: str, used: Credentials, channel: grpc.Channel) -> Findings:
+    """Ask for a run that cannot be: the coordinator judges the caller first."""
+    run_id, began = host.settings.run_id, time.time()
+    asked = query_pb2.GetReportRequest(run_id=run_id or _NO_RUN, generation=_NO_GENERATION)
+    stub: Any = query_pb2_grpc.QueryServiceStub(channel)
+    call = stub.GetReport.future(asked, timeout=CALL_S, metadata=used.metadata)
+    status, details, trailing = call.code(), call.details(), dict(call.trailing_metadata() or ())
+    ended, codes = time.time(), grpc.StatusCode
+    detail = common_pb2.ErrorDetail.FromString(trailing.get(ERROR_KEY, b""))
+    is_standby = detail.refusal == common_pb2.REFUSAL_NOT_LEADER
+    is_of_another_run = status is codes.PERMISSION_DENIED
+    if status is codes.UNAUTHENTICATED or (is_of_another_run and run_id):
+        yield fail(f"refuses this host: {details}", HOW_TO_GET_IN)
+        return
+    if not (is_standby or is_of_another_run or status is codes.NOT_FOUND):
+        why = explain(address, used) or AccessProblem(f"no answer: {details}")
+        yield fail(why.text, why.hint or _LOOK)
+        return
+    if used.tls is None:
+        yield warn("connections are not encrypted", "leave --insecure out, and give a token")
+    if used.token is not None and used.token.role is Role.VIEW:
+        yield fail(f"the {used.token} cannot join a run", HOW_TO_GET_IN)
+    yield ok(f"lets this host in ({used.token or 'without a token'})")
+    if is_standby:
+        yield _standby(host, detail.leader, details)
+    yield from _compare(dict(call.initial_metadata() or ()), began, ended)
+    yield from _measure(channel, is_leader=not is_standby)
 
 
 def _standby(host: Host, leader: str, details: str) -> Finding:

@@ -21,6 +21,7 @@ TORCH_S = 20.0  # from a slow file system; a healthy host takes 2 s
 _CHANGING = re.compile(
     r"PET_\w+|TORCHELASTIC_\w+|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)"
 )
+_HIDING = ("-1", "none", "void", "NoDevFiles")  # all GPUs, on purpose
 _ASK = """
 import json, torch
 build = torch.version.cuda or torch.version.hip or "CPU only"
@@ -39,7 +40,7 @@ def check_gpus(host: Host) -> Findings:
         advice = "`nvidia-smi` says why; reload the driver, or restart this host"
         yield fail(f"{count(present, 'GPU')}, but the driver does not answer", advice)
     setting = host.environment.get(VISIBLE_DEVICES)
-    named = entries(setting or "")
+    named = [] if setting in _HIDING else entries(setting or "")
     seen = len(visible(gpus, setting)) if gpus else visible_count(present, setting)
     if not any(name.upper().startswith("MIG-") for name in named) and seen < len(named):
         text = f"{VISIBLE_DEVICES}={setting} names {named[seen]}, which is missing"

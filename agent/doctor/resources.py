@@ -42,7 +42,7 @@ def check_log_directory(host: Host) -> Findings:
     """The directory of `--log-dir`: whether it can be written, and its free space."""
     if host.settings.log_dir:
         where = Path(host.settings.log_dir).absolute()
-        there = next(path for path in (where, *where.parents) if path.exists())
+        there = next(path for path in (where, *where.parents) if os.access(path, os.F_OK))
         yield from _space(host, there, "name another --log-dir")
 
 

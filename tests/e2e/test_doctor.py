@@ -42,9 +42,9 @@ COORDINATOR = [check for check in CHECKS if check.name == "coordinator"]
 async def problems(coordinator: str, **given: Any) -> list[Finding]:
     """What is wrong with coordinators; there is always an answer."""
     host = Host(settings=DoctorSettings(coordinator=coordinator, **given), environment={})
-    answers = await examine(host, COORDINATOR)
-    assert all(findings for _, _, findings in answers)
-    return [each for _, _, findings in answers for each in findings if each.level is not OK]
+    rows = await examine(host, COORDINATOR)
+    assert {target for _, target, _ in rows} == set(host.coordinators)
+    return [found for *_, found in rows if found.level is not OK]
 
 
 def expect(found: list[Finding], level: Level, text: str, advice: str) -> None:

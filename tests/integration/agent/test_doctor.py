@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from drumbeat.agent import cli
 from drumbeat.agent.doctor import network, programs, resources
 from drumbeat.agent.doctor.checks import CHECKS, Check, examine
 from drumbeat.agent.doctor.model import Finding, Host, Level, ok
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.settings.doctor import DoctorSettings
 from drumbeat.agent.watchdog import outside
 from tests.support.nvml import FakeGpu, FakeNvml
@@ -267,6 +269,40 @@ def test_a_full_tmpfs_cannot_be_written(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+def test_processes_that_a_dead_agent_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    living = PrivateDirectory()
+    dead = tmp_path / f"{living.path.name}-dead"  # no process holds it
+    living.close()
+    dead.mkdir(mode=0o700)
+    host = host_of(tmp_path)
+    assert not problems(programs.check_leftovers(host))
+    with subprocess.Popen(["sleep", "60"], env={"WORKER": str(dead)}) as left:
+        expect(programs.check_leftovers(host), WARN, f"pid {left.pid}", "agent join")
+        left.kill()
+
+
+@pytest.mark.parametrize("hidden", ["-1", "", "NoDevFiles"])
+def test_gpus_that_are_hidden_on_purpose_are_no_problem(tmp_path: Path, hidden: str) -> None:
+    host = host_of(tmp_path, env={"CUDA_VISIBLE_DEVICES": hidden})
+    assert not problems(programs.check_gpus(host))
+
+
+def test_interrupted_it_ends_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "drumbeat", "agent", "doctor", "--listen"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [*command, str(port)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as listening:
+        assert listening.stdout is not None
+        assert str(port) in listening.stdout.readline()
+        listening.send_signal(signal.SIGINT)
+        _, errors = listening.communicate(timeout=30)
+    assert (listening.returncode, errors) == (130, "")
+
+
 @contextlib.contextmanager
 def dead_mount(path: Path) -> Iterator[None]:
     """A FUSE file system whose server never answers."""
@@ -293,10 +329,10 @@ def test_a_dead_mount_is_red_and_holds_nothing_up(tmp_path: Path) -> None:
     with dead_mount(tmp_path):
         host = Host(settings=DoctorSettings(), environment={"TMPDIR": str(tmp_path)})
         began = time.monotonic()
-        first, second = asyncio.run(examine(host, (dead, live)))
+        first, *others = asyncio.run(examine(host, (dead, live)))
         assert time.monotonic() - began < 2
-        assert first[2] == [Finding(FAIL, "no answer within 0.3 s", "unmount")]
-        assert second[2]
+        assert first == ("TMPDIR", "", Finding(FAIL, "no answer within 0.3 s", "unmount"))
+        assert others
         with subprocess.Popen(
             [sys.executable, "-m", "drumbeat", "agent", "doctor", "-o", "json"],
             env={**os.environ, "TMPDIR": str(tmp_path), "PYTHON_EXEC": "/bin/true"},
@@ -322,11 +358,12 @@ async def test_a_name_server_that_never_answers_is_red_and_keeps_what_was_found(
         answered.wait(30)
 
     try:
-        first, second = await examine(host, (names, Check("half", half, "wait", 0.2)))
+        rows = await examine(host, (names, Check("half", half, "wait", 0.2)))
     finally:
         answered.set()
-    assert first[2] == [Finding(FAIL, "no answer within 0.2 s", "check /etc/resolv.conf")]
-    assert [found.text for found in second[2]] == ["before", "no answer within 0.2 s"]
+    late = "no answer within 0.2 s"
+    assert rows[0][2] == Finding(FAIL, late, "check /etc/resolv.conf")
+    assert [found.text for *_, found in rows[1:]] == ["before", late]
 
 
 async def test_a_check_that_breaks_does_not_hide_the_others_and_secrets_are_hidden(
@@ -338,11 +375,14 @@ async def test_a_check_that_breaks_does_not_hide_the_others_and_secrets_are_hidd
 
     host = host_of(tmp_path, env={"DB_PASSWORD": "hunter2pass"})
     rows = (Check("broken", broken), Check("limits", resources.check_limits))
-    (_, _, first), (_, _, second) = await examine(host, rows)
-    assert [found.level for found in first] == [OK, FAIL]
-    assert "hunter" not in str(first)
-    assert "ZeroDivisionError" in first[1].text
-    assert second
+    found = await examine(host, rows)
+    assert [(name, each.level) for name, _, each in found] == [
+        ("broken", OK),
+        ("broken", FAIL),
+        ("limits", OK),
+    ]
+    assert "hunter" not in str(found)
+    assert "ZeroDivisionError" in found[1][2].text
 
 
 def peer(address: str) -> tuple[Host, str]:
@@ -429,9 +469,8 @@ def test_a_limit_of_a_shell_is_seen(tmp_path: Path) -> None:
         check=False,
     )
     document = json.loads(asked.stdout)
-    assert set(document) == {"host", "version", "took_s", "findings"}
+    assert set(document) == {"host", "version", "findings"}
     assert {"check", "target", "level", "text", "advice"} == set(document["findings"][0])
-    assert document["took_s"] < 5
     (limit,) = [row for row in document["findings"] if "open files" in row["text"]]
     assert (limit["check"], limit["level"]) == ("limits", "warn")
     assert "at most 300 open files" in limit["text"]
