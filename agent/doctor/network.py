@@ -24,7 +24,8 @@ GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 # Of containers, which no other host can reach. NCCL passes over docker's, too.
 _VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "lxc", "podman")
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order in which gRPC reads them
-_FILTERED = "open the port in firewalls of both hosts and between them, and check the address"
+_FILTERED = "check the address and the routes, and open the port in firewalls"
+_NO_NAME = "correct the name, add it to DNS, or repair the name servers of /etc/resolv.conf"
 
 
 def connected(
@@ -37,7 +38,8 @@ def connected(
     try:
         addresses = host.addresses_of(where.host)
     except (OSError, UnicodeError) as error:
-        yield fail(f"{where.host} does not resolve: {error}", "correct the name, or add it to DNS")
+        why = getattr(error, "strerror", "") or error
+        yield fail(f"{where.host} does not resolve: {why}", _NO_NAME)
         return None
     names = "" if addresses == [where.host] else f"{where.host} resolves to {listed(addresses)}; "
     for address in addresses[:ADDRESSES_MAX]:
@@ -99,6 +101,7 @@ def check_interfaces(host: Host) -> Findings:
     }
     names = [name for name, addresses in own.items() if addresses]
     outer = [name for name in names if not name.startswith(_VIRTUAL)]
+    have = listed(names) if names else "no interface"
     gloo, nccl = host.environment.get(GLOO, ""), host.environment.get(NCCL, "")
     for variable, value, is_there in (
         (GLOO, gloo, all(word in names for word in gloo.split(","))),
@@ -106,7 +109,7 @@ def check_interfaces(host: Host) -> Findings:
     ):
         if value and not is_there:
             text = f"{variable}={value} names an interface that is missing or has no address"
-            yield fail(text, f"set it to one of {listed(names)}, or unset it")
+            yield fail(text, f"this host has {have}: name one of them, or unset it")
     towards = _towards(host, own)
     if len(outer) > 1 and not (gloo and nccl):
         use = towards or outer[0]
@@ -114,7 +117,7 @@ def check_interfaces(host: Host) -> Findings:
         yield warn(text, f"on all hosts, e.g. export {GLOO}={use} {NCCL}={use}")
     elif not outer:
         yield warn("no interface but loopback", "connect this host to the network of the others")
-    yield ok(f"{listed(names)}{f'; {towards} leads to the coordinator' if towards else ''}")
+    yield ok(f"{have}{f'; {towards} leads to the coordinator' if towards else ''}")
 
 
 def _matches(setting: str, names: list[str]) -> bool:
@@ -142,7 +145,8 @@ def check_own_name(host: Host) -> Findings:
     try:
         addresses = host.addresses_of(host.name)
     except (OSError, UnicodeError) as error:
-        yield problem(f"{host.name} does not resolve: {error}", advice)
+        why = getattr(error, "strerror", "") or error
+        yield problem(f"{host.name} does not resolve: {why}", advice)
         return
     text = f"{host.name} resolves to {listed(addresses)}"
     is_reached = any(not ipaddress.ip_address(each.split("%")[0]).is_loopback for each in addresses)

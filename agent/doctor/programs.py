@@ -10,6 +10,7 @@ import sys
 
 from drumbeat import VERSION
 from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
+from drumbeat.agent.health.probes import GpuProbe
 from drumbeat.agent.host.leftovers import find_leftovers
 from drumbeat.agent.host.private_directory import private_directories
 from drumbeat.agent.workers.devices import nvml
@@ -39,6 +40,8 @@ def check_gpus(host: Host) -> Findings:
     elif present and not gpus:
         advice = "`nvidia-smi` says why; reload the driver, or restart this host"
         yield fail(f"{count(present, 'GPU')}, but the driver does not answer", advice)
+    elif gpus and (problem := GpuProbe(library, gpus).look()):
+        yield fail(problem, "reset the GPU or restart this host; `nvidia-smi` and `dmesg` say more")
     setting = host.environment.get(VISIBLE_DEVICES)
     named = [] if setting in _HIDING else entries(setting or "")
     seen = len(visible(gpus, setting)) if gpus else visible_count(present, setting)

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
+from drumbeat.agent.health.probes import MemoryProbe
 from drumbeat.agent.host.memory.cgroups import find_cgroup, read_number, read_pairs, read_text
 from drumbeat.agent.watchdog import outside
 from drumbeat.format import format_size
@@ -16,7 +17,6 @@ MIB = 2**20
 SHM_BYTES_MIN = 1024 * MIB  # NCCL and loaders of data need hundreds of MiB; Docker gives 64
 FREE_BYTES_MIN, FREE_BYTES_LOW = 64 * MIB, 1024 * MIB
 PIDS_LEFT_LOW = 512
-MEMORY_LEFT_LOW = 0.1  # of the limit
 _CAP_SYS_PTRACE = 19
 _RDMA = "ulimit -l unlimited, in a container --ulimit memlock=-1: RDMA needs it"
 # Below which soft limits are reported; where the condition is a path, if that is there.
@@ -82,11 +82,8 @@ def check_cgroup(host: Host) -> Findings:
     root, cores = host.root / "sys/fs/cgroup", len(os.sched_getaffinity(0))
     if (cgroup := find_cgroup(host.root / "proc/self/cgroup", root)) is None:
         return
-    tight = cgroup.tightest() or cgroup
-    limit, used = tight.limit_bytes() or 0, tight.used_bytes() or 0
-    if limit and limit - used < MEMORY_LEFT_LOW * limit:
-        text = f"memory: {format_size(used)} of {format_size(limit)} are in use"
-        yield warn(text, "raise the memory of the container or job, or end what uses it")
+    if low := MemoryProbe(host.root).look():  # as `agent join` has it
+        yield fail(f"memory: {low}", "raise the memory of the container or job, or end processes")
     if kills := read_pairs(cgroup.events).get("oom_kill"):
         text = f"the kernel killed {kills} processes here for lack of memory"
         yield warn(text, "raise the memory of the container or job if they were of training")
@@ -101,7 +98,9 @@ def check_cgroup(host: Host) -> Findings:
     if quota.isdecimal() and period.isdecimal() and int(quota) < cores * int(period):
         text = f"a quota of {int(quota) / int(period):g} processors on {cores} cores slows workers"
         yield warn(text, "raise the quota, or set OMP_NUM_THREADS to fewer threads")
-    yield ok(f"{cores} cores; memory: {format_size(limit) if limit else 'no limit'}")
+    tight = cgroup.tightest()
+    limit = format_size(tight.limit_bytes() or 0) if tight else "no limit"
+    yield ok(f"{cores} cores; memory: {limit}")
 
 
 def check_tracing(host: Host) -> Findings:

@@ -130,7 +130,7 @@ BROKEN: list[tuple[str, Any, dict[str, Any], Level, str, str]] = [
      LOWERED(resource.RLIMIT_MEMLOCK, 65536) | {"files": {"sys/class/infiniband/mlx5_0": ""}},
      WARN, "65536 bytes of locked memory", "memlock=-1"),
     ("memory at the limit", resources.check_cgroup, {"files": MEMORY},
-     WARN, "1023.0 MiB of 1.0 GiB", "raise the memory"),
+     FAIL, "1.0 MiB left of the limit of 1.0 GiB", "raise the memory"),
     ("killed for memory", resources.check_cgroup,
      {"files": {f"{CGROUP}memory.events": "oom_kill 3\n"}},
      WARN, "killed 3 processes", "raise the memory"),
@@ -146,14 +146,16 @@ BROKEN: list[tuple[str, Any, dict[str, Any], Level, str, str]] = [
      {"files": {"proc/sys/kernel/yama/ptrace_scope": "1\n"}},
      WARN, "ptrace_scope is 1", "kernel.yama.ptrace_scope=0"),
     ("gloo interface", network.check_interfaces, {"env": GLOO},
-     FAIL, "GLOO_SOCKET_IFNAME=eth9", "one of lo and eth0"),
+     FAIL, "GLOO_SOCKET_IFNAME=eth9", "this host has lo and eth0"),
     ("NCCL interface", network.check_interfaces, {"env": NCCL},
-     FAIL, "NCCL_SOCKET_IFNAME=ib", "one of lo and eth0"),
+     FAIL, "NCCL_SOCKET_IFNAME=ib", "this host has lo and eth0"),
     ("NCCL takes none", network.check_interfaces, {"env": {"NCCL_SOCKET_IFNAME": "^eth"}},
      FAIL, "NCCL_SOCKET_IFNAME=^eth", "unset it"),
     ("several interfaces", network.check_interfaces, {"interfaces": SEVERAL},
      WARN, "different interfaces of eth0 and ib0", "export GLOO_SOCKET_IFNAME=eth0"),
     ("no network", network.check_interfaces, {"interfaces": {"lo": "127.0.0.1"}},
+     WARN, "no interface but loopback", "connect this host"),
+    ("no interface", network.check_interfaces, {"interfaces": {}},
      WARN, "no interface but loopback", "connect this host"),
     ("own name is loopback", network.check_own_name, {"names": {"gpu1": "127.0.1.1"}} | OUT,
      FAIL, "gpu1 resolves to 127.0.1.1, which other hosts cannot reach", "/etc/hosts"),
@@ -213,6 +215,7 @@ def test_py_spy_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ([], {}, FAIL, "2 GPUs, but the driver does not answer"),
         (["GPU-a", "GPU-b"], {"CUDA_VISIBLE_DEVICES": "1,2"}, FAIL, "names 2, which is missing"),
         (["GPU-a", "GPU-b"], {"CUDA_VISIBLE_DEVICES": "GPU-c"}, FAIL, "names GPU-c"),
+        (["GPU-a", "GPU-broken"], {}, FAIL, "GPU 1 (GPU-broken) needs a reset"),
     ],
 )
 def test_gpus_that_cannot_be_used(
@@ -223,7 +226,11 @@ def test_gpus_that_cannot_be_used(
     level: Level,
     text: str,
 ) -> None:
-    library = None if gpus is None else FakeNvml([FakeGpu(uuid=uuid) for uuid in gpus])
+    library: Any = None if gpus is None else FakeNvml([FakeGpu(uuid=uuid) for uuid in gpus])
+    if library is not None:
+        library.nvmlDeviceGetFieldValues = lambda gpu, _: [
+            SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=int("broken" in gpu.uuid)))
+        ]
     monkeypatch.setitem(sys.modules, "pynvml", library)
     host = host_of(tmp_path, env=env, files={"dev/nvidia0": "", "dev/nvidia1": ""})
     (found,) = problems(programs.check_gpus(host))
@@ -301,6 +308,28 @@ def test_interrupted_it_ends_without_a_traceback() -> None:
         listening.send_signal(signal.SIGINT)
         _, errors = listening.communicate(timeout=30)
     assert (listening.returncode, errors) == (130, "")
+
+
+@pytest.mark.parametrize(("sink", "said"), [("/dev/full", "cannot be written"), (None, "")])
+def test_output_that_cannot_be_written_gives_no_traceback(sink: str | None, said: str) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)  # as `head` does
+    if sink is not None:
+        os.close(write_end)
+        write_end = os.open(sink, os.O_WRONLY)
+    asked = subprocess.run(
+        [sys.executable, "-m", "drumbeat", "agent", "doctor"],
+        env={**os.environ, "PYTHON_EXEC": "/bin/true"},
+        cwd=ROOT,
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write_end)
+    assert asked.returncode == 1
+    assert said in asked.stderr
+    assert len(asked.stderr.splitlines()) == bool(said)
 
 
 @contextlib.contextmanager
