@@ -63,11 +63,13 @@ def _ask(host: Host, address: str, used: Credentials, channel: grpc.Channel) -> 
     ended, codes = time.time(), grpc.StatusCode
     detail = common_pb2.ErrorDetail.FromString(trailing.get(ERROR_KEY, b""))
     is_standby = detail.refusal == common_pb2.REFUSAL_NOT_LEADER
-    is_of_another_run = status is codes.PERMISSION_DENIED
-    if status is codes.UNAUTHENTICATED or (is_of_another_run and run_id):
+    if status is codes.PERMISSION_DENIED and not run_id:
+        yield warn(f"lets this host into one run at most: {details}", "give --run-id of the job")
+        return
+    if status in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED):
         yield fail(f"refuses this host: {details}", HOW_TO_GET_IN)
         return
-    if not (is_standby or is_of_another_run or status is codes.NOT_FOUND):
+    if not is_standby and status is not codes.NOT_FOUND:
         why = explain(address, used) or AccessProblem(f"no answer: {details}")
         yield fail(why.text, why.hint or _LOOK)
         return
@@ -75,7 +77,8 @@ def _ask(host: Host, address: str, used: Credentials, channel: grpc.Channel) -> 
         yield warn("connections are not encrypted", "leave --insecure out, and give a token")
     if used.token is not None and used.token.role is Role.VIEW:
         yield fail(f"the {used.token} cannot join a run", HOW_TO_GET_IN)
-    yield ok(f"lets this host in ({used.token or 'without a token'})")
+    else:
+        yield ok(f"lets this host in ({used.token or 'without a token'})")
     if is_standby:
         yield _standby(host, detail.leader, details)
     yield from _compare(dict(call.initial_metadata() or ()), began, ended)
@@ -96,6 +99,8 @@ def _compare(initial: Mapping[str, Any], began: float, ended: float) -> Findings
     version, clock = str(initial.get(VERSION_KEY, VERSION)), float(initial.get(CLOCK_KEY, began))
     if version != VERSION:
         yield warn(f"it has release {version}, this host {VERSION}", "install the same everywhere")
+    elif VERSION_KEY in initial:
+        yield ok(f"release {version}, as on this host")
     if (off_s := max(began - clock, clock - ended)) > CLOCK_OFF_S:
         text = f"its clock and that of this host differ by {format_duration(off_s)}"
         yield warn(text, "synchronise both, e.g. with chrony: times in logs mislead")
@@ -114,6 +119,6 @@ def _measure(channel: grpc.Channel, *, is_leader: bool) -> Findings:
         return
     if is_leader and status != health_pb2.HealthCheckResponse.SERVING:
         yield fail("it leads but decides nothing: it may be unable to write its journal", _LOOK)
-    text = f"release {VERSION}; a call takes {format_duration(statistics.median(times))}"
+    text = f"a call takes {format_duration(statistics.median(times))}"
     is_slow = statistics.median(times) > SLOW_S
     yield warn(text, "failures are noticed later: place it nearer") if is_slow else ok(text)

@@ -351,6 +351,7 @@ def dead_mount(path: Path) -> Iterator[None]:
         libc.umount2(str(path).encode(), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
 def test_a_dead_mount_is_red_and_holds_nothing_up(tmp_path: Path) -> None:
     dead = Check("TMPDIR", resources.check_temporary_directory, "unmount", 0.3)
@@ -466,6 +467,7 @@ def test_a_peer_whose_name_is_unknown(tmp_path: Path) -> None:
     expect(found, FAIL, "gpu9 does not resolve", "add it to DNS")
 
 
+@pytest.mark.slow
 def test_listening_answers_many_at_once_and_a_port_in_use_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
