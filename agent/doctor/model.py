@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +47,6 @@ class Host:
     name: str = field(default_factory=socket.gethostname)
     resolve: Callable[..., Any] = socket.getaddrinfo
     interfaces: Callable[[], Mapping[str, Any]] = psutil.net_if_addrs
-    statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
     getrlimit: Callable[[int], tuple[int, int]] = resource.getrlimit
 
     @property
@@ -61,7 +59,10 @@ class Host:
         """The addresses of the other hosts."""
         return parse_addresses(self.settings.peers) if self.settings.peers else ()
 
-    def addresses_of(self, name: str) -> list[str]:
-        """Return the addresses of a name, each once. Raises ``OSError``; may block for long."""
-        rows = self.resolve(name, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(row[4][0]) for row in rows))
+    def addresses_of(self, name: str) -> tuple[list[str], str]:
+        """Return the addresses of a name, each once, or why there are none. May block for long."""
+        try:
+            rows = self.resolve(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # the latter for what no name can be
+            return [], f"{name} does not resolve: {getattr(error, 'strerror', '') or error}"
+        return list(dict.fromkeys(str(row[4][0]) for row in rows)), ""

@@ -35,11 +35,9 @@ def connected(
 
     Blocks as long as the name service does, and for ``CONNECT_S`` per address.
     """
-    try:
-        addresses = host.addresses_of(where.host)
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", "") or error
-        yield fail(f"{where.host} does not resolve: {why}", _NO_NAME)
+    addresses, why = host.addresses_of(where.host)
+    if why:
+        yield fail(why, _NO_NAME)
         return None
     names = "" if addresses == [where.host] else f"{where.host} resolves to {listed(addresses)}; "
     for address in addresses[:ADDRESSES_MAX]:
@@ -142,18 +140,12 @@ def check_own_name(host: Host) -> Findings:
     is_alone = all(where.startswith(("127.", "localhost:", "[::1]")) for where in others)
     problem = warn if is_alone or host.environment.get(GLOO) else fail
     advice = f"gloo listens at its address: correct it in /etc/hosts or DNS, or set {GLOO}"
-    try:
-        addresses = host.addresses_of(host.name)
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", "") or error
-        yield problem(f"{host.name} does not resolve: {why}", advice)
-        return
-    text = f"{host.name} resolves to {listed(addresses)}"
+    addresses, why = host.addresses_of(host.name)
     is_reached = any(not ipaddress.ip_address(each.split("%")[0]).is_loopback for each in addresses)
-    if is_reached or is_alone:
-        yield ok(text)
-    else:
-        yield problem(f"{text}, which other hosts cannot reach", advice)
+    if not why:
+        why = f"{host.name} resolves to {listed(addresses)}"
+        why += "" if is_reached else ", which other hosts cannot reach"
+    yield ok(why) if addresses and (is_reached or is_alone) else problem(why, advice)
 
 
 def check_proxies(host: Host) -> Findings:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-import tempfile
+import shutil
 from pathlib import Path
 
 from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
-from drumbeat.agent.health.probes import MemoryProbe
+from drumbeat.agent.health.probes import DiskProbe, MemoryProbe
 from drumbeat.agent.host.memory.cgroups import find_cgroup, read_number, read_pairs, read_text
 from drumbeat.agent.watchdog import outside
 from drumbeat.format import format_size
 
-MIB = 2**20
-SHM_BYTES_MIN = 1024 * MIB  # NCCL and loaders of data need hundreds of MiB; Docker gives 64
-FREE_BYTES_MIN, FREE_BYTES_LOW = 64 * MIB, 1024 * MIB
+FREE_BYTES_LOW = 2**30  # NCCL and loaders of data need hundreds of MiB; Docker's /dev/shm has 64
 PIDS_LEFT_LOW = 512
 _CAP_SYS_PTRACE = 19
 _RDMA = "ulimit -l unlimited, in a container --ulimit memlock=-1: RDMA needs it"
@@ -29,13 +27,13 @@ LIMITS = (
 
 def check_shared_memory(host: Host) -> Findings:
     """`/dev/shm`: its size and free space."""
-    yield from _space(host, host.root / "dev/shm", "docker --shm-size=16g", SHM_BYTES_MIN)
+    yield from _space(host.root / "dev/shm", "docker --shm-size=16g")
 
 
 def check_temporary_directory(host: Host) -> Findings:
     """`TMPDIR`: whether it can be written, and its free space."""
     where = Path(host.environment.get("TMPDIR") or "/tmp")  # noqa: S108 - Python's default
-    yield from _space(host, where, "set TMPDIR to another directory")
+    yield from _space(where, "set TMPDIR to another directory")
 
 
 def check_log_directory(host: Host) -> Findings:
@@ -43,28 +41,21 @@ def check_log_directory(host: Host) -> Findings:
     if host.settings.log_dir:
         where = Path(host.settings.log_dir).absolute()
         there = next(path for path in (where, *where.parents) if os.access(path, os.F_OK))
-        yield from _space(host, there, "name another --log-dir")
+        yield from _space(there, "name another --log-dir")
 
 
-def _space(host: Host, where: Path, advice: str, size_min: int = 0) -> Findings:
+def _space(where: Path, advice: str) -> Findings:
     advice = f"free space there, or {advice}"
     try:
-        with tempfile.TemporaryFile(dir=where) as probe:
-            probe.write(b"probe")
-        space = host.statvfs(where)
+        low = DiskProbe(where, FREE_BYTES_LOW, writes=False).look()
+        if broken := DiskProbe(where).look():  # as `agent join` has it
+            yield fail(f"{where}: {broken}", advice)
+        elif low:
+            yield warn(f"{where}: {low}", advice)
+        else:
+            yield ok(f"{where}: {format_size(shutil.disk_usage(where).free)} free")
     except OSError as error:
         yield fail(f"{where} cannot be written: {error.strerror or error}", advice)
-        return
-    free, size = space.f_frsize * space.f_bavail, space.f_frsize * space.f_blocks
-    text = f"{where}: {format_size(free)} free of {format_size(size)}"
-    if space.f_files and not space.f_favail:
-        yield fail(f"{text}, but no inode is free", f"remove files; {advice}")
-    elif free < FREE_BYTES_MIN:
-        yield fail(text, advice)
-    elif size < size_min or free < FREE_BYTES_LOW:
-        yield warn(text, advice)
-    else:
-        yield ok(text)
 
 
 def check_limits(host: Host) -> Findings:
