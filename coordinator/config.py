@@ -133,12 +133,20 @@ class CoordinatorConfig:
     )
     state_dir: str | None = setting(
         # None: a private temporary directory, which ends with the process. For port 0, where
-        # no later process could know what to continue.
+        # no later process could know what to continue, and --once, where none shall.
         None,
         text("an absolute path", lambda path: path.startswith("/"), metavar="DIR"),
         "State",
         "Directory of the journal. A coordinator restarted with it knows every run.",
-        shown_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; temporary with --port 0",
+        shown_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; "
+        "temporary with --port 0 and --once",
+    )
+    once: bool = setting(
+        False,
+        FLAG,
+        "State",
+        "End when all runs have ended and their agents have left, for a coordinator that is part "
+        "of one job.",
     )
     journal: EtcdAddress | None = declare(etcd.JOURNAL)  # noqa: RUF009 - it makes a field
     journal_password_file: str | None = declare(etcd.JOURNAL_PASSWORD_FILE)
@@ -303,6 +311,9 @@ class CoordinatorConfig:
         if self.journal is None and self.advertise is not None:
             allowed = "this only together with --journal"
             violations.append(Violation("advertise", self.advertise, allowed))
+        if self.journal is not None and self.once:
+            allowed = "not beside --journal: another coordinator would lead on"
+            violations.append(Violation("once", self.once, allowed))
         return violations
 
 

@@ -74,7 +74,7 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
         params["host"] = params["host"][1:-1]
     if params["state_dir"] is not None:
         params["state_dir"] = str(Path(params["state_dir"]).absolute())
-    else:
+    elif not params["once"]:
         params["state_dir"] = default_state_dir(
             params["port"],
             state_home=os.environ.get("XDG_STATE_HOME", ""),

@@ -127,6 +127,20 @@ async def print_how_to_join(
     print(how_to_join(addresses, token, directory), flush=True)
 
 
-def log_stop() -> None:
+def stop_after_runs(driver: Driver, stopped: asyncio.Event) -> None:
+    """Set ``stopped`` once agents have come and left again, and all runs have ended."""
+    came = False
+
+    def look() -> None:
+        nonlocal came
+        if driver.sessions_count:
+            came = True
+        elif came and all(run.verdict for run in driver.journal.runs.states.values()):
+            stopped.set()
+
+    driver.on_turn = look
+
+
+def log_stop(reason: str = "it was told to by a signal") -> None:
     """Log why this coordinator ends."""
-    log.info("coordinator stopping", reason="it was told to by a signal")
+    log.info("coordinator stopping", reason=reason)

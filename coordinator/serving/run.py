@@ -20,6 +20,7 @@ from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.serving import process
 from drumbeat.coordinator.shell.transport.binding import advertised
 from drumbeat.coordinator.shell.transport.connections import prepare_process
+from drumbeat.tasks import until_one_ends
 
 log = structlog.get_logger()
 
@@ -66,6 +67,9 @@ async def _serve_alone(config: CoordinatorConfig, directory: Path, journal: Sqli
     async with serving(
         config, journal, identity=identity, published=published, page=page
     ) as served:
+        over = asyncio.Event()
+        if config.once:
+            process.stop_after_runs(served.driver, over)
         process.print_ready(config, served.port)
         addresses = [str(advertised(config, served.port))]
 
@@ -75,6 +79,6 @@ async def _serve_alone(config: CoordinatorConfig, directory: Path, journal: Sqli
             await process.print_how_to_join(config, addresses, served.driver, identity, directory)
 
         printing = asyncio.create_task(print_help())
-        await stopped.wait()
+        await until_one_ends(stopped.wait(), over.wait())
         printing.cancel()
-        process.log_stop()
+        process.log_stop(*(["all runs have ended (--once)"] if over.is_set() else []))
