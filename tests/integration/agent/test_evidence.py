@@ -145,6 +145,38 @@ def test_version_1_of_cgroups(
         assert "cgroup /job hit its memory limit 5 times" in text
 
 
+# What a container of a pod sees of its cgroup, and whether its limit has to be found at the root.
+PODS = {
+    "version 2": ("0::/\n", "memory.events", "memory.max"),
+    "version 2, the host's name": (
+        "0::/kubepods.slice/kubepods-pod1f.slice/cri-containerd-9c.scope\n",
+        "memory.events",
+        "memory.max",
+    ),
+    "version 1": (
+        "5:cpu:/kubepods/pod1f/9c\n4:memory:/kubepods/pod1f/9c\n",
+        "memory/memory.oom_control",
+        "memory/memory.limit_in_bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("membership", "counter", "limit"), PODS.values(), ids=PODS)
+def test_a_pod_is_told_the_limit_of_its_container(
+    kernel: Kernel, explainers: list[Explainer], membership: str, counter: str, limit: str
+) -> None:
+    kernel.write("proc/self/cgroup", membership)
+    kernel.write(f"proc/{PID}/cgroup", membership)
+    kernel.write(f"sys/fs/cgroup/{limit}", f"{16 * 2**30}\n")
+    kernel.write(f"sys/fs/cgroup/{counter}", "oom_kill 0\n")
+    explainer = begun(kernel, explainers)
+    explainer.note_workers([PID])
+    kernel.write(f"sys/fs/cgroup/{counter}", "oom_kill 1\n")
+    text = killed(explainer)
+    assert "it killed 1 process of cgroup /" in text
+    assert "with its limit of 16.0 GiB" in text
+
+
 def test_a_kill_anywhere_on_the_host(kernel: Kernel, explainers: list[Explainer]) -> None:
     explainer = begun(kernel, explainers)
     kernel.write("proc/vmstat", "oom_kill 4\n")
