@@ -128,14 +128,14 @@ async def print_how_to_join(
 
 
 def stop_after_runs(driver: Driver, stopped: asyncio.Event) -> None:
-    """Set ``stopped`` once agents have come and left again, and all runs have ended."""
-    came = False
+    """Set ``stopped`` once a run was live, all have ended, and no agent is connected."""
+    was_live = False
 
     def look() -> None:
-        nonlocal came
-        if driver.sessions_count:
-            came = True
-        elif came and all(run.verdict for run in driver.journal.runs.states.values()):
+        nonlocal was_live
+        if any(run.verdict is None for run in driver.journal.runs.states.values()):
+            was_live = True
+        elif was_live and not driver.sessions_count:
             stopped.set()
 
     driver.on_turn = look

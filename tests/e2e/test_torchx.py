@@ -53,6 +53,18 @@ def test_it_also_ends_after_a_failure(cluster: Cluster) -> None:
     assert coordinator.process.wait() == 0
 
 
+def test_runs_that_ended_before_its_start_do_not_end_it(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator("--once")
+    for run_id in ("before", "after"):
+        if not coordinator.process.is_running:
+            coordinator.restart()
+        job = cluster.job(coordinator=coordinator, run_id=run_id)
+        agent = job.join()
+        exit_all(job.server.wait_for(1), 0)
+        assert agent.wait() == 0
+        assert coordinator.process.wait() == 0
+
+
 def run_job(cluster: Cluster, text: str, *options: str) -> Process:
     """Start `torchx run` with a script of this text on two machines, which are processes here."""
     (cluster.directory / "train.py").write_text(text)

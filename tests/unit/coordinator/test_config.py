@@ -45,6 +45,7 @@ def test_defaults_are_sound() -> None:
         ({"journal": "redis://head"}, "journal"),
         ({"journal": ETCD, "leader_ttl": 1.0}, "leader_ttl"),
         ({"journal": ETCD, "leader_ttl": 61.0}, "leader_ttl"),
+        ({"journal": ETCD, "once": True}, "once"),
         ({"journal": ETCD, "advertise": "head:70000"}, "advertise"),
         ({"journal": ETCD, "advertise": ""}, "advertise"),
         ({"journal": ETCD, "journal_cert": "c", "journal_key": "k"}, "journal_cert"),
