@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torchx.components import dist
 from torchx.runner import get_runner
 from torchx.schedulers.kubernetes_scheduler import app_to_resource
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import macros
+from torchx.specs.builders import materialize_appdef
 from torchx.specs.finder import get_components
 
 from drumbeat.coordinator.command.cli import serve
@@ -149,3 +154,26 @@ def test_a_dry_run_parses_the_command_line_of_the_docs(script: str) -> None:
     assert (found.coordinator, found.max_restarts) == ("localhost:29400", 3)
     assert found.program.args == ("--epochs", "3")
     assert found.run_id.startswith("train-it-")
+
+
+def command_lines() -> list[list[str]]:
+    """Return what the docs say after the component's name."""
+    page = (Path(__file__).parents[3] / "docs/torchx.md").read_text()
+    lines = re.findall(r"(?m)^torchx run .*? drumbeat\.ddp (.*)$", page.replace("\\\n", ""))
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_docs_have_command_lines() -> None:
+    assert len(command_lines()) == 3
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=lambda words: words[-3])
+def test_the_docs_have_options_that_there_are(words: list[str]) -> None:
+    app = materialize_appdef(ddp, words)
+    assert app.roles[-1].name == "agent"
+
+
+def test_the_docs_name_every_option_of_their_own() -> None:
+    page = (Path(__file__).parents[3] / "docs/torchx.md").read_text()
+    ours = set(inspect.signature(ddp).parameters) - set(inspect.signature(dist.ddp).parameters)
+    assert {f"--{name}" for name in ours} <= set(re.findall(r"--\w+", page))
