@@ -117,10 +117,10 @@ class StatusRequest(Struct, frozen=True):
     is_json: bool
 
 
-_OF_DOCTOR = sorted(
-    settings_of(DoctorSettings).items(), key=lambda each: each[1].section != "Options"
+_OF_DOCTOR = settings_of(DoctorSettings).items()
+DOCTOR_SETTINGS = with_variables(
+    **dict(sorted(_OF_DOCTOR, key=lambda each: each[1].section != "Options"))
 )
-DOCTOR_SETTINGS = with_variables(**dict(_OF_DOCTOR))
 _STATUS_EPILOG = """\b
 Examples:
   agent status
@@ -158,8 +158,8 @@ Examples:
 
 \b
 Exit codes:
-  0  nothing failed; there may be warnings
-  1  something failed
+  0  no failures
+  1  failures
   2  usage
 """
 
@@ -179,8 +179,7 @@ def doctor(ctx: click.Context, /, **params: Any) -> DoctorSettings:
     """
     arguments.settle(ctx, params, is_needed=params["coordinator"] is not None)
     config = DoctorSettings(**params)
-    violations = read_settings(config)[1] or config.access_violations()
-    if violations:
+    if violations := read_settings(config)[1] or config.access_violations():
         raise InvalidConfiguration(by_option(violations, DoctorSettings))
     return config
 
@@ -227,9 +226,8 @@ def main(
         if isinstance(config, DoctorSettings):
             loading.load_grpc_quietly()
             from drumbeat.agent.doctor.checks import diagnose  # noqa: PLC0415
-            from drumbeat.agent.doctor.model import Host  # noqa: PLC0415
 
-            return diagnose(Host(settings=config, environment=dict(os.environ)))
+            return diagnose(config, dict(os.environ))
         if isinstance(config, StatusRequest):
             from drumbeat.agent.runtime.status_file import show  # noqa: PLC0415
 

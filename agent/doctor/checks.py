@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,16 +13,17 @@ import click
 
 from drumbeat import VERSION
 from drumbeat.access.redactor import Redactor
-from drumbeat.agent.doctor import coordinator, network, programs, resources
-from drumbeat.agent.doctor.model import Finding, Findings, Host, Level, fail, ok
+from drumbeat.agent.doctor import coordinator, network, resources
+from drumbeat.agent.doctor.model import LEVELS, Finding, Findings, Host, fail, ok
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
+from drumbeat.agent.settings.doctor import DoctorSettings
 from drumbeat.command.options import EXIT_INTERRUPTED
 from drumbeat.format import count, describe, one_line
 
 _FILES = "likely a file system: look at `mount` and `dmesg`, and unmount or repair it"
 _NAMES = "likely the name service: check /etc/resolv.conf, and `getent hosts NAME`"
+_NONE = [ok("nothing to report")]
 _DRIVER = "likely the driver: reload it, or restart this host"
-_COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 class Check(NamedTuple):
@@ -32,73 +33,60 @@ class Check(NamedTuple):
     run: Callable[..., Findings]
     stalled: str = _FILES
     limit_s: float = 5.0
-    targets: Callable[[Host], Sequence[str]] | None = None  # it runs for each of them
+    targets: Callable[[Host], Sequence[str]] = lambda _: ("",)  # it runs for each of them
 
+
+Row = dict[str, str]  # the check, its target, and a finding
 
 CHECKS = (
-    Check(
-        "coordinator", coordinator.check_coordinator, _NAMES, 15.0, lambda host: host.coordinators
-    ),
+    Check("coordinator", coordinator.check, _NAMES, 15.0, lambda host: host.coordinators),
     Check("other host", network.check_peer, _NAMES, 10.0, lambda host: host.peers),
     Check("interfaces", network.check_interfaces, _NAMES),
     Check("own name", network.check_own_name, _NAMES),
-    Check("proxies", network.check_proxies),
-    Check("shared memory", resources.check_shared_memory),
-    Check("TMPDIR", resources.check_temporary_directory),
-    Check("log directory", resources.check_log_directory),
+    Check("space", resources.check_space, targets=resources.directories),
     Check("limits", resources.check_limits),
     Check("cgroup", resources.check_cgroup),
     Check("tracing", resources.check_tracing),
-    Check("GPUs", programs.check_gpus, _DRIVER),
-    Check("torch", programs.check_torch, limit_s=programs.TORCH_S + 5.0),
-    Check("variables", programs.check_variables),
-    Check("leftovers", programs.check_leftovers),
+    Check("GPUs", resources.check_gpus, _DRIVER),
+    Check("torch", resources.check_torch, limit_s=resources.TORCH_S + 5.0),
+    Check("variables", resources.check_variables),
+    Check("proxies", network.check_proxies),
+    Check("leftovers", resources.check_leftovers),
 )
 
 
-async def examine(host: Host, checks: Sequence[Check] = CHECKS) -> list[tuple[str, str, Finding]]:
-    """Return what was found, without secrets, beside the check and its target."""
+async def examine(host: Host, checks: Sequence[Check] = CHECKS) -> list[Row]:
+    """Return what was found, without secrets."""
     redact = Redactor(host.environment, os.path.exists)
 
-    async def run(check: Check, *targets: str) -> list[tuple[str, str, Finding]]:
-        found = await _run(check, partial(check.run, host, *targets))
-        hidden = (Finding(level, *map(redact, map(one_line, texts))) for level, *texts in found)
-        return [(check.name, "".join(targets), finding) for finding in hidden]
+    async def run(check: Check, target: str) -> list[Row]:
+        work = partial(check.run, host, target) if target else partial(check.run, host)
+        findings, thread = list[Finding](), FileThread(check.name)
+        try:
+            await thread.run(lambda: findings.extend(work()), timeout_s=check.limit_s)
+        except FilesStalled:  # its thread may still add to the list
+            findings = [*findings, fail(f"no answer within {check.limit_s:g} s", check.stalled)]
+        except Exception as error:  # noqa: BLE001 - one check must not hide the others
+            findings.append(fail(f"the check broke: {describe(error)}", "report this as a bug"))
+        finally:
+            thread.close()
+        shown = [(level, *map(redact, map(one_line, rest))) for level, *rest in findings or _NONE]
+        row = {"check": check.name, "target": target}
+        return [row | Finding(*parts)._asdict() for parts in shown]
 
-    rows = [
-        run(check, *target)
-        for check in checks
-        for target in ([()] if check.targets is None else zip(check.targets(host)))
-    ]
-    return [row for each in await asyncio.gather(*rows) for row in each]
-
-
-async def _run(check: Check, work: Callable[[], Findings]) -> list[Finding]:
-    findings, thread = list[Finding](), FileThread(check.name)
-    try:
-        await thread.run(lambda: findings.extend(work()), timeout_s=check.limit_s)
-    except FilesStalled:  # its thread may still add to the list
-        return [*findings, fail(f"no answer within {check.limit_s:g} s", check.stalled)]
-    except Exception as error:  # noqa: BLE001 - one check must not hide the others
-        findings.append(fail(f"the check broke: {describe(error)}", "report this as a bug"))
-    thread.close()
-    return findings or [ok("nothing to report")]
+    found = (run(check, target) for check in checks for target in check.targets(host))
+    return [row for rows in await asyncio.gather(*found) for row in rows]
 
 
-def diagnose(host: Host) -> int:
+def diagnose(settings: DoctorSettings, environment: Mapping[str, str]) -> int:
     """Check this host, write what was found, and return the exit code."""
     try:
-        if host.settings.listen is not None:
-            return network.listen(host.settings.listen)
+        if settings.listen is not None:
+            return network.listen(settings.listen)
+        host = Host(settings=settings, environment=environment)
         rows = asyncio.run(examine(host))
-        levels = [found.level for *_, found in rows]
-        if host.settings.output == "json":
-            findings = [{"check": name, "target": to} | found._asdict() for name, to, found in rows]
-            click.echo(json.dumps({"host": host.name, "version": VERSION, "findings": findings}))
-        else:
-            failures, warnings = levels.count(Level.FAIL), levels.count(Level.WARN)
-            summary = f"{count(failures, 'failure')}, {count(warnings, 'warning')}"
-            click.echo("\n".join([*(_line(*row) for row in rows), summary]))
+        document = {"host": host.name, "version": VERSION, "findings": rows}
+        click.echo(json.dumps(document) if settings.output == "json" else _text(rows))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
@@ -107,10 +95,14 @@ def diagnose(host: Host) -> int:
         if not isinstance(error, BrokenPipeError):  # as of `head`, which has seen enough
             click.echo(f"agent: error: standard output cannot be written: {error}", err=True)
         return 1
-    return int(Level.FAIL in levels)
+    return int(any(row["level"] == "fail" for row in rows))
 
 
-def _line(check: str, target: str, found: Finding) -> str:
-    level = click.style(f"{found.level:4}", _COLOURS[found.level])
-    advice = f"\n      -> {found.advice}" if found.advice else ""
-    return f"{level}  {f'{check} {target}'.strip()}: {found.text}{advice}"
+def _text(rows: Sequence[Row]) -> str:
+    lines, levels = list[str](), [row["level"] for row in rows]
+    for name, target, level, text, advice in map(dict.values, rows):
+        shown = click.style(f"{level:4}", LEVELS[level])
+        lines.append(f"{shown}  {f'{name} {target}'.strip()}: {text}")
+        lines += [f"      -> {advice}"] * bool(advice)
+    summary = f"{count(levels.count('fail'), 'failure')}, {count(levels.count('warn'), 'warning')}"
+    return "\n".join([*lines, summary])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -15,11 +14,10 @@ from drumbeat.access.client import Credentials, credentials
 from drumbeat.access.diagnosis import explain
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import Role
-from drumbeat.addresses import parse_host_port
-from drumbeat.agent.doctor.model import Finding, Findings, Host, fail, ok, warn
+from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
 from drumbeat.agent.doctor.network import connected
 from drumbeat.durations import format_duration
-from drumbeat.mapping import CLOCK_KEY, ERROR_KEY, VERSION_KEY
+from drumbeat.mapping import ERROR_KEY, VERSION_KEY, clock_difference_s
 from drumbeat.v1 import common_pb2, query_pb2, query_pb2_grpc
 
 CALL_S = 3.0
@@ -31,11 +29,11 @@ _START = "start it with `coordinator serve --host 0.0.0.0`, or correct --coordin
 _LOOK = "look at the log of the coordinator"
 
 
-def check_coordinator(host: Host, address: str) -> Findings:
+def check(host: Host, address: str) -> Findings:
     """Each coordinator: name, port, TLS, token, leader, releases, clocks, latency."""
     if not host.settings.use_proxy:
         refused = fail("nothing listens there", _START)
-        if (connection := (yield from connected(host, parse_host_port(address), refused))) is None:
+        if (connection := (yield from connected(host, address, refused))) is None:
             return
         connection.close()
     try:
@@ -45,11 +43,11 @@ def check_coordinator(host: Host, address: str) -> Findings:
         return
     proxied = ("grpc.enable_http_proxy", int(host.settings.use_proxy))
     options = [proxied, ("grpc.use_local_subchannel_pool", 1), *used.options]
-    with (
-        grpc.insecure_channel(address, options)
-        if (secret := used.channel) is None
-        else grpc.secure_channel(address, secret, options)
-    ) as channel:
+    if (secret := used.channel) is None:
+        channel = grpc.insecure_channel(address, options)
+    else:
+        channel = grpc.secure_channel(address, secret, options)
+    with channel:
         yield from _ask(host, address, used, channel)
 
 
@@ -75,35 +73,28 @@ def _ask(host: Host, address: str, used: Credentials, channel: grpc.Channel) -> 
         return
     if used.tls is None:
         yield warn("connections are not encrypted", "leave --insecure out, and give a token")
-    if used.token is not None and used.token.role is Role.VIEW:
-        yield fail(f"the {used.token} cannot join a run", HOW_TO_GET_IN)
-    else:
-        yield ok(f"lets this host in ({used.token or 'without a token'})")
+    may_join = used.token is None or used.token.role is not Role.VIEW
+    who = str(used.token or "without a token")
+    yield (
+        ok(f"lets this host in ({who})") if may_join else fail(f"{who} cannot join", HOW_TO_GET_IN)
+    )
     if is_standby:
-        yield _standby(host, detail.leader, details)
-    yield from _compare(dict(call.initial_metadata() or ()), began, ended)
-    yield from _measure(channel, is_leader=not is_standby)
-
-
-def _standby(host: Host, leader: str, details: str) -> Finding:
-    if not leader:
-        return fail(details, f"start a coordinator, or repair etcd; {_LOOK}")
-    if leader in host.coordinators:
-        return ok(f"a standby; {leader} leads")
-    every = ",".join((*host.coordinators, leader))
-    return warn(f"a standby; {leader} leads", f"name all coordinators: --coordinator {every}")
-
-
-def _compare(initial: Mapping[str, Any], began: float, ended: float) -> Findings:
-    """Compare releases and clocks; coordinators of earlier releases send none."""
-    version, clock = str(initial.get(VERSION_KEY, VERSION)), float(initial.get(CLOCK_KEY, began))
-    if version != VERSION:
-        yield warn(f"it has release {version}, this host {VERSION}", "install the same everywhere")
-    elif VERSION_KEY in initial:
+        every = ",".join(dict.fromkeys((*host.coordinators, detail.leader)))
+        is_named, text = detail.leader in host.coordinators, f"a standby; {detail.leader} leads"
+        if not detail.leader:
+            yield fail(details, f"start a coordinator, or repair etcd; {_LOOK}")
+        else:
+            yield ok(text) if is_named else warn(text, f"name all: --coordinator {every}")
+    initial = dict(call.initial_metadata() or ())
+    if (version := initial.get(VERSION_KEY, VERSION)) != VERSION:
+        text = f"it has release {version}, this host {VERSION}"
+        yield warn(text, "install the same everywhere")
+    elif VERSION_KEY in initial:  # releases before it sent none
         yield ok(f"release {version}, as on this host")
-    if (off_s := max(began - clock, clock - ended)) > CLOCK_OFF_S:
+    if (off_s := clock_difference_s(initial, began, ended)) > CLOCK_OFF_S:
         text = f"its clock and that of this host differ by {format_duration(off_s)}"
         yield warn(text, "synchronise both, e.g. with chrony: times in logs mislead")
+    yield from _measure(channel, is_leader=not is_standby)
 
 
 def _measure(channel: grpc.Channel, *, is_leader: bool) -> Findings:

@@ -6,7 +6,6 @@ import resource
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,25 +15,20 @@ import psutil
 from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings.doctor import DoctorSettings
 
-
-class Level(StrEnum):
-    """How bad a finding is: as it should be; likely a mistake; training will break."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
+# As it should be; likely a mistake; training will break. And their colours.
+LEVELS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 class Finding(NamedTuple):
     """One line of the answer; ``advice`` says what to do."""
 
-    level: Level
+    level: str
     text: str
     advice: str = ""
 
 
 Findings = Iterator[Finding]
-ok, warn, fail = (partial(Finding, level) for level in Level)
+ok, warn, fail = (partial(Finding, level) for level in LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -29,19 +29,17 @@ _NO_NAME = "correct the name, add it to DNS, or repair the name servers of /etc/
 
 
 def connected(
-    host: Host, where: HostPort, refused: Finding
+    host: Host, address: str, refused: Finding
 ) -> Generator[Finding, None, socket.socket | None]:
     """Yield why a port cannot be reached, or return a connection; ``refused``: nothing listens.
 
     Blocks as long as the name service does, and for ``CONNECT_S`` per address.
     """
-    addresses, why = host.addresses_of(where.host)
+    name, port = parse_host_port(address)
+    addresses, why = host.addresses_of(name)
     if why:
         yield fail(why, _NO_NAME)
-        return None
-    names = "" if addresses == [where.host] else f"{where.host} resolves to {listed(addresses)}; "
-    for address in addresses[:ADDRESSES_MAX]:
-        at = HostPort(address, where.port)
+    for at in (HostPort(each, port) for each in addresses[:ADDRESSES_MAX]):
         try:
             connection = socket.create_connection(at, CONNECT_S)
         except ConnectionRefusedError:
@@ -51,22 +49,20 @@ def connected(
         except OSError as error:
             yield fail(f"{at} cannot be reached: {error.strerror or error}", _FILTERED)
         else:
-            yield ok(f"{names}port {where.port} is open")
+            names = "" if addresses == [name] else f"{name} resolves to {listed(addresses)}; "
+            yield ok(f"{names}port {port} is open")
             return connection
     return None
 
 
 def check_peer(host: Host, peer: str) -> Findings:
     """Each host of `--with`: its name, and whether the port is open, refused or filtered."""
-    where = parse_host_port(peer)
-    listen = f"run `agent doctor --listen {where.port}` there, then this command again"
-    refused = warn("packets pass, but nothing listens there", listen)
-    if (connection := (yield from connected(host, where, refused))) is None:
+    listen = f"run `agent doctor --listen {parse_host_port(peer).port}` there, then this again"
+    refused, answer = warn("packets pass, but nothing listens there", listen), b""
+    if (connection := (yield from connected(host, peer, refused))) is None:
         return
-    answer = b""
-    with connection, suppress(OSError):  # each part has its time, and there are a few at most
-        while len(answer) < len(ANSWER) and (part := connection.recv(len(ANSWER) - len(answer))):
-            answer += part
+    with connection, connection.makefile("rb") as incoming, suppress(OSError):
+        answer = incoming.read(len(ANSWER))
     if answer != ANSWER:
         yield warn("another program listens there, or a proxy answers in its place", listen)
 
@@ -94,21 +90,22 @@ def listen(port: int) -> int:
 def check_interfaces(host: Host) -> Findings:
     """Network interfaces: which is used, and what `GLOO_` and `NCCL_SOCKET_IFNAME` name."""
     own = {
-        name: [row.address for row in rows if row.family in (socket.AF_INET, socket.AF_INET6)]
+        name: {row.address for row in rows if row.family in (socket.AF_INET, socket.AF_INET6)}
         for name, rows in host.interfaces().items()
     }
     names = [name for name, addresses in own.items() if addresses]
     outer = [name for name in names if not name.startswith(_VIRTUAL)]
     have = listed(names) if names else "no interface"
     gloo, nccl = host.environment.get(GLOO, ""), host.environment.get(NCCL, "")
-    for variable, value, is_there in (
-        (GLOO, gloo, all(word in names for word in gloo.split(","))),
-        (NCCL, nccl, _matches(nccl, names)),
-    ):
-        if value and not is_there:
-            text = f"{variable}={value} names an interface that is missing or has no address"
-            yield fail(text, f"this host has {have}: name one of them, or unset it")
-    towards = _towards(host, own)
+    is_there = {GLOO: {*gloo.split(",")} <= {"", *names}, NCCL: not nccl or _matches(nccl, names)}
+    for variable in (variable for variable, there in is_there.items() if not there):
+        named = f"{variable}={host.environment[variable]}"
+        text = f"{named} names an interface that is missing or has no address"
+        yield fail(text, f"this host has {have}: name one of them, or unset it")
+    towards = ""
+    with suppress(OSError, UnicodeError, StopIteration):  # the check of the coordinator says so
+        address = address_towards(*parse_host_port(next(iter(host.coordinators))))
+        towards = next(name for name in names if address in own[name])
     if len(outer) > 1 and not (gloo and nccl):
         use = towards or outer[0]
         text = f"gloo and NCCL may choose different interfaces of {listed(outer)}"
@@ -118,7 +115,7 @@ def check_interfaces(host: Host) -> Findings:
     yield ok(f"{have}{f'; {towards} leads to the coordinator' if towards else ''}")
 
 
-def _matches(setting: str, names: list[str]) -> bool:
+def _matches(setting: str, names: Collection[str]) -> bool:
     """Whether NCCL takes an interface: by its beginning; ^ takes the others, = whole names."""
     is_other, rest = setting.startswith("^"), setting.removeprefix("^")
     is_whole, words = rest.startswith("="), tuple(rest.removeprefix("=").split(","))
@@ -126,40 +123,31 @@ def _matches(setting: str, names: list[str]) -> bool:
     return bool(set(names) - hits - {"lo"} if is_other else hits)
 
 
-def _towards(host: Host, own: dict[str, list[str]]) -> str:
-    # Without an address, name or route; the check of the coordinator says so.
-    with suppress(OSError, UnicodeError, StopIteration):
-        address = address_towards(*parse_host_port(next(iter(host.coordinators))))
-        return next(name for name, addresses in own.items() if address in addresses)
-    return ""
-
-
 def check_own_name(host: Host) -> Findings:
     """The name of this host: whether it resolves, and to an address that others can reach."""
     others = (*host.coordinators, *host.peers)
     is_alone = all(where.startswith(("127.", "localhost:", "[::1]")) for where in others)
-    problem = warn if is_alone or host.environment.get(GLOO) else fail
-    advice = f"gloo listens at its address: correct it in /etc/hosts or DNS, or set {GLOO}"
-    addresses, why = host.addresses_of(host.name)
+    addresses, text = host.addresses_of(host.name)
     is_reached = any(not ipaddress.ip_address(each.split("%")[0]).is_loopback for each in addresses)
-    if not why:
-        why = f"{host.name} resolves to {listed(addresses)}"
-        why += "" if is_reached else ", which other hosts cannot reach"
-    yield ok(why) if addresses and (is_reached or is_alone) else problem(why, advice)
+    text = text or f"{host.name} resolves to {listed(addresses)}"
+    if is_reached or (addresses and is_alone):
+        yield ok(text)
+        return
+    text += ", which other hosts cannot reach" if addresses else ""
+    problem = warn if is_alone or host.environment.get(GLOO) else fail
+    yield problem(text, f"gloo listens there: correct it in /etc/hosts or DNS, or set {GLOO}")
 
 
 def check_proxies(host: Host) -> Findings:
     """Proxies in the environment that catch connections to the coordinator."""
     lower = {name.lower(): value for name, value in host.environment.items() if value}
     name = next((name for name in _PROXIES if name in lower), "")
-    if not host.settings.use_proxy:
+    if not name or not host.settings.use_proxy:
         yield ok(f"{name} is set, and ignored without --use-proxy" if name else "none")
-    elif not name:
-        yield warn("--use-proxy, but no proxy is set", "set grpc_proxy, or leave --use-proxy out")
-    else:
-        direct = lower.get("no_grpc_proxy", lower.get("no_proxy", "")).replace(" ", "").split(",")
-        proxy = urlsplit(lower[name]).hostname or "that cannot be read"
-        for where in (parse_host_port(coordinator).host for coordinator in host.coordinators):
-            if not where.endswith(tuple(filter(None, direct))):
-                text = f"connections to {where} go through the proxy {proxy} of {name}"
-                yield warn(text, f"unless you want this: no_proxy={where}, or no --use-proxy")
+        return
+    direct = lower.get("no_grpc_proxy", lower.get("no_proxy", "")).replace(" ", "").split(",")
+    proxy = urlsplit(lower[name]).hostname or "that cannot be read"
+    for where in (parse_host_port(coordinator).host for coordinator in host.coordinators):
+        if not where.endswith(tuple(filter(None, direct))):
+            text = f"connections to {where} go through the proxy {proxy} of {name}"
+            yield warn(text, f"unless you want this: no_proxy={where}, or no --use-proxy")

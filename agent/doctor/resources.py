@@ -1,56 +1,70 @@
-"""Shell. What this host gives to workers: memory, space, processes, processors, stacks."""
+"""Shell. What this host gives to workers: space, limits, GPUs, torch; and what was left here."""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import re
 import resource
 import shutil
+import sys
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, CalledProcessError, TimeoutExpired, check_output
 
+from drumbeat import VERSION
 from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
-from drumbeat.agent.health.probes import DiskProbe, MemoryProbe
+from drumbeat.agent.health.probes import DiskProbe, GpuProbe, MemoryProbe
+from drumbeat.agent.host.leftovers import find_leftovers
 from drumbeat.agent.host.memory.cgroups import find_cgroup, read_number, read_pairs, read_text
+from drumbeat.agent.host.private_directory import private_directories
 from drumbeat.agent.watchdog import outside
-from drumbeat.format import format_size
+from drumbeat.agent.workers.devices import nvml
+from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries, visible, visible_count
+from drumbeat.format import count, format_size, listed, one_line
 
+SHM = "/dev/shm"  # noqa: S108 - no file is made there
 FREE_BYTES_LOW = 2**30  # NCCL and loaders of data need hundreds of MiB; Docker's /dev/shm has 64
 PIDS_LEFT_LOW = 512
+TORCH_S = 20.0  # from a slow file system; a healthy host takes 2 s
 _CAP_SYS_PTRACE = 19
 _RDMA = "ulimit -l unlimited, in a container --ulimit memlock=-1: RDMA needs it"
 # Below which soft limits are reported; where the condition is a path, if that is there.
-LIMITS = (
+_LIMITS = (
     (resource.RLIMIT_NOFILE, "open files", 4096, "ulimit -n 65536; systemd: LimitNOFILE=65536", ""),
     (resource.RLIMIT_NPROC, "processes and threads", 4096, "ulimit -u 65536", ""),
     (resource.RLIMIT_MEMLOCK, "bytes of locked memory", 2**40, _RDMA, "sys/class/infiniband"),
 )
+# The options of torchrun, and what the agent sets for workers, whatever the shell has.
+_CHANGING = re.compile(
+    r"PET_\w+|TORCHELASTIC_\w+|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)"
+)
+_HIDING = ("-1", "none", "void", "NoDevFiles")  # all GPUs, on purpose
+_ASK = """
+import json, torch
+build = torch.version.cuda or torch.version.hip or "CPU only"
+print(json.dumps([str(torch.__version__), build, torch.cuda.is_available()]))
+"""
 
 
-def check_shared_memory(host: Host) -> Findings:
-    """`/dev/shm`: its size and free space."""
-    yield from _space(host.root / "dev/shm", "docker --shm-size=16g")
+def directories(host: Host) -> tuple[str, ...]:
+    """Return what names the directories that need space."""
+    return (SHM, "TMPDIR", *(["--log-dir"] if host.settings.log_dir else []))
 
 
-def check_temporary_directory(host: Host) -> Findings:
-    """`TMPDIR`: whether it can be written, and its free space."""
-    where = Path(host.environment.get("TMPDIR") or "/tmp")  # noqa: S108 - Python's default
-    yield from _space(where, "set TMPDIR to another directory")
-
-
-def check_log_directory(host: Host) -> Findings:
-    """The directory of `--log-dir`: whether it can be written, and its free space."""
-    if host.settings.log_dir:
-        where = Path(host.settings.log_dir).absolute()
-        there = next(path for path in (where, *where.parents) if os.access(path, os.F_OK))
-        yield from _space(there, "name another --log-dir")
-
-
-def _space(where: Path, advice: str) -> Findings:
-    advice = f"free space there, or {advice}"
+def check_space(host: Host, what: str) -> Findings:
+    """`/dev/shm`, `TMPDIR`, `--log-dir`: whether they can be written, and their free space."""
+    where, advice = host.root / "dev/shm", "free space there, or docker --shm-size=16g"
+    if what != SHM:
+        named = host.environment.get("TMPDIR") if what == "TMPDIR" else host.settings.log_dir
+        where = Path(named or "/tmp").absolute()  # noqa: S108 - Python's default
+        advice = f"free space there, or give another directory as {what}"
+    while what == "--log-dir" and not os.access(where, os.F_OK):  # agents make it
+        where = where.parent
     try:
-        low = DiskProbe(where, FREE_BYTES_LOW, writes=False).look()
         if broken := DiskProbe(where).look():  # as `agent join` has it
             yield fail(f"{where}: {broken}", advice)
-        elif low:
+        elif low := DiskProbe(where, FREE_BYTES_LOW, writes=False).look():
             yield warn(f"{where}: {low}", advice)
         else:
             yield ok(f"{where}: {format_size(shutil.disk_usage(where).free)} free")
@@ -60,9 +74,8 @@ def _space(where: Path, advice: str) -> Findings:
 
 def check_limits(host: Host) -> Findings:
     """Limits of processes (`ulimit`): open files, processes, locked memory, core files."""
-    for kind, what, low, advice, condition in LIMITS:
-        soft, _ = host.getrlimit(kind)
-        if 0 <= soft < low and (host.root / condition).exists():
+    for kind, what, low, advice, condition in _LIMITS:
+        if 0 <= (soft := host.getrlimit(kind)[0]) < low and (host.root / condition).exists():
             yield warn(f"at most {soft} {what}", advice)
     core, _ = host.getrlimit(resource.RLIMIT_CORE)
     yield ok("core files are off" if core == 0 else "core files are written")
@@ -104,3 +117,66 @@ def check_tracing(host: Host) -> Findings:
         yield warn(text, "sysctl kernel.yama.ptrace_scope=0, or the capability SYS_PTRACE")
     if outside.find_program() is None:
         yield warn("py-spy is not installed", outside.HINT)
+
+
+def check_gpus(host: Host) -> Findings:
+    """NVIDIA GPUs, their driver, and what `CUDA_VISIBLE_DEVICES` names."""
+    present = nvml.visible_gpus(None, device_dir=host.root / "dev")
+    library = nvml.load_nvml()
+    gpus = nvml.read_gpus(library) if library is not None else ()
+    if present and library is None:
+        yield warn("nvidia-ml-py is not installed", "pip install 'drumbeat[gpu]'")
+    elif present and not gpus:
+        advice = "`nvidia-smi` says why; reload the driver, or restart this host"
+        yield fail(f"{count(present, 'GPU')}, but the driver does not answer", advice)
+    elif gpus and (problem := GpuProbe(library, gpus).look()):
+        yield fail(problem, "reset the GPU or restart this host; `nvidia-smi` and `dmesg` say more")
+    setting = host.environment.get(VISIBLE_DEVICES)
+    named = [] if setting in _HIDING else entries(setting or "")
+    seen = len(visible(gpus, setting)) if gpus else visible_count(present, setting)
+    if not any(name.upper().startswith("MIG-") for name in named) and seen < len(named):
+        text = f"{VISIBLE_DEVICES}={setting} names {named[seen]}, which is missing"
+        yield fail(text, f"unset {VISIBLE_DEVICES}, or name devices of `nvidia-smi -L`")
+    yield ok(listed(f"GPU {gpu.index} {gpu.name}" for gpu in gpus) if gpus else f"{present} GPUs")
+
+
+def check_torch(host: Host) -> Findings:
+    """Python, drumbeat, and whether torch can be imported and sees the GPUs."""
+    yield ok(f"drumbeat {VERSION}, Python {platform.python_version()}")
+    python, env = host.environment.get("PYTHON_EXEC") or sys.executable, dict(host.environment)
+    try:
+        answer = check_output(  # noqa: S603 - the interpreter of the workers
+            [python, "-Pc", _ASK], env=env, stdin=DEVNULL, stderr=PIPE, timeout=TORCH_S
+        )
+        version, build, has_cuda = json.loads(answer.splitlines()[-1])
+    except TimeoutExpired:
+        text = f"torch takes longer than {TORCH_S:g} s to import"
+        yield warn(text, "put the environment on a local disk, or use --preload torch")
+    except CalledProcessError as error:
+        last = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+        problem = warn if "No module named 'torch'" in last else fail  # some workers need none
+        yield problem(f"torch cannot be imported: {last}", f"install torch for {python}")
+    except (OSError, ValueError, IndexError) as error:
+        yield fail(f"{python} cannot be asked: {error}", "set PYTHON_EXEC to the workers' Python")
+    else:
+        present = nvml.visible_gpus(env.get(VISIBLE_DEVICES), device_dir=host.root / "dev")
+        text = f"torch {version} ({build})"
+        broken = fail(f"{text} cannot use the GPUs", "install a torch for the CUDA of this driver")
+        yield broken if present and not has_cuda else ok(text)
+
+
+def check_variables(host: Host) -> Findings:
+    """Variables that change `agent join` (`PET_*`), or that it overwrites (`MASTER_ADDR` …)."""
+    if names := sorted(name for name in host.environment if _CHANGING.fullmatch(name)):
+        text = f"{listed(names)}: set by hand, or left from another job"
+        yield warn(text, f"unset {' '.join(names)}, unless they are meant")
+
+
+def check_leftovers(_: Host) -> Findings:
+    """Processes and files of agents of this user that were killed."""
+    dead = [path for path, is_alive in private_directories() if not is_alive]
+    if pids := sorted(find_leftovers(dead)) if dead else []:
+        text = f"processes of a dead agent still run: pid {listed(map(str, pids))}"
+        yield warn(text, "the next `agent join` of this user kills them, or you: kill -9 PID")
+    elif dead:
+        yield ok(f"files of {count(len(dead), 'dead agent')}, which the next agent removes")

@@ -12,11 +12,6 @@ from drumbeat.command import settings
 from drumbeat.command.settings import Setting, declare
 
 _OF_JOIN = settings.settings_of(JobSettings)
-_WITH = (
-    f"Other hosts of the job: connect to port {PORT_DEFAULT} there unless one is given. "
-    "`agent doctor --listen` answers there."
-)
-_LISTEN = "Check nothing: answer `agent doctor --with` of other hosts at this port for a minute."
 
 
 def _as_join(name: str) -> Any:
@@ -35,11 +30,18 @@ class DoctorSettings(AccessSettings):
     use_proxy: bool = _as_join("use_proxy")
     run_id: str = _as_join("run_id")
     log_dir: str | None = _as_join("log_dir")
-    peers: str | None = _own(None, settings.ADDRESSES, _WITH, "--with")
-    listen: int | None = _own(None, settings.number(1, 65535, metavar="PORT"), _LISTEN, "--listen")
+    peers: str | None = _own(
+        None,
+        settings.ADDRESSES,
+        f"Other hosts to connect to, at port {PORT_DEFAULT} unless given.",
+        "--with",
+    )
+    listen: int | None = _own(
+        None,
+        settings.number(1, 65535, metavar="PORT"),
+        "Check nothing: answer `agent doctor --with` of other hosts for a minute.",
+        "--listen",
+    )
     output: str = _own(
-        "text",
-        settings.one_of(("text", "json")),
-        "text, to be read; json, for programs.",
-        *("-o", "--output"),
+        "text", settings.one_of(("text", "json")), "text, or json for programs.", "-o", "--output"
     )

@@ -12,6 +12,7 @@ from dataclasses import MISSING
 from enum import StrEnum
 from functools import partial
 from inspect import get_annotations
+from math import isfinite
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -26,6 +27,18 @@ ERROR_KEY = "drumbeat-error-bin"
 LOST_TERM_KEY = "drumbeat-lost-term"
 # Initial metadata of a call that was let in: the coordinator's release, and its clock (Unix time).
 VERSION_KEY, CLOCK_KEY = "drumbeat-version", "drumbeat-clock"
+
+
+def clock_difference_s(metadata: Mapping[str, Any], began: float, ended: float) -> float:
+    """Return how far a coordinator's clock is off at least; 0 if it sent none that can be read.
+
+    ``began`` and ``ended`` are this host's clock before the call and after its first answer.
+    """
+    with suppress(KeyError, TypeError, ValueError):
+        if isfinite(clock := float(metadata[CLOCK_KEY])):
+            return max(0.0, began - clock, clock - ended)
+    return 0.0
+
 
 V = TypeVar("V")
 E = TypeVar("E", bound=StrEnum)
